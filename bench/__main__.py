@@ -1,0 +1,73 @@
+"""`python -m bench`: run the measures, print their table, write their results."""
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from bench import report
+from bench.host import Host
+from bench.peer import PEER
+from bench.rows import Measure, all_measures
+from bench.sizes import FULL, QUICK
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench", description="Measure perdure beside its peer and its engines."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, one round: to see that all of it runs"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="only the rows whose names contain one of these"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
+    parser.add_argument("--list", action="store_true", help="list the rows and measure nothing")
+    parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out, and do not install it")
+    parser.add_argument("--postgres", metavar="URL", help="use this server instead of starting one")
+    parser.add_argument("--output", type=Path, default=report.RESULTS, help="where the results are written")
+    return parser.parse_args()
+
+
+def chosen(measures: list[Measure], only: list[str] | None) -> list[Measure]:
+    """The measures of which a row's name contains one of the words."""
+    words = only or [""]
+    return [each for each in measures if any(word in row.name for row in each.rows for word in words)]
+
+
+async def run(measures: list[Measure], options: argparse.Namespace) -> list[report.Result]:
+    results = []
+    sizes = QUICK if options.quick else FULL
+    async with Host(sizes, with_peer=not options.no_peer, postgres_url=options.postgres) as host:
+        for measure in measures:
+            started = time.monotonic()
+            results += await measure.results(host)
+            names = ", ".join(row.name for row in measure.rows)
+            print(f"{names}: {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+    return results
+
+
+def main() -> int:
+    options = arguments()
+    measures = chosen(all_measures(QUICK if options.quick else FULL), options.only)
+    if not measures:
+        print("no row has such a name; --list shows them all", file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(f"{row.name:28} {row.what}" for measure in measures for row in measure.rows))
+        return 0
+    results = asyncio.run(run(measures, options))
+    report.write(results, options.output)
+    if options.json:
+        print(msgspec.json.encode(results).decode())
+    else:
+        report.show(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""What a run has at hand: scratch files, databases, the peer, each made when first asked for."""
+
+import asyncio
+import shutil
+import tempfile
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bench.peer import PeerProcess, make_scratch
+from bench.sizes import Sizes
+from perdure.testing import servers
+
+# Room enough that no checkpoint falls into one side's round and not into the other's.
+POSTGRES_SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h", "shared_buffers": "256MB"}
+
+
+class Host:
+    """The scratch folder, the PostgreSQL server and the peer of one run."""
+
+    def __init__(self, sizes: Sizes, *, with_peer: bool = True, postgres_url: str | None = None) -> None:
+        self.sizes = sizes
+        self.with_peer = with_peer
+        self._server_url = postgres_url
+        self._peer: PeerProcess | None = None
+        self._made = 0
+        self._stack = AsyncExitStack()
+        self._folder = Path()
+
+    async def __aenter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="run-", dir=make_scratch()))
+        self._stack.callback(shutil.rmtree, self._folder)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def _number(self) -> int:
+        self._made += 1
+        return self._made
+
+    def new_file(self) -> Path:
+        """The path of a database file that does not exist yet."""
+        return self._folder / f"{self._number()}.db"
+
+    async def new_database(self) -> str:
+        """The URL of a new, empty PostgreSQL database."""
+        server_url = await asyncio.to_thread(self._start_postgres)
+        name = f"{self._folder.name}-{self._number()}"
+        await asyncio.to_thread(servers.create_database, server_url, name)
+        self._stack.push_async_callback(partial(asyncio.to_thread, servers.drop_database, server_url, name))
+        return servers.with_database(server_url, name)
+
+    def _start_postgres(self) -> str:
+        if self._server_url is None:
+            server = self._stack.enter_context(servers.PostgresServer(settings=POSTGRES_SETTINGS))
+            self._server_url = server.url()
+        return self._server_url
+
+    async def peer(self) -> PeerProcess | None:
+        """The peer, or None where the run leaves it out."""
+        if self.with_peer and self._peer is None:
+            self._peer = await self._stack.enter_async_context(PeerProcess())
+        return self._peer

@@ -1,0 +1,126 @@
+"""PostgreSQL's raw limit: hand-written SQL on asyncpg, the rows that ours writes, and no layer between.
+
+The tables are as narrow as the job allows, every statement is prepared by the connection, and all
+values are made before the clock starts.
+"""
+
+import json
+import secrets
+import time
+from typing import Any
+
+import asyncpg
+
+from bench.timing import spread
+from bench.work import BATCH, BATCH_CALLERS, span_attributes, task_input
+
+SCHEMA = """
+CREATE TABLE rollouts (
+    id text PRIMARY KEY, queue text NOT NULL, status text NOT NULL, priority int NOT NULL, ready bigint,
+    attempts int NOT NULL, start_time bigint NOT NULL, end_time bigint, config text, input text NOT NULL)
+    WITH (fillfactor = 85);
+CREATE INDEX rollouts_ready ON rollouts (queue, priority DESC, ready) WHERE ready IS NOT NULL;
+CREATE INDEX rollouts_newest ON rollouts (status, start_time);
+CREATE TABLE attempts (
+    id text NOT NULL, rollout_id text NOT NULL, sequence_id int NOT NULL, status text NOT NULL,
+    start_time bigint NOT NULL, end_time bigint, check_at bigint, PRIMARY KEY (rollout_id, id))
+    WITH (fillfactor = 85);
+CREATE INDEX attempts_check ON attempts (check_at) WHERE check_at IS NOT NULL;
+CREATE TABLE spans (
+    day int NOT NULL, rollout_id text NOT NULL, attempt_id text NOT NULL, span_id text NOT NULL,
+    trace_id text NOT NULL, parent_id text, name text NOT NULL, start_time bigint, end_time bigint,
+    status_code text NOT NULL, sequence_id bigint NOT NULL, size int NOT NULL, body bytea NOT NULL,
+    UNIQUE (day, rollout_id, attempt_id, span_id));
+CREATE INDEX spans_sequence ON spans (rollout_id, sequence_id);
+CREATE INDEX spans_trace ON spans (trace_id);
+"""
+ENQUEUE = """
+INSERT INTO rollouts (id, queue, status, priority, ready, attempts, start_time, input)
+SELECT id, 'default', 'queuing', 0, ready, 0, ready, input FROM unnest($1::text[], $2::bigint[], $3::text[])
+AS rows (id, ready, input)
+"""
+CLAIM = """
+WITH c AS MATERIALIZED (
+    SELECT id FROM rollouts WHERE queue = 'default' AND ready IS NOT NULL
+    ORDER BY priority DESC, ready LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE rollouts SET status = 'preparing', ready = NULL, attempts = attempts + 1 FROM c
+WHERE rollouts.id = c.id RETURNING rollouts.*
+"""
+START = """
+INSERT INTO attempts (id, rollout_id, sequence_id, status, start_time)
+SELECT id, rollout_id, sequence_id, 'preparing', $4
+FROM unnest($1::text[], $2::text[], $3::int[]) AS rows (id, rollout_id, sequence_id)
+"""
+END_ATTEMPTS = """
+UPDATE attempts SET status = 'succeeded', end_time = $3
+FROM unnest($1::text[], $2::text[]) AS rows (attempt_id, of_rollout)
+WHERE attempts.rollout_id = rows.of_rollout AND attempts.id = rows.attempt_id
+"""
+END_ROLLOUTS = "UPDATE rollouts SET status = 'succeeded', end_time = $2 WHERE id = ANY($1::text[])"
+ADD_SPANS = """
+INSERT INTO spans (day, rollout_id, attempt_id, span_id, trace_id, parent_id, name, start_time, end_time,
+                   status_code, sequence_id, size, body)
+SELECT * FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+                     $8::bigint[], $9::bigint[], $10::text[], $11::bigint[], $12::int[], $13::bytea[])
+"""
+
+Pool = Any
+
+
+def micros() -> int:
+    return time.time_ns() // 1000
+
+
+async def open_pool(dsn: str) -> Pool:
+    pool = await asyncpg.create_pool(dsn, min_size=BATCH_CALLERS, max_size=BATCH_CALLERS)
+    await pool.execute(SCHEMA)
+    return pool
+
+
+async def fill(pool: Pool, count: int) -> None:
+    for start in range(0, count, 500):
+        numbers = range(start, min(start + 500, count))
+        ids = [f"ro-{secrets.token_hex(6)}" for _ in numbers]
+        now = micros()
+        await pool.execute(
+            ENQUEUE, ids, [now + n for n in numbers], [json.dumps(task_input(n)) for n in numbers]
+        )
+
+
+async def claim_complete(pool: Pool, size: int) -> float:
+    await fill(pool, size)
+    return BATCH * await spread(BATCH_CALLERS, max(size // BATCH, 1), lambda _number: _claim_complete(pool))
+
+
+async def _claim_complete(pool: Pool) -> None:
+    async with pool.acquire() as connection:
+        async with connection.transaction():
+            rows = await connection.fetch(CLAIM, BATCH)
+            ids = [row["id"] for row in rows]
+            attempts = [f"at-{secrets.token_hex(4)}" for _ in rows]
+            await connection.execute(START, attempts, ids, [row["attempts"] for row in rows], micros())
+        async with connection.transaction():
+            now = micros()
+            await connection.execute(END_ATTEMPTS, attempts, ids, now)
+            await connection.execute(END_ROLLOUTS, ids, now)
+
+
+def span_columns(trace: int) -> list[list[Any]]:
+    """One batch, column by column, of the same size as the spans that ours stores."""
+    rollout_id, attempt_id = f"ro-{secrets.token_hex(6)}", f"at-{secrets.token_hex(4)}"
+    now = micros()
+    rows = []
+    for number in range(1, BATCH + 1):
+        body = json.dumps({"attributes": span_attributes(number), "events": [], "links": []}).encode()
+        rows.append(
+            (now // 86_400_000_000, rollout_id, attempt_id, f"{number:016x}", f"{trace:032x}", None, "chat",
+             now, now + 250_000, "OK", number, len(body), body)
+        )  # fmt: skip
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+async def add_many_spans(pool: Pool, size: int) -> float:
+    batches = [span_columns(trace) for trace in range(max(size // BATCH, 1))]
+    return BATCH * await spread(
+        BATCH_CALLERS, len(batches), lambda number: pool.execute(ADD_SPANS, *batches[number])
+    )

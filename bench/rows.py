@@ -1,0 +1,229 @@
+"""The table of everything that is measured."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bench import ours, raw_postgres, raw_sqlite, work
+from bench.host import Host
+from bench.ours import Engine
+from bench.report import Better, Result
+from bench.sizes import Sizes, label
+from bench.timing import Side, interleave
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the results before it is measured."""
+
+    name: str
+    what: str
+    unit: str
+    better: Better = "higher"
+    target: float | None = None
+    target_peer: float | None = None
+    target_raw: float | None = None
+
+    def result(self, figures: Figures) -> Result:
+        mine, peer, raw = figures["ours"], figures.get("peer"), figures.get("raw")
+        return Result(
+            name=self.name,
+            ours=mine,
+            peer=peer,
+            raw=raw,
+            ratio_peer=mine / peer if peer else None,
+            ratio_raw=mine / raw if raw else None,
+            target_peer=self.target_peer,
+            target_raw=self.target_raw,
+            unit=self.unit,
+            better=self.better,
+            target=self.target,
+            what=self.what,
+        )
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Rows that are measured together; `run` gives the figures of each, in their order."""
+
+    rows: tuple[Row, ...]
+    run: Callable[[Host], Awaitable[list[Figures]]]
+
+    async def results(self, host: Host) -> list[Result]:
+        found = await self.run(host)
+        return [row.result(figures) for row, figures in zip(self.rows, found, strict=True)]
+
+
+def all_measures(sizes: Sizes) -> list[Measure]:
+    return [
+        *_sqlite_rates(sizes),
+        _queries(sizes, "sqlite"),
+        _queries(sizes, "postgres"),
+        _postgres_rate("claim_complete", sizes.claims, "claim 100 + complete them, 4 callers", "rollouts/s"),
+        _postgres_rate("add_many_spans", sizes.postgres_spans, "spans, batches of 100, 4 callers", "spans/s"),
+        _claims(sizes, "sqlite"),
+        _claims(sizes, "postgres"),
+        _waits(sizes, "sqlite"),
+        _waits(sizes, "postgres"),
+        _opening(sizes),
+        _import(),
+    ]
+
+
+def _sqlite_rates(sizes: Sizes) -> list[Measure]:
+    raw = {"enqueue": raw_sqlite.enqueue, "enqueue_many": raw_sqlite.enqueue_many}
+    rows = (
+        ("enqueue", sizes.enqueues, "enqueue one by one, 64 callers", "rollouts/s", None, 0.5),
+        ("enqueue_many", sizes.enqueues, "enqueue in batches of 100, 4 callers", "rollouts/s", None, None),
+        ("cycle", sizes.cycles, "dequeue + 10 spans + complete, 64 callers", "cycles/s", 5.0, None),
+        ("add_span", sizes.spans, "spans one by one, 64 callers", "spans/s", None, None),
+        ("add_many_spans", sizes.spans, "spans in batches of 100, 4 callers", "spans/s", None, None),
+    )
+    return [
+        Measure(
+            (Row(f"sqlite/{name}", what, unit, target_peer=target_peer, target_raw=target_raw),),
+            partial(_sqlite_rate, name=name, size=size, raw=raw.get(name)),
+        )
+        for name, size, what, unit, target_peer, target_raw in rows
+    ]
+
+
+async def _sqlite_rate(
+    host: Host, name: str, size: int, raw: Callable[..., Awaitable[float]] | None
+) -> list[Figures]:
+    sides: dict[str, Side] = {"ours": partial(ours.rate, host, name)}
+    if raw is not None:
+        sides["raw"] = lambda count: raw(host.new_file(), count)
+    if peer := await host.peer():
+        sides["peer"] = partial(peer.do, name)
+    return [await interleave(size, host.sizes.rounds, sides, {"peer": host.sizes.peer_rounds})]
+
+
+def _queries(sizes: Sizes, engine: Engine) -> Measure:
+    what = "100 newest by status"
+    rows = [
+        Row(f"{engine}/query_{label(size)}", f"{what}, of {label(size)}", "ms", "lower")
+        for size in sizes.rollouts
+    ]
+    growth = f"{what}: {label(sizes.rollouts[-1])} / {label(sizes.rollouts[0])}"
+    rows.append(Row(f"{engine}/query_growth", growth, "times", "lower", target=2.0))
+    return Measure(tuple(rows), partial(_query_times, engine=engine))
+
+
+async def _query_times(host: Host, engine: Engine) -> list[Figures]:
+    peer = await host.peer()
+    sizes = host.sizes
+    async with AsyncExitStack() as stack:
+        stores = await ours.seeded_for_queries(host, engine, stack)
+        sides: dict[str, Side] = {
+            f"ours {size}": partial(_query_side, store, sizes.queries) for size, store in stores.items()
+        }
+        if peer:
+            for size in stores:
+                await peer.do("seed_queries", size)
+                sides[f"peer {size}"] = _fixed(partial(peer.do, "query", size))
+        medians = await interleave(1, sizes.rounds, sides, {})
+    figures = [_figures_of(medians, str(size)) for size in stores]
+    return [*figures, {side: figures[-1][side] / figures[0][side] for side in figures[0]}]
+
+
+async def _query_side(store: Any, times: int, _size: int) -> float:
+    return await work.query(store, times)
+
+
+def _fixed(call: Callable[[], Awaitable[float]]) -> Side:
+    """A side whose work does not depend on the round's size."""
+    return lambda _size: call()
+
+
+def _figures_of(medians: Figures, key: str) -> Figures:
+    return {name.split()[0]: figure for name, figure in medians.items() if name.split()[1] == key}
+
+
+def _postgres_rate(name: str, size: int, what: str, unit: str) -> Measure:
+    row = Row(f"postgres/{name}", what, unit, target_raw=0.5)
+    return Measure((row,), partial(_postgres_figures, name=name, size=size))
+
+
+async def _postgres_figures(host: Host, name: str, size: int) -> list[Figures]:
+    mine = {"claim_complete": work.claim_complete, "add_many_spans": work.add_many_spans}[name]
+    theirs = {"claim_complete": raw_postgres.claim_complete, "add_many_spans": raw_postgres.add_many_spans}[
+        name
+    ]
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(ours.new_store(host, "postgres"))
+        pool = await stack.enter_async_context(await raw_postgres.open_pool(await host.new_database()))
+        sides: dict[str, Side] = {"ours": partial(mine, store, ours.KIT), "raw": partial(theirs, pool)}
+        return [await interleave(size, host.sizes.rounds, sides, {})]
+
+
+def _claims(sizes: Sizes, engine: Engine) -> Measure:
+    deep, lines = label(sizes.lines * 10), label(sizes.lines)
+    rows = (
+        Row(f"{engine}/claim_shallow", f"claim one of {label(sizes.pending)}, no lines", "ms", "lower"),
+        Row(
+            f"{engine}/claim_deep", f"claim one of {deep} over {lines} lines, 9 of 10 blocked", "ms", "lower"
+        ),
+        Row(f"{engine}/claim_growth", "claim: deep / shallow", "times", "lower", target=1.5),
+    )
+    return Measure(rows, partial(_claim_figures, engine=engine))
+
+
+async def _claim_figures(host: Host, engine: Engine) -> list[Figures]:
+    shallow, deep = await ours.claim_times(host, engine)
+    return [{"ours": shallow}, {"ours": deep}, {"ours": deep / shallow}]
+
+
+def _waits(sizes: Sizes, engine: Engine) -> Measure:
+    count = label(sizes.waited)
+    rows = (
+        Row(
+            f"{engine}/wait_threads",
+            f"threads added by waits on {count} rollouts",
+            "threads",
+            "lower",
+            target=0.0,
+        ),
+        Row(
+            f"{engine}/wait_wake_up", f"completion to return of waits on {count}", "ms", "lower", target=50.0
+        ),
+    )
+    return Measure(rows, partial(_wait_figures, engine=engine))
+
+
+async def _wait_figures(host: Host, engine: Engine) -> list[Figures]:
+    threads, latency = await ours.waiting(host, engine)
+    return [{"ours": threads}, {"ours": latency}]
+
+
+def _opening(sizes: Sizes) -> Measure:
+    count = label(sizes.stored_spans)
+    rows = (
+        Row("sqlite/open", f"open a file of {count} spans", "ms", "lower", target=1000.0),
+        Row(
+            "sqlite/newest",
+            f"first list of the 100 newest rollouts of {count} spans",
+            "ms",
+            "lower",
+            target=10.0,
+        ),
+    )
+    return Measure(rows, _opening_figures)
+
+
+async def _opening_figures(host: Host) -> list[Figures]:
+    opened, listed = await ours.opening(host)
+    return [{"ours": opened}, {"ours": listed}]
+
+
+def _import() -> Measure:
+    row = Row("import", 'python -c "import perdure", whole process', "ms", "lower", target=150.0)
+    return Measure((row,), _import_figures)
+
+
+async def _import_figures(host: Host) -> list[Figures]:
+    return [{"ours": await ours.import_time(host)}]

@@ -1,0 +1,68 @@
+"""How much work each measure does."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Counts of the work of one run; a peer takes part in fewer rounds, since it is slower."""
+
+    rounds: int
+    peer_rounds: int
+    enqueues: int
+    cycles: int
+    spans: int
+    claims: int
+    postgres_spans: int
+    rollouts: tuple[int, int, int]
+    queries: int
+    pending: int
+    lines: int
+    claim_samples: int
+    waited: int
+    stored_spans: int
+    imports: int
+
+
+FULL = Sizes(
+    rounds=5,
+    peer_rounds=3,
+    enqueues=20_000,
+    cycles=1_000,
+    spans=10_000,
+    claims=8_000,
+    postgres_spans=20_000,
+    rollouts=(1_000, 10_000, 100_000),
+    queries=30,
+    pending=1_000,
+    lines=10_000,
+    claim_samples=200,
+    waited=1_000,
+    stored_spans=1_000_000,
+    imports=5,
+)
+QUICK = Sizes(
+    rounds=1,
+    peer_rounds=1,
+    enqueues=500,
+    cycles=50,
+    spans=500,
+    claims=400,
+    postgres_spans=500,
+    rollouts=(50, 100, 200),
+    queries=3,
+    pending=50,
+    lines=50,
+    claim_samples=5,
+    waited=50,
+    stored_spans=2_000,
+    imports=1,
+)
+
+
+def label(count: int) -> str:
+    """1000 → "1k", 1000000 → "1m", 50 → "50"."""
+    for unit, mark in ((1_000_000, "m"), (1_000, "k")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit}{mark}"
+    return str(count)

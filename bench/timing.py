@@ -1,0 +1,46 @@
+"""How everything here is timed: fixed work, a warm-up, interleaved rounds, medians."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
+from statistics import median
+
+Side = Callable[[int], Awaitable[float]]
+
+
+async def spread(callers: int, count: int, call: Callable[[int], Awaitable[object]]) -> float:
+    """Make `count` calls from that many concurrent callers; return calls per second."""
+    numbers = iter(range(count))
+
+    async def caller() -> None:
+        for number in numbers:
+            await call(number)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return count / (time.perf_counter() - started)
+
+
+async def milliseconds(call: Callable[[], Awaitable[object]]) -> float:
+    started = time.perf_counter()
+    await call()
+    return (time.perf_counter() - started) * 1000
+
+
+async def interleave(
+    size: int, rounds: int, sides: dict[str, Side], fewer: dict[str, int]
+) -> dict[str, float]:
+    """Run every side in turn, round after round, and return each side's median figure.
+
+    A side named in `fewer` takes part only in that many rounds.
+    """
+    figures: dict[str, list[float]] = {name: [] for name in sides}
+    for side in sides.values():
+        await side(max(size // 10, 1))
+    for number in range(rounds):
+        for name, side in sides.items():
+            if number < fewer.get(name, rounds):
+                gc.collect()
+                figures[name].append(await side(size))
+    return {name: median(taken) for name, taken in figures.items()}

@@ -1,0 +1,90 @@
+"""perdure: the durable state and execution layer for AI agents."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from perdure.kernel import errors as errors
+    from perdure.rollouts.contract import LightningStore as LightningStore
+    from perdure.rollouts.records import UNSET as UNSET
+    from perdure.rollouts.records import Attempt as Attempt
+    from perdure.rollouts.records import AttemptedRollout as AttemptedRollout
+    from perdure.rollouts.records import EnqueueRolloutRequest as EnqueueRolloutRequest
+    from perdure.rollouts.records import PaginatedResult as PaginatedResult
+    from perdure.rollouts.records import Rollout as Rollout
+    from perdure.rollouts.records import RolloutConfig as RolloutConfig
+    from perdure.rollouts.records import Worker as Worker
+    from perdure.rollouts.records import is_finished as is_finished
+    from perdure.rollouts.records import is_queuing as is_queuing
+    from perdure.rollouts.records import is_running as is_running
+    from perdure.rollouts.resources import LLM as LLM
+    from perdure.rollouts.resources import NamedResources as NamedResources
+    from perdure.rollouts.resources import PromptTemplate as PromptTemplate
+    from perdure.rollouts.resources import ProxyLLM as ProxyLLM
+    from perdure.rollouts.resources import ResourcesUpdate as ResourcesUpdate
+    from perdure.rollouts.spans import Event as Event
+    from perdure.rollouts.spans import Link as Link
+    from perdure.rollouts.spans import OtelResource as OtelResource
+    from perdure.rollouts.spans import Span as Span
+    from perdure.rollouts.spans import SpanContext as SpanContext
+    from perdure.rollouts.spans import SpanCoreFields as SpanCoreFields
+    from perdure.rollouts.spans import TraceStatus as TraceStatus
+    from perdure.runtime.stores import InMemoryLightningStore as InMemoryLightningStore
+    from perdure.runtime.stores import PostgresLightningStore as PostgresLightningStore
+    from perdure.runtime.stores import SqliteLightningStore as SqliteLightningStore
+    from perdure.runtime.stores import open_store as open_store
+    from perdure.runtime.threaded import LightningStoreThreaded as LightningStoreThreaded
+
+_HOMES = {
+    "perdure.rollouts.contract": ("LightningStore",),
+    "perdure.rollouts.records": (
+        "UNSET",
+        "Attempt",
+        "AttemptedRollout",
+        "EnqueueRolloutRequest",
+        "PaginatedResult",
+        "Rollout",
+        "RolloutConfig",
+        "Worker",
+        "is_finished",
+        "is_queuing",
+        "is_running",
+    ),
+    "perdure.rollouts.resources": ("LLM", "NamedResources", "PromptTemplate", "ProxyLLM", "ResourcesUpdate"),
+    "perdure.rollouts.spans": (
+        "Event",
+        "Link",
+        "OtelResource",
+        "Span",
+        "SpanContext",
+        "SpanCoreFields",
+        "TraceStatus",
+    ),
+    "perdure.runtime.stores": (
+        "InMemoryLightningStore",
+        "PostgresLightningStore",
+        "SqliteLightningStore",
+        "open_store",
+    ),
+    "perdure.runtime.threaded": ("LightningStoreThreaded",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", "errors", *sorted(_HOME_OF)]  # noqa: PLE0604 - names of the table above
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for, so that importing the package stays quick."""
+    if name == "errors":
+        return import_module("perdure.kernel.errors")
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Namespaces: which team or experiment a row belongs to."""

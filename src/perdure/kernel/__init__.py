@@ -1,0 +1,1 @@
+"""What every room stands on; it knows no domain."""

@@ -1,0 +1,90 @@
+"""One thread with an event loop of its own, for timers and listeners that outlive any caller's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from perdure.kernel.errors import StorageClosed
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Background:
+    """Runs coroutines in a daemon thread. It starts with the first one and ends with `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._last: Callable[[], Coroutine[Any, Any, Any]] | None = None
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run `coroutine` until it ends or the thread is closed."""
+        with self._lock:
+            if self._closed:
+                coroutine.close()
+                return
+            loop = self._started()
+        asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    async def ask(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine in the thread and wait for its result in the caller's loop."""
+        with self._lock:
+            if self._closed:
+                raise StorageClosed()
+            loop = self._started()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(action(), loop))
+
+    def every(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+        """Call `action` again and again; an error is logged and the next time comes all the same."""
+        self.spawn(_repeat(seconds, action))
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._main, args=(self._loop,), name=self._name, daemon=True)
+            self._thread.start()
+        return self._loop
+
+    def _main(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            if self._last is not None:
+                loop.run_until_complete(self._last())
+        finally:
+            loop.close()
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
+        """Cancel what runs, await `last`, and wait for the thread to end."""
+        with self._lock:
+            self._closed = True
+            self._last = last
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+async def _repeat(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await action()
+        except StorageClosed:
+            return
+        except Exception:
+            logger.exception("a periodic action failed; it will be tried again in %s s", seconds)

@@ -1,0 +1,47 @@
+"""Time in whole microseconds since the epoch, strictly increasing within one clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+MICROS = 1_000_000
+DAY_MICROS = 86_400 * MICROS
+
+
+class Clock(Protocol):
+    """Where an embedded engine takes `:now` from."""
+
+    def now(self) -> int:
+        """The time in microseconds; each call gives a later one than the call before."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock, held back from ever repeating or going backwards."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        with self._lock:
+            self._last = max(self._last + 1, time.time_ns() // 1000)
+            return self._last
+
+
+def to_seconds(micros: int) -> float:
+    return micros / MICROS
+
+
+def to_seconds_or_none(micros: int | None) -> float | None:
+    return None if micros is None else micros / MICROS
+
+
+def to_micros(seconds: float) -> int:
+    return round(seconds * MICROS)
+
+
+def to_micros_or_none(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * MICROS)

@@ -1,0 +1,202 @@
+"""JSON as it is stored: one encoder and one decoder for every room, door and client."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from math import isfinite
+from typing import Any, Literal
+
+import msgspec
+
+from perdure.kernel.errors import InvalidInput
+
+__all__ = ["MAX_DEPTH", "EncodedByFields", "check_text", "decode_json", "encode_json"]
+
+MAX_DEPTH = 500
+"""How many objects and arrays may stand inside each other."""
+
+MAX_TEXT = 1024
+"""The length of an id or a name, in UTF-8 bytes, where no other is given."""
+
+_BYTES = (bytes, bytearray, memoryview)
+_BINARY = frozenset(_BYTES)
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
+_NON_FINITE_MARK = re.compile(rb"\xcb[\x7f\xff]")
+
+
+class EncodedByFields:
+    """Marks a class whose instances are encoded as their instance dictionary."""
+
+
+def encode_json(value: Any, *, what: str = "value", nan: Literal["reject", "keep"] = "reject") -> str:
+    """Give the JSON text of `value` as it will be stored, or raise InvalidInput naming `what`.
+
+    Lone surrogates become U+FFFD. NaN and Infinity are refused, or kept as literals that `decode_json` reads.
+    """
+    try:
+        return _encode(value, nan)
+    except RecursionError:
+        raise InvalidInput(f"{what} is nested deeper than {MAX_DEPTH} levels or contains itself") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{what} cannot be stored as JSON: {error}") from error
+
+
+def decode_json(text: str | bytes | None) -> Any:
+    """Read what `encode_json` wrote; None stays None."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return _decode_with_literals(text)
+    except RecursionError:
+        raise InvalidInput("the JSON text is nested too deeply") from None
+
+
+def check_text(value: object, what: str, *, max_length: int = MAX_TEXT) -> str:
+    """Give `value` back if it can be kept in a text column, or raise InvalidInput naming `what`."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
+    if "\0" in value:
+        raise InvalidInput(f"{what} must not contain NUL characters")
+    if _utf8_length(value, what) > max_length:
+        raise InvalidInput(f"{what} must be at most {max_length} bytes long")
+    return value
+
+
+def _utf8_length(value: str, what: str) -> int:
+    if value.isascii():
+        return len(value)
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} must not contain lone surrogates") from None
+
+
+def _encode(value: Any, nan: str) -> str:
+    try:
+        data = _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encode(_without_surrogates(_plain(value)), nan)
+    if not _is_suspect(value, data) or not _has_non_finite(value):
+        return data.decode()
+    if nan == "reject":
+        raise ValueError("NaN and Infinity are not JSON")
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _decode_with_literals(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InvalidInput("the JSON text is nested too deeply") from None
+    except ValueError as error:
+        raise InvalidInput(f"the text is not JSON: {error}") from error
+
+
+def _other(value: Any) -> Any:
+    """Turn what msgspec does not know into what it does."""
+    if isinstance(value, EncodedByFields):
+        return vars(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if callable(getattr(value, "model_dump", None)):
+        return value.model_dump()
+    raise TypeError(f"objects of type {type(value).__name__} are not supported")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_other)
+_packer = msgspec.msgpack.Encoder(enc_hook=_other)
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=_other)
+
+
+def _is_suspect(value: Any, data: bytes) -> bool:
+    """Say cheaply whether a value may be too deep, or hold bytes, NaN or Infinity.
+
+    msgspec writes bytes as base64 and NaN as null, without a word. MessagePack marks both with bytes that
+    are rare elsewhere, so writing the value a second time is far cheaper than a walk, and seldom mistaken.
+    """
+    if len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+        return True
+    try:
+        packed = _packer.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return True
+    if 0xC4 in packed or 0xC5 in packed or 0xC6 in packed:
+        return True
+    return (0x7F in packed or 0xFF in packed) and _NON_FINITE_MARK.search(packed) is not None
+
+
+def _has_non_finite(value: Any) -> bool:
+    """Walk a value level by level, refusing bytes and great depth, and find NaN and Infinity."""
+    found = False
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        kinds = set(map(type, level))
+        if not kinds.isdisjoint(_BINARY):
+            raise ValueError("bytes are not JSON: encode them as text first")
+        if float in kinds:
+            found = found or not all(isfinite(item) for item in level if type(item) is float)
+        if kinds <= _SCALARS:
+            return found
+        level = _next_level(level)
+    raise RecursionError
+
+
+def _next_level(level: list[Any]) -> list[Any]:
+    below: list[Any] = []
+    for item in [item for item in level if type(item) not in _SCALARS]:
+        inside = item if type(item) in _CONTAINERS else _fields_or_plain(item)
+        below += inside
+        if type(inside) is dict:
+            below += inside.values()
+    return below
+
+
+def _fields_or_plain(item: Any) -> Collection[Any]:
+    if isinstance(item, EncodedByFields):
+        return vars(item)
+    if isinstance(item, msgspec.Struct):
+        return msgspec.structs.astuple(item)
+    plain = _plain(item)
+    return plain if type(plain) in _CONTAINERS else (plain,)
+
+
+def _without_surrogates(plain: Any) -> Any:
+    """Replace the lone surrogates in a tree that `_plain` has just made, in place."""
+    root = [plain]
+    pending: list[Any] = [root]
+    while pending:
+        item = pending.pop()
+        if type(item) is dict:
+            _rewrite_keys(item)
+        for key, child in list(item.items() if type(item) is dict else enumerate(item)):
+            if type(child) is str:
+                item[key] = _replace_surrogates(child)
+            elif type(child) in (dict, list):
+                pending.append(child)
+    return root[0]
+
+
+def _rewrite_keys(item: dict[str, Any]) -> None:
+    rewritten = {_replace_surrogates(key): child for key, child in item.items()}
+    if len(rewritten) != len(item):
+        raise ValueError("two keys differ only in lone surrogates")
+    item.clear()
+    item.update(rewritten)
+
+
+def _replace_surrogates(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,146 @@
+"""The one error tree. Each error has a stable code and the HTTP status a door answers with.
+
+The first line of an error's docstring is its message when none is given.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PerdureError(Exception):
+    """Something went wrong inside perdure."""
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str | None = None) -> None:
+        self.message = message or _first_line(type(self).__doc__)
+        super().__init__(self.message)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+class InvalidInput(PerdureError, ValueError):
+    """The input does not have the required form."""
+
+    code = "invalid_input"
+    http_status = 422
+
+
+class BadQuery(InvalidInput):
+    """The filter, sort order or page does not exist."""
+
+    code = "bad_query"
+    http_status = 400
+
+
+class NotFound(PerdureError, ValueError):
+    """No such object."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class SpansEvicted(PerdureError, RuntimeError):
+    """The spans of this rollout were evicted to free memory."""
+
+    code = "spans_evicted"
+    http_status = 410
+
+
+class Conflict(PerdureError):
+    """The object is in a state that does not allow this."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class IllegalTransition(Conflict):
+    """The transition table has no such step."""
+
+    code = "illegal_transition"
+
+
+class Fenced(Conflict):
+    """Another attempt holds this work now; stop."""
+
+    code = "fenced"
+
+
+class NestedOperation(PerdureError, RuntimeError):
+    """An operation called run; pass its transaction on instead."""
+
+    code = "nested_operation"
+
+
+class SuspendedOperation(PerdureError, RuntimeError):
+    """An operation awaited something other than its transaction."""
+
+    code = "suspended_operation"
+
+
+class StorageError(PerdureError):
+    """The database could not do what was asked."""
+
+    code = "storage_error"
+    http_status = 503
+
+
+class OutcomeUnknown(StorageError):
+    """The commit was sent but its answer was lost: the write may or may not have happened."""
+
+    code = "outcome_unknown"
+
+
+class StorageUnavailable(StorageError):
+    """The database cannot be reached."""
+
+    code = "storage_unavailable"
+
+
+class StorageFull(StorageError):
+    """The disk or the database is full; nothing was written."""
+
+    code = "storage_full"
+    http_status = 507
+
+
+class StorageClosed(StorageError):
+    """The store is closed."""
+
+    code = "storage_closed"
+
+
+class DatabaseOwned(StorageError):
+    """Another live process owns this database file."""
+
+    code = "database_owned"
+    http_status = 409
+
+
+class NotADatabase(StorageError):
+    """The file is not a perdure database, or it is damaged."""
+
+    code = "not_a_database"
+
+
+class ReadOnlyDatabase(StorageError):
+    """The database cannot be written to."""
+
+    code = "read_only_database"
+
+
+class NewerSchema(StorageError):
+    """The database was made by a newer, incompatible release of perdure."""
+
+    code = "newer_schema"
+
+
+class DeadlineExceeded(StorageError):
+    """The call did not end before its deadline; nothing was changed."""
+
+    code = "deadline_exceeded"
+    http_status = 504

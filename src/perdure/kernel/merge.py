@@ -1,0 +1,127 @@
+"""Merging of concurrent calls into lists.
+
+A batch is whatever queued while the last batch of the same kind ran; nothing ever waits on a timer. Calls merge
+only if their operation, namespace and shared arguments are equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any
+
+from perdure.kernel.errors import StorageError
+from perdure.kernel.storage.port import refuse_nested
+
+BATCH_ITEMS = 256
+BATCH_BYTES = 1 << 20
+
+Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+"""Runs a list of items and answers each with its result, or with an exception for that item alone."""
+
+
+class _Lane:
+    """The calls of one kind: what waits, and whether a batch runs."""
+
+    __slots__ = ("running", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[asyncio.Future[Any], Any, int]] = deque()
+        self.running = False
+
+    def take(self) -> list[tuple[asyncio.Future[Any], Any, int]]:
+        """The next batch; a caller that has gone takes its item with it."""
+        batch: list[tuple[asyncio.Future[Any], Any, int]] = []
+        size = 0
+        while self.waiting and len(batch) < BATCH_ITEMS:
+            size += self.waiting[0][2]
+            if batch and size > BATCH_BYTES:
+                break
+            entry = self.waiting.popleft()
+            if not entry[0].cancelled():
+                batch.append(entry)
+        return batch
+
+
+class Merger:
+    """Merges calls, separately in each event loop."""
+
+    def __init__(self) -> None:
+        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Lane]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def call(
+        self,
+        key: Hashable,
+        batch: Batch,
+        item: Any,
+        *,
+        size: int = 0,
+        undelivered: Callable[[Any], None] | None = None,
+    ) -> asyncio.Future[Any]:
+        """Add `item` to the next batch of `key`.
+
+        `undelivered` gets the result of a call whose caller went away while its batch ran.
+        """
+        refuse_nested()
+        loop = asyncio.get_running_loop()
+        lanes = self._lanes.get(loop)
+        if lanes is None:
+            lanes = self._lanes.setdefault(loop, {})
+        lane = lanes.get(key)
+        if lane is None:
+            lane = lanes[key] = _Lane()
+        future: asyncio.Future[Any] = loop.create_future()
+        lane.waiting.append((future, item, size))
+        if not lane.running:
+            lane.running = True
+            task = loop.create_task(self._drain(lanes, key, lane, batch, undelivered))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return future
+
+    async def _drain(
+        self,
+        lanes: dict[Hashable, _Lane],
+        key: Hashable,
+        lane: _Lane,
+        batch: Batch,
+        undelivered: Callable[[Any], None] | None,
+    ) -> None:
+        try:
+            while entries := lane.take():
+                futures = [future for future, _, _ in entries]
+                results = await _run(batch, [item for _, item, _ in entries])
+                for future, result in zip(futures, results, strict=True):
+                    _settle(future, result, undelivered)
+        finally:
+            lane.running = False
+            lanes.pop(key, None)
+            for future, _, _ in lane.waiting:
+                future.cancel()
+
+
+async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:
+    """Run a batch; after an unexpected error run each item alone, so that one never fails its neighbours."""
+    try:
+        return await batch(items)
+    except StorageError as error:
+        return [error] * len(items)
+    except Exception as error:  # noqa: BLE001 - the error is each item's own answer
+        if len(items) == 1:
+            return [error]
+    return [(await _run(batch, [item]))[0] for item in items]
+
+
+def _settle(future: asyncio.Future[Any], result: Any, undelivered: Callable[[Any], None] | None) -> None:
+    if future.cancelled():
+        if undelivered is not None and not isinstance(result, BaseException):
+            undelivered(result)
+    elif isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

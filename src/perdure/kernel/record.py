@@ -1,0 +1,300 @@
+"""The two bases of records: closed ones on msgspec Structs, open ones that keep the keys they do not know."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self, cast, get_args
+
+import msgspec
+
+from perdure.kernel.codec import EncodedByFields, decode_json, encode_json
+from perdure.kernel.errors import InvalidInput
+
+__all__ = [
+    "CheckedRecord",
+    "Field",
+    "OpenRecord",
+    "Record",
+    "boolean",
+    "list_of",
+    "nested",
+    "one_of",
+    "text",
+    "whole_number",
+]
+
+Check = Callable[[Any], Any]
+Names = Collection[str] | None
+
+
+class _Manners:
+    """What every record can do, whatever holds its fields."""
+
+    __slots__ = ()
+
+    def model_dump(
+        self,
+        *,
+        mode: Literal["python", "json"] = "python",
+        include: Names = None,
+        exclude: Names = None,
+        exclude_none: bool = False,
+    ) -> dict[str, Any]:
+        """Give the fields as a dictionary, nested records included; `mode="json"` gives JSON types only."""
+        chosen = _chosen(_fields_of(self), include, exclude)
+        dumped = _dump_fields(chosen, exclude_none)
+        if mode == "python":
+            return dumped
+        return cast(dict[str, Any], decode_json(encode_json(dumped, what=type(self).__name__, nan="keep")))
+
+    def model_dump_json(
+        self,
+        *,
+        indent: int | None = None,
+        include: Names = None,
+        exclude: Names = None,
+        exclude_none: bool = False,
+    ) -> str:
+        """Give the record as JSON text."""
+        dumped = _Manners.model_dump(self, include=include, exclude=exclude, exclude_none=exclude_none)
+        encoded = encode_json(dumped, what=type(self).__name__, nan="keep")
+        if indent is None:
+            return encoded
+        return json.dumps(json.loads(encoded), indent=indent, ensure_ascii=False)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the record, then set the fields in `update` as they are."""
+        copied = copy.deepcopy(self) if deep else copy.copy(self)
+        for name, value in (update or {}).items():
+            try:
+                setattr(copied, name, value)
+            except AttributeError:
+                raise InvalidInput(f"{type(self).__name__} has no field {name!r}") from None
+        return copied
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Self:
+        """Make a record of a mapping, checking every field; an instance is returned as it is."""
+        if isinstance(obj, cls):
+            return obj
+        return cls._from_dict(obj if type(obj) is dict else _as_dict(cls, obj))
+
+    @classmethod
+    def model_validate_json(cls, data: str | bytes) -> Self:
+        """Make a record of a JSON object."""
+        return cls.model_validate(decode_json(data))
+
+    @classmethod
+    def _from_dict(cls, data: dict[str, Any]) -> Self:
+        raise NotImplementedError
+
+
+def _fields_of(record: Any) -> dict[str, Any]:
+    return vars(record) if isinstance(record, EncodedByFields) else msgspec.structs.asdict(record)
+
+
+def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str, Any]:
+    if include is None and exclude is None:
+        return fields
+    for names in (include, exclude):
+        if isinstance(names, str | Mapping):
+            raise InvalidInput("include and exclude take a set of field names")
+    return {
+        name: value
+        for name, value in fields.items()
+        if (include is None or name in include) and (exclude is None or name not in exclude)
+    }
+
+
+def _dump_fields(fields: dict[str, Any], exclude_none: bool) -> dict[str, Any]:
+    dump = functools.partial(_dump, exclude_none=exclude_none)
+    kept = {name: value for name, value in fields.items() if value is not None} if exclude_none else fields
+    return dict(zip(kept, map(dump, kept.values()), strict=True))
+
+
+def _dump(value: Any, exclude_none: bool) -> Any:
+    # map() spends one Python frame a level, a comprehension two: the deepest allowed input must still dump.
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind(map(functools.partial(_dump, exclude_none=exclude_none), value))
+    if kind is dict:
+        children = map(functools.partial(_dump, exclude_none=exclude_none), value.values())
+        return dict(zip(value, children, strict=True))
+    return _dump_fields(_fields_of(value), exclude_none) if isinstance(value, _Manners) else value
+
+
+def _as_dict(cls: type, obj: Any) -> dict[str, Any]:
+    if not isinstance(obj, Mapping) and callable(getattr(obj, "model_dump", None)):
+        obj = obj.model_dump()
+    if not isinstance(obj, Mapping):
+        raise InvalidInput(f"{cls.__name__} must be an object, not {type(obj).__name__}")
+    return dict(obj)
+
+
+class Record(_Manners, msgspec.Struct, kw_only=True):
+    """A closed record. Its constructor takes keywords; `model_validate` checks every field."""
+
+    @classmethod
+    def _from_dict(cls, data: dict[str, Any]) -> Self:
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"{cls.__name__}: {error}") from error
+
+
+class CheckedRecord(Record, kw_only=True):
+    """A closed record whose constructor, too, checks the type of every field."""
+
+    def __post_init__(self) -> None:
+        for name, plain, kind in _field_types(type(self)):
+            value = getattr(self, name)
+            if type(value) not in plain:
+                setattr(self, name, _converted(type(self), name, value, kind))
+
+
+@functools.cache
+def _field_types(cls: type[Record]) -> tuple[tuple[str, frozenset[type], Any], ...]:
+    infos = [info for info in msgspec.structs.fields(cls) if info.type is not Any]
+    return tuple((info.name, _types_without_check(info.type), info.type) for info in infos)
+
+
+def _types_without_check(kind: Any) -> frozenset[type]:
+    return frozenset({str, bool, int, type(None)}.intersection(get_args(kind) or (kind,)))
+
+
+def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{cls.__name__}.{name}: {error}") from error
+
+
+class _Required:
+    """The default of a field that has none; no check lets it pass."""
+
+
+_REQUIRED: Any = _Required()
+_HOOKS = frozenset({"__copy__", "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__setstate__"})
+
+
+class Field(NamedTuple):
+    """A declared field of an open record: values of the exact type need no check."""
+
+    name: str
+    exact: type | None
+    check: Check
+    nullable: bool = False
+    default: Any = _REQUIRED
+
+
+class OpenRecord(_Manners, EncodedByFields):
+    """A record that keeps unknown keys: its instance dictionary holds the declared fields, then the rest."""
+
+    _declared: ClassVar[tuple[Field, ...]] = ()
+    _reserved: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        # A key in the instance dictionary would hide a method of the same name.
+        cls._reserved = _HOOKS.union(dir(cls)).difference(field.name for field in cls._declared)
+
+    def __init__(self, /, **fields: Any) -> None:
+        data = self.__dict__
+        take = fields.pop
+        try:
+            for name, exact, check, nullable, default in self._declared:
+                value = take(name, default)
+                known = type(value) is exact or (value is None and nullable)
+                data[name] = value if known else check(value)
+        except ValueError as error:
+            raise _refusal(type(self), name, value, error) from error
+        if fields:
+            self._keep(fields)
+
+    def _keep(self, unknown: dict[str, Any]) -> None:
+        if not self._reserved.isdisjoint(unknown):
+            names = ", ".join(sorted(self._reserved.intersection(unknown)))
+            raise InvalidInput(f"{type(self).__name__} cannot have a key named {names}")
+        self.__dict__.update(unknown)
+
+    @classmethod
+    def _from_dict(cls, data: dict[str, Any]) -> Self:
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise InvalidInput(f"{cls.__name__}: {error}") from error
+
+    @property
+    def model_extra(self) -> dict[str, Any]:
+        """The keys that the record does not declare."""
+        known = {field.name for field in type(self)._declared}
+        return {name: value for name, value in vars(self).items() if name not in known}
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(self) is type(other) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        )
+
+
+def _refusal(cls: type, name: str, value: Any, error: ValueError) -> InvalidInput:
+    return InvalidInput(
+        f"{cls.__name__}.{name} is required" if value is _REQUIRED else f"{cls.__name__}.{name}: {error}"
+    )
+
+
+def expected(what: str, value: object) -> NoReturn:
+    """Refuse a value inside a check; the record adds the name of the field."""
+    raise ValueError(f"expected {what}, got {type(value).__name__}")
+
+
+def text(value: Any) -> str:
+    """Check a string."""
+    return value if isinstance(value, str) else expected("a string", value)
+
+
+def boolean(value: Any) -> bool:
+    """Check a truth value."""
+    return value if isinstance(value, bool) else expected("true or false", value)
+
+
+def whole_number(value: Any) -> int:
+    """Check a whole number of at most 64 bits."""
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
+        expected("a whole number", value)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError("expected a whole number of at most 64 bits")
+    return value
+
+
+def one_of(names: tuple[str, ...]) -> Check:
+    """Check that a value is one of the names."""
+
+    def check(value: Any) -> Any:
+        if value in names:
+            return value
+        raise ValueError(f"expected one of {', '.join(names)}, got {value!r}")
+
+    return check
+
+
+def nested(kind: type[OpenRecord]) -> Check:
+    """Check a record inside a record; a mapping becomes one."""
+    return kind.model_validate
+
+
+def list_of(kind: type[OpenRecord]) -> Check:
+    """Check a list of records; the list is the record's own."""
+
+    def check(value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            expected("a list", value)
+        return list(map(kind.model_validate, value)) if value else []
+
+    return check

@@ -1,0 +1,126 @@
+"""Signals between processes by LISTEN and NOTIFY, on a connection of their own.
+
+What is lost while the connection is down is made up for by polling; see the rooms that watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import asyncpg
+
+from perdure.kernel.background import Background
+from perdure.kernel.signals.local import LocalSignals
+from perdure.kernel.signals.port import Hint, Watch
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "perdure"
+PAYLOAD_BYTES = 7000
+_FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class PostgresSignals:
+    """A local hub whose hints also reach the hubs of other processes."""
+
+    def __init__(self, dsn: str, background: Background, options: dict[str, Any]) -> None:
+        self._dsn = dsn
+        self._options = options
+        self._background = background
+        self._local = LocalSignals()
+        self._origin = os.urandom(6).hex()
+        self._lock = threading.Lock()
+        self._outgoing: dict[Hint, None] = {}
+        self._started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+
+    def publish(self, hints: Iterable[Hint]) -> None:
+        hints = list(hints)
+        self._local.publish(hints)
+        with self._lock:
+            self._outgoing.update(dict.fromkeys(hints))
+            self._start()
+        self._stir()
+
+    def watch(self, channel: str, keys: Iterable[str]) -> Watch:
+        with self._lock:
+            self._start()
+        return self._local.watch(channel, keys)
+
+    def watched(self, channel: str) -> frozenset[str]:
+        return self._local.watched(channel)
+
+    def close(self) -> None:
+        self._local.close()
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            self._background.spawn(self._serve())
+
+    def _stir(self) -> None:
+        loop, wake = self._loop, self._wake
+        if loop is not None and wake is not None and not wake.is_set() and not loop.is_closed():
+            loop.call_soon_threadsafe(wake.set)
+
+    async def _serve(self) -> None:
+        """Keep one connection; when it is lost, make another."""
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        pause = 0.1
+        while True:
+            try:
+                await self._converse()
+                pause = 0.1
+            except _FAILURES as error:
+                logger.debug("signals: %s; trying again in %s s", type(error).__name__, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    async def _converse(self) -> None:
+        connection = await asyncpg.connect(self._dsn, timeout=5.0, command_timeout=5.0, **self._options)
+        try:
+            await connection.add_listener(CHANNEL, self._hear)
+            await self._send_forever(connection)
+        finally:
+            connection.terminate()
+
+    async def _send_forever(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        assert self._wake is not None
+        connection.add_termination_listener(lambda _: self._stir())
+        while not connection.is_closed():
+            with self._lock:
+                hints, self._outgoing = list(self._outgoing), {}
+            for payload in _payloads(self._origin, hints):
+                await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, payload)
+            if not self._outgoing:
+                self._wake.clear()
+                if not self._outgoing and not connection.is_closed():
+                    await self._wake.wait()
+
+    def _hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        origin, hints = json.loads(str(payload))
+        if origin != self._origin:
+            self._local.publish([(channel, key) for channel, key in hints])
+
+
+def _payloads(origin: str, hints: list[Hint]) -> Iterable[str]:
+    """The hints in as few payloads as fit the server's limit."""
+    part: list[Hint] = []
+    size = 0
+    for hint in hints:
+        length = len(json.dumps(hint))
+        if part and size + length > PAYLOAD_BYTES:
+            yield json.dumps([origin, part])
+            part, size = [], 0
+        part.append(hint)
+        size += length + 2
+    if part:
+        yield json.dumps([origin, part])

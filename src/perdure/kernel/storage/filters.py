@@ -1,0 +1,99 @@
+"""The only dynamic SQL: filters, sort orders and pages over fields that a room allows.
+
+Identifiers come from the room's fields and nowhere else; values are always bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perdure.kernel.errors import BadQuery
+
+Kind = Literal["time", "text", "int"]
+Test = Literal["exact", "within", "contains"]
+
+MAX_OFFSET = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a listing: its column, and how a missing value sorts (a time last, all else first)."""
+
+    column: str
+    kind: Kind
+    null: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    field: str
+    test: Test
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A piece of SQL and the values bound in it."""
+
+    sql: str
+    values: Mapping[str, Any]
+
+
+def given(*conditions: tuple[str, Test, Any]) -> list[Condition]:
+    """The conditions whose value is not None."""
+    return [Condition(field, test, value) for field, test, value in conditions if value is not None]
+
+
+def where(fields: Mapping[str, Field], conditions: Sequence[Condition], logic: str) -> Clause:
+    """All conditions in one pool, joined by `logic`. An empty pool holds for every row."""
+    if logic not in ("and", "or"):
+        raise BadQuery(f"filter_logic is {logic!r}; it must be 'and' or 'or'")
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    for number, condition in enumerate(conditions):
+        name = "f" + str(number)
+        parts.append(_test(fields[condition.field].column, condition.test, name))
+        values[name] = condition.value
+    if not parts:
+        return Clause("TRUE", {})
+    return Clause("(" + (" " + logic.upper() + " ").join(parts) + ")", values)
+
+
+def _test(column: str, test: Test, name: str) -> str:
+    if test == "exact":
+        return column + " = :" + name
+    if test == "within":
+        return column + " {among:" + name + "}"
+    return "{has:" + column + "," + name + "}"
+
+
+def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, ties: str) -> str:
+    """The ORDER BY clause; equal rows keep the order of `ties`, whichever way they are sorted."""
+    if sort_order not in ("asc", "desc"):
+        raise BadQuery(f"sort_order is {sort_order!r}; it must be 'asc' or 'desc'")
+    if sort_by is None:
+        return " ORDER BY " + ties
+    if sort_by not in fields:
+        raise BadQuery(f"Invalid sort_by: {sort_by}, allowed fields are: {', '.join(sorted(fields))}")
+    field = fields[sort_by]
+    nulls = ""
+    if field.null:
+        last = (field.kind == "time") == (sort_order == "asc")
+        nulls = " NULLS LAST" if last else " NULLS FIRST"
+    return " ORDER BY " + field.column + " " + sort_order.upper() + nulls + ", " + ties
+
+
+def check_page(limit: int, offset: int) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
+        raise BadQuery(f"limit is {limit!r}; it must be -1 (everything) or a whole number from 0 on")
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
+        raise BadQuery(f"offset is {offset!r}; it must be a whole number from 0 on")
+
+
+def page(limit: int, offset: int) -> Clause:
+    """LIMIT and OFFSET as bound values; -1 means everything."""
+    if limit == -1 and offset == 0:
+        return Clause("", {})
+    return Clause(" LIMIT :limit OFFSET :offset", {"limit": MAX_OFFSET if limit == -1 else limit, "offset": offset})

@@ -1,0 +1,108 @@
+"""What an engine offers: run an operation in a transaction, or read in one.
+
+An operation is an `async def` whose first argument is a `Tx`. It awaits nothing but that transaction, may run
+more than once, and returns its result. The driver owns its execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+
+from perdure.kernel.background import Background
+from perdure.kernel.errors import NestedOperation
+from perdure.kernel.ids import Ids
+from perdure.kernel.signals.port import Signals
+from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.schema import Table
+
+Row = Sequence[Any]
+Result = TypeVar("Result")
+P = ParamSpec("P")
+
+Engine = Literal["sqlite", "postgres"]
+
+
+class Tx(Protocol):
+    """A transaction: the only thing an operation may await."""
+
+    ns: int | None
+    now: int
+    ids: Ids
+    shard: int
+
+    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
+        """The first row, or None."""
+        ...
+
+    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
+        """Every row."""
+        ...
+
+    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+        """Run a write and return how many rows it changed."""
+        ...
+
+    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+        """Run one write for each mapping of parameters."""
+        ...
+
+    async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
+        """Insert whole rows, in the order of the table's columns."""
+        ...
+
+    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+        """Update many rows with values of their own; returns how many were changed."""
+        ...
+
+    async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
+        """Lock rows by their primary key, in ascending order. Nothing to do on SQLite."""
+        ...
+
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+        """Which of these primary keys are in the table."""
+        ...
+
+    def hint(self, channel: str, key: str) -> None:
+        """Publish (channel, key) after the commit. A hint may be lost; nothing may depend on it."""
+        ...
+
+
+Operation = Callable[Concatenate[Tx, P], Coroutine[Any, Any, Result]]
+
+
+class Storage(Protocol):
+    """A database, open."""
+
+    engine: Engine
+    signals: Signals
+    timers: Background
+    ids: Ids
+
+    def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Awaitable[Result]:
+        """Run a writing operation and return its result once it is durable."""
+        ...
+
+    def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Awaitable[Result]:
+        """Run a reading operation on one consistent snapshot."""
+        ...
+
+    def background(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Awaitable[Result]:
+        """Run a writing operation in the lane that yields to callers."""
+        ...
+
+    async def health(self) -> Mapping[str, Any]:
+        """`status` is ok or degraded, with the reason and any index still to be built."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+inside_operation: ContextVar[bool] = ContextVar("inside_operation", default=False)
+
+
+def refuse_nested() -> None:
+    """Operations compose by passing their transaction on, never by opening another."""
+    if inside_operation.get():
+        raise NestedOperation()

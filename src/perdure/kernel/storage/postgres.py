@@ -1,0 +1,302 @@
+"""The PostgreSQL driver: pooled connections, whole-operation retries, and no answer left in doubt.
+
+An operation runs at READ COMMITTED. It is run again on a deadlock, a serialization failure, or a connection
+lost before the commit was sent. If the commit's answer is lost, the server is asked what became of the
+transaction; only if it cannot say is the outcome unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import coroutine
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from perdure.kernel import errors
+from perdure.kernel.background import Background
+from perdure.kernel.ids import Ids, RandomIds
+from perdure.kernel.signals.port import Hint, Signals
+from perdure.kernel.signals.postgres import PostgresSignals
+from perdure.kernel.storage import dialect
+from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.port import Engine, Operation, Result, Row, inside_operation, refuse_nested
+from perdure.kernel.storage.postgres_connection import CONTENDED, LOST, Pools, translate
+from perdure.kernel.storage.postgres_schema import upgrade
+from perdure.kernel.storage.schema import Schema, Table
+
+if TYPE_CHECKING:
+    from perdure.kernel.storage.postgres_connection import Connection, Pool
+
+SHARDS = 16
+_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_PRELUDE_WRITE = f"SELECT {_NOW}, pg_current_xact_id()::text, set_config('statement_timeout', $1, true)"
+_PRELUDE_READ = f"SELECT {_NOW}, NULL, set_config('statement_timeout', $1, true)"
+
+
+class PostgresTx:
+    """A transaction on one connection."""
+
+    def __init__(self, connection: Connection, ns: int | None, now: int, ids: Ids) -> None:
+        self._connection = connection
+        self.ns = ns
+        self.now = now
+        self.ids = ids
+        self.shard = connection.get_server_pid() % SHARDS
+        self.hints: dict[Hint, None] = {}
+        self.waiting = False
+
+    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> list[Any]:
+        parameters.setdefault("now", self.now)
+        if self.ns is not None:
+            parameters.setdefault("ns", self.ns)
+        return sql.bind_postgres(parameters)
+
+    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
+        row: Row | None = await self._wait(self._connection.fetchrow(sql.postgres, *self._bind(sql, parameters)))
+        return row
+
+    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
+        rows: Sequence[Row] = await self._wait(self._connection.fetch(sql.postgres, *self._bind(sql, parameters)))
+        return rows
+
+    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+        return _count(await self._wait(self._connection.execute(sql.postgres, *self._bind(sql, parameters))))
+
+    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+        if len(rows) == 1:
+            await self.execute(sql, **rows[0])
+        elif rows:
+            bound = [self._bind(sql, dict(row)) for row in rows]
+            await self._wait(self._connection.executemany(sql.postgres, bound))
+
+    async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
+        if rows:
+            columns = list(zip(*rows, strict=True))
+            await self._wait(self._connection.execute(dialect.insert_postgres(table), *columns))
+
+    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+        if not rows:
+            return 0
+        columns = list(zip(*rows, strict=True))
+        return _count(await self._wait(self._connection.execute(update.postgres, *columns)))
+
+    async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
+        if keys:
+            columns = list(zip(*keys, strict=True))
+            await self._wait(self._connection.fetch(dialect.lock_postgres(table), *columns))
+
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+        columns = list(zip(*keys, strict=True))
+        found: Sequence[Row] = await self._wait(self._connection.fetch(dialect.existing_postgres(table), *columns))
+        return found
+
+    def hint(self, channel: str, key: str) -> None:
+        self.hints[channel, key] = None
+
+    async def _wait(self, query: Coroutine[Any, Any, Any]) -> Any:
+        self.waiting = True
+        try:
+            return await query
+        finally:
+            self.waiting = False
+
+
+def _count(status: str) -> int:
+    """The row count at the end of a command tag such as `UPDATE 3`."""
+    tail = status.rpartition(" ")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+@coroutine
+def _drive(operation: Coroutine[Any, Any, Any], tx: PostgresTx) -> Any:
+    """Run an operation; whatever it awaits must be its transaction."""
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            awaited = operation.send(value) if error is None else operation.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        if not tx.waiting:
+            operation.close()
+            raise errors.SuspendedOperation()
+        error = None
+        try:
+            value = yield awaited
+        except BaseException as thrown:  # noqa: BLE001 - handed on to the operation
+            error = thrown
+
+
+class PostgresStorage:
+    """A PostgreSQL database, shared with any number of other processes."""
+
+    engine: Engine = "postgres"
+
+    def __init__(
+        self,
+        dsn: str,
+        tables: Iterable[Table],
+        *,
+        pool_size: int = 4,
+        timeout: float = 30.0,
+        pgbouncer: bool = False,
+        ids: Ids | None = None,
+    ) -> None:
+        self.schema = Schema(tables)
+        self.ids: Ids = ids or RandomIds()
+        self.where = ""
+        self._timeout = timeout
+        self._pools = Pools(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        self.where = self._pools.where
+        self.timers = Background("perdure-background")
+        self.signals: Signals = PostgresSignals(dsn, self.timers, self._pools.options())
+        self._upgraded = False
+        self._missing_indexes: list[str] = []
+        self._degraded: str | None = None
+        self._closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+        refuse_nested()
+        result: Result = await self._owned(self._until_deadline(operation, args, ns, write=True))
+        return result
+
+    async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+        refuse_nested()
+        result: Result = await self._owned(self._until_deadline(operation, args, ns, write=False))
+        return result
+
+    background = run
+
+    async def _owned(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Cancelling the caller does not cancel work that has started."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _until_deadline(
+        self, operation: Operation[..., Any], args: tuple[Any, ...], ns: int | None, *, write: bool
+    ) -> Any:
+        inside_operation.set(True)
+        deadline = time.monotonic() + self._timeout
+        pause = 0.005
+        while True:
+            try:
+                result = await self._once(operation, args, ns, write, deadline)
+                self._degraded = None
+                return result
+            except (*CONTENDED, *LOST, TimeoutError) as error:
+                failure = translate(error, self.where)
+                if isinstance(error, LOST):
+                    self._degraded = str(failure)
+                if not self._may_retry(error) or time.monotonic() + pause > deadline:
+                    raise failure from error
+            except asyncpg.PostgresError as error:
+                raise translate(error, self.where) from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    def _may_retry(self, error: BaseException) -> bool:
+        """A server that was never reached is reported at once; so is a call that ran into its time limit."""
+        return self._upgraded and not isinstance(error, TimeoutError) and not self._closed
+
+    async def _once(
+        self, operation: Operation[..., Any], args: tuple[Any, ...], ns: int | None, write: bool, deadline: float
+    ) -> Any:
+        if self._closed:
+            raise errors.StorageClosed()
+        pool = await self._pools.get(self._prepare)
+        left = max(deadline - time.monotonic(), 0.01)
+        async with pool.acquire(timeout=left) as connection:
+            await connection.execute(_BEGIN_WRITE if write else _BEGIN_READ)
+            try:
+                prelude = _PRELUDE_WRITE if write else _PRELUDE_READ
+                row = await connection.fetchrow(prelude, str(int(left * 1000)))
+                assert row is not None
+                tx = PostgresTx(connection, ns, row[0], self.ids)
+                result = await _drive(operation(tx, *args), tx)
+            except BaseException:
+                await _abandon(connection)
+                raise
+            return await self._commit(connection, tx, row[1], result, deadline)
+
+    async def _commit(self, connection: Connection, tx: PostgresTx, xid: str | None, result: Any, deadline: float) -> Any:
+        try:
+            await connection.execute("COMMIT")
+        except (*LOST, TimeoutError) as error:
+            connection.terminate()
+            if xid is not None and not await self._was_committed(xid, deadline, error):
+                raise ConnectionResetError("the transaction was lost before its commit") from error
+        if tx.hints:
+            self.signals.publish(tx.hints)
+        return result
+
+    async def _was_committed(self, xid: str, deadline: float, cause: BaseException) -> bool:
+        """Ask the server, on a new connection, what became of a transaction whose commit was not answered."""
+        while time.monotonic() < deadline:
+            try:
+                state = await self._ask_state(xid)
+            except (*LOST, TimeoutError):
+                state = "unreachable"
+            if state in ("committed", "aborted"):
+                return state == "committed"
+            await asyncio.sleep(0.05)
+        raise errors.OutcomeUnknown(f"PostgreSQL at {self.where}: the commit was not answered: {cause}") from cause
+
+    async def _ask_state(self, xid: str) -> str | None:
+        connection = await asyncpg.connect(self._pools.dsn, timeout=5.0, command_timeout=5.0, **self._pools.options())
+        try:
+            state: str | None = await connection.fetchval("SELECT pg_xact_status($1::text::xid8)", xid)
+            return state
+        except asyncpg.InvalidParameterValueError:
+            # After a crash the id may lie in the server's future: it never reached the disk.
+            return "aborted"
+        finally:
+            await connection.close(timeout=2.0)
+
+    async def _prepare(self, pool: Pool) -> None:
+        if not self._upgraded:
+            async with pool.acquire() as connection:
+                missing = await upgrade(connection, self.schema)
+            self._missing_indexes = [index.name for _, index in missing]
+            self._upgraded = True
+            if missing:
+                self.timers.spawn(self._build_indexes(missing))
+
+    async def _build_indexes(self, missing: Sequence[tuple[Table, Any]]) -> None:
+        connection = await asyncpg.connect(self._pools.dsn, **self._pools.options())
+        try:
+            for table, index in missing:
+                await connection.execute(dialect.create_index(table, index, concurrently=True))
+                self._missing_indexes.remove(index.name)
+        finally:
+            await connection.close()
+
+    async def health(self) -> Mapping[str, Any]:
+        return {
+            "status": "degraded" if self._degraded else "ok",
+            "reason": self._degraded,
+            "indexes_being_built": list(self._missing_indexes),
+        }
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.signals.close()
+        self.timers.close(self._pools.close_here)
+        await self._pools.close()
+
+
+async def _abandon(connection: Connection) -> None:
+    """Roll back; a connection that cannot is of no more use."""
+    try:
+        await connection.execute("ROLLBACK", timeout=5.0)
+    except (*LOST, TimeoutError, asyncpg.PostgresError):
+        connection.terminate()

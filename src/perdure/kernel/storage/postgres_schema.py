@@ -1,0 +1,68 @@
+"""Creating and extending the tables on PostgreSQL, under a lock that lets one process at a time do it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.kernel.errors import NewerSchema
+from perdure.kernel.storage import dialect
+from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, SCHEMA_GENERATION, Index, Schema, Table
+
+if TYPE_CHECKING:
+    from perdure.kernel.storage.postgres_connection import Connection
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('perdure schema', 0))"
+_COLUMNS = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+_INDEXES = """
+SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE c.relnamespace = current_schema()::regnamespace
+"""
+_SIZES = "SELECT relname, reltuples::bigint FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+
+
+async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, Index]]:
+    """Add what is missing; returns the indexes of large tables, which are to be built in the background."""
+    async with connection.transaction():
+        await connection.execute(_LOCK)
+        columns: dict[str, set[str]] = {}
+        for table_name, column_name in await connection.fetch(_COLUMNS):
+            columns.setdefault(table_name, set()).add(column_name)
+        for table in schema.tables.values():
+            await _upgrade_table(connection, table, columns.get(table.name))
+        missing = await _upgrade_indexes(connection, schema, set(columns))
+        await _check_generation(connection)
+    return missing
+
+
+async def _upgrade_table(connection: Connection, table: Table, present: set[str] | None) -> None:
+    if present is None:
+        await connection.execute(dialect.create_table(table, "postgres"))
+        return
+    for column in table.columns:
+        if column.name not in present:
+            await connection.execute(dialect.add_column(table, column, "postgres"))
+
+
+async def _upgrade_indexes(connection: Connection, schema: Schema, tables: set[str]) -> list[tuple[Table, Index]]:
+    indexes = dict(await connection.fetch(_INDEXES))
+    sizes = dict(await connection.fetch(_SIZES))
+    missing = []
+    for table, index in schema.indexes():
+        if indexes.get(index.name) is False:
+            # A concurrent build that did not finish leaves an invalid index behind.
+            await connection.execute("DROP INDEX " + index.name)
+        elif index.name in indexes:
+            continue
+        if table.name in tables and sizes.get(table.name, 0) > LARGE_TABLE_ROWS:
+            missing.append((table, index))
+        else:
+            await connection.execute(dialect.create_index(table, index))
+    return missing
+
+
+async def _check_generation(connection: Connection) -> None:
+    found = await connection.fetchval("SELECT value FROM perdure_meta WHERE name = 'schema'")
+    if found is None:
+        await connection.execute("INSERT INTO perdure_meta VALUES ('schema', $1)", str(SCHEMA_GENERATION))
+    elif int(found) > SCHEMA_GENERATION:
+        raise NewerSchema(f"the database has schema {found}; this release knows {SCHEMA_GENERATION}")

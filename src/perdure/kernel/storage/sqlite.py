@@ -1,0 +1,264 @@
+"""The SQLite driver: one writer thread that commits in groups, and a few reading connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import apsw
+
+from perdure.kernel import errors
+from perdure.kernel.background import Background
+from perdure.kernel.clock import Clock, SystemClock
+from perdure.kernel.ids import Ids, RandomIds
+from perdure.kernel.signals.local import LocalSignals
+from perdure.kernel.signals.port import Signals
+from perdure.kernel.storage.ownership import Ownership
+from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
+from perdure.kernel.storage.schema import Schema, Table
+from perdure.kernel.storage.sqlite_engine import MEMORY, Job, SqliteEngine
+
+GROUP_LIMIT = 512
+READERS = 2
+
+
+@dataclass(slots=True)
+class Call:
+    """A job and the future of whoever waits for it."""
+
+    job: Job
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+
+def _deliver(calls: Sequence[Call]) -> None:
+    for call in calls:
+        if call.future.done():
+            continue
+        if call.job.error is not None:
+            call.future.set_exception(call.job.error)
+        else:
+            call.future.set_result(call.job.result)
+
+
+class Writer:
+    """The thread that owns the writing connection."""
+
+    def __init__(self, engine: SqliteEngine, signals: Signals) -> None:
+        self._engine = engine
+        self._signals = signals
+        self._urgent: deque[Call] = deque()
+        self._background: deque[Call] = deque()
+        self._ready = threading.Condition(threading.Lock())
+        self._closing = False
+        self._dead: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="perdure-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Call, *, background: bool = False) -> None:
+        with self._ready:
+            if self._closing or self._dead is not None:
+                raise errors.StorageClosed(f"the writer has stopped: {self._dead}" if self._dead else None)
+            (self._background if background else self._urgent).append(call)
+            self._ready.notify()
+
+    def stop(self) -> None:
+        """Finish what is queued, then end the thread."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        self._thread.join()
+
+    def _main(self) -> None:
+        inside_operation.set(True)
+        try:
+            self._build_indexes()
+            while group := self._take():
+                self._commit(group)
+        except BaseException as error:
+            self._die(error)
+
+    def _build_indexes(self) -> None:
+        for table, index in list(self._engine.missing_indexes):
+            while self._urgent:
+                self._commit(self._take())
+            self._engine.build_index(table, index)
+
+    def _take(self) -> list[Call]:
+        """The next group: every urgent call there is, or else one of the background lane."""
+        with self._ready:
+            while not (self._urgent or self._background or self._closing):
+                self._ready.wait()
+            group: list[Call] = []
+            while self._urgent and len(group) < GROUP_LIMIT:
+                group.append(self._urgent.popleft())
+            if not group and self._background:
+                group.append(self._background.popleft())
+            return group
+
+    def _commit(self, group: list[Call]) -> None:
+        calls = [call for call in group if not call.future.cancelled()]
+        if not calls:
+            return
+        hints = self._engine.commit_group([call.job for call in calls])
+        if hints:
+            self._signals.publish(dict.fromkeys(hints))
+        self._answer(calls)
+
+    @staticmethod
+    def _answer(calls: Iterable[Call]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+        for call in calls:
+            by_loop.setdefault(call.loop, []).append(call)
+        for loop, answered in by_loop.items():
+            if not loop.is_closed():
+                _call_soon(loop, _deliver, answered)
+
+    def _die(self, error: BaseException) -> None:
+        """Nothing may hang on a thread that is gone."""
+        with self._ready:
+            self._dead = error
+            left = [*self._urgent, *self._background]
+            self._urgent.clear()
+            self._background.clear()
+        for call in left:
+            call.job.error = errors.StorageClosed(f"the writer has stopped: {error}")
+        self._answer(left)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Sequence[Call]], None], calls: Sequence[Call]) -> None:
+    try:
+        loop.call_soon_threadsafe(function, calls)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+class SqliteStorage:
+    """A SQLite database, in a file that this process owns or in memory."""
+
+    engine: Engine = "sqlite"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        tables: Iterable[Table],
+        *,
+        synchronous: str = "FULL",
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        url: str | None = None,
+        vfs: str | None = None,
+    ) -> None:
+        self.path = str(path) if str(path) == MEMORY else str(Path(path).expanduser().resolve())
+        self.clock: Clock = clock or SystemClock()
+        self.ids: Ids = ids or RandomIds()
+        self.signals: Signals = LocalSignals()
+        self.timers = Background("perdure-background")
+        self._pid = os.getpid()
+        self._ownership = None if self.path == MEMORY else _own(Path(self.path), url)
+        try:
+            self._engine = SqliteEngine(
+                self.path, Schema(tables), clock=self.clock, ids=self.ids, synchronous=synchronous, vfs=vfs
+            )
+        except BaseException:
+            self._release()
+            raise
+        self._writer = Writer(self._engine, self.signals)
+        self._readers: ThreadPoolExecutor | None = None
+        self._idle: SimpleQueue[apsw.Connection] = SimpleQueue()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+        result: Result = await self._submit(Job(operation, args, ns), background=False)
+        return result
+
+    async def background(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+        result: Result = await self._submit(Job(operation, args, ns), background=True)
+        return result
+
+    def _submit(self, job: Job, *, background: bool) -> asyncio.Future[Any]:
+        refuse_nested()
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        call = Call(job, loop, loop.create_future())
+        self._writer.submit(call, background=background)
+        return call.future
+
+    async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+        job = Job(operation, args, ns)
+        if self._engine.in_memory:
+            result: Result = await self._submit(job, background=False)
+            return result
+        refuse_nested()
+        self._check_open()
+        await asyncio.get_running_loop().run_in_executor(self._pool(), self._read, job)
+        if job.error is not None:
+            raise job.error
+        done: Result = job.result
+        return done
+
+    def _read(self, job: Job) -> None:
+        token = inside_operation.set(True)
+        try:
+            connection = self._engine.connect() if self._idle.empty() else self._idle.get()
+            try:
+                self._engine.read(job, connection)
+            finally:
+                self._idle.put(connection)
+        finally:
+            inside_operation.reset(token)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise errors.StorageClosed()
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="perdure-reader")
+            return self._readers
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.StorageClosed()
+        if os.getpid() != self._pid:
+            raise errors.StorageClosed(f"{self.path} was opened by process {self._pid}; a fork cannot use it")
+
+    async def health(self) -> Mapping[str, Any]:
+        reason = self._engine.degraded
+        indexes = [index.name for _, index in self._engine.missing_indexes]
+        return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": indexes}
+
+    async def close(self) -> None:
+        """Finish what is queued, write everything into the database file, and give the file up."""
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:
+                return
+            self._closed = True
+        self.timers.close()
+        self._writer.stop()
+        if self._readers is not None:
+            self._readers.shutdown()
+        while not self._idle.empty():
+            self._idle.get().close()
+        self._engine.close()
+        self.signals.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._ownership is not None:
+            self._ownership.release()
+
+
+def _own(path: Path, url: str | None) -> Ownership:
+    if not path.parent.is_dir():
+        raise errors.StorageUnavailable(f"the directory of {path} does not exist")
+    return Ownership(path, url)

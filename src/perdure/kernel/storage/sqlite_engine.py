@@ -1,0 +1,341 @@
+"""SQLite without threads: one connection, its transactions, and groups of operations in one commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from perdure.kernel import errors
+from perdure.kernel.clock import Clock
+from perdure.kernel.ids import Ids
+from perdure.kernel.signals.port import Hint
+from perdure.kernel.storage import dialect
+from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.port import Row
+from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, META, SCHEMA_GENERATION, Index, Schema, Table
+
+MEMORY = ":memory:"
+APPLICATION_ID = 0x70657264
+_WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+_READ_FLAGS = apsw.SQLITE_OPEN_READONLY
+
+_ERRORS: tuple[tuple[type[apsw.Error], type[errors.StorageError]], ...] = (
+    (apsw.FullError, errors.StorageFull),
+    (apsw.NotADBError, errors.NotADatabase),
+    (apsw.CorruptError, errors.NotADatabase),
+    (apsw.ReadOnlyError, errors.ReadOnlyDatabase),
+    (apsw.CantOpenError, errors.StorageUnavailable),
+    (apsw.IOError, errors.StorageUnavailable),
+    (apsw.BusyError, errors.StorageUnavailable),
+    (apsw.NoMemError, errors.StorageUnavailable),
+)
+
+
+def translate(error: BaseException, path: str) -> BaseException:
+    """SQLite's error as one of ours; anything else as it is."""
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(f"{path}: {error}")
+    if isinstance(error, apsw.Error):
+        return errors.StorageError(f"{path}: {error}")
+    return error
+
+
+def drive(operation: Coroutine[Any, Any, Any]) -> Any:
+    """Run an operation to its end. Its transaction never suspends, so nothing else may."""
+    try:
+        operation.send(None)
+    except StopIteration as stop:
+        return stop.value
+    operation.close()
+    raise errors.SuspendedOperation()
+
+
+class SqliteTx:
+    """A transaction on one connection; every method ends without suspending."""
+
+    __slots__ = ("_connection", "hints", "ids", "now", "ns", "shard")
+
+    def __init__(self, connection: apsw.Connection, ns: int | None, now: int, ids: Ids) -> None:
+        self._connection = connection
+        self.ns = ns
+        self.now = now
+        self.ids = ids
+        self.shard = 0
+        self.hints: dict[Hint, None] = {}
+
+    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> Mapping[str, Any]:
+        parameters.setdefault("now", self.now)
+        if self.ns is not None:
+            parameters.setdefault("ns", self.ns)
+        return sql.bind_sqlite(parameters)
+
+    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
+        row: Row | None = self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchone()
+        return row
+
+    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
+        return self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
+
+    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+        before = self._connection.total_changes()
+        self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
+        return self._connection.total_changes() - before
+
+    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+        self._connection.executemany(sql.sqlite, [self._bind(sql, dict(row)) for row in rows])
+
+    async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
+        self._connection.executemany(dialect.insert_sqlite(table), rows)
+
+    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+        before = self._connection.total_changes()
+        self._connection.executemany(update.sqlite, rows)
+        return self._connection.total_changes() - before
+
+    async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
+        return None
+
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+        return self._connection.executemany(dialect.existing_sqlite(table), keys).fetchall()
+
+    def hint(self, channel: str, key: str) -> None:
+        self.hints[channel, key] = None
+
+
+@dataclass(slots=True)
+class Job:
+    """One call of an operation, and how it ended."""
+
+    operation: Callable[..., Coroutine[Any, Any, Any]]
+    args: tuple[Any, ...]
+    ns: int | None
+    result: Any = None
+    error: BaseException | None = None
+    hints: dict[Hint, None] = field(default_factory=dict)
+
+
+class SqliteEngine:
+    """The writing connection. It is used by one thread at a time."""
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        *,
+        clock: Clock,
+        ids: Ids,
+        synchronous: str = "FULL",
+        vfs: str | None = None,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL", "EXTRA"):
+            raise errors.InvalidInput(f"synchronous is {synchronous!r}; it must be FULL, NORMAL or EXTRA")
+        self.path = path
+        self.schema = schema
+        self.clock = clock
+        self.ids = ids
+        self.degraded: str | None = None
+        self.missing_indexes: list[tuple[Table, Index]] = []
+        self._broken = False
+        self._synchronous = synchronous
+        self._vfs = vfs
+        self.connection = self._open_checked()
+
+    @property
+    def in_memory(self) -> bool:
+        return self.path == MEMORY
+
+    def _open_checked(self) -> apsw.Connection:
+        try:
+            if not self.in_memory:
+                _create_private(Path(self.path))
+            connection = self.connect(_WRITE_FLAGS)
+            try:
+                self._upgrade(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        except apsw.Error as error:
+            raise translate(error, self.path) from error
+
+    def connect(self, flags: int = _READ_FLAGS) -> apsw.Connection:
+        """A new connection with our settings; a reading one by default."""
+        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
+        try:
+            connection.set_busy_timeout(5000)
+            for pragma in self._pragmas(flags):
+                connection.execute(pragma).fetchall()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _pragmas(self, flags: int) -> list[str]:
+        pragmas = ["PRAGMA temp_store = MEMORY", "PRAGMA cache_size = -32768", "PRAGMA foreign_keys = ON"]
+        if flags == _WRITE_FLAGS:
+            pragmas += ["PRAGMA journal_mode = WAL", "PRAGMA synchronous = " + self._synchronous]
+            pragmas += ["PRAGMA wal_autocheckpoint = 4000", "PRAGMA journal_size_limit = 67108864"]
+        return pragmas
+
+    # --- schema -----------------------------------------------------------------------------------------
+
+    def _upgrade(self, connection: apsw.Connection) -> None:
+        self._refuse_foreign(connection)
+        with _immediate(connection):
+            present = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
+            for table in self.schema.tables.values():
+                self._upgrade_table(connection, table, present)
+            self._check_generation(connection)
+        connection.execute("PRAGMA application_id = " + str(APPLICATION_ID))
+
+    def _refuse_foreign(self, connection: apsw.Connection) -> None:
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
+        if names and META.name not in names:
+            raise errors.NotADatabase(f"{self.path} is a SQLite database, but not one of perdure's")
+
+    def _upgrade_table(self, connection: apsw.Connection, table: Table, present: set[str]) -> None:
+        if table.name not in present:
+            connection.execute(dialect.create_table(table, "sqlite"))
+        else:
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(" + table.name + ")").fetchall()}
+            for column in table.columns:
+                if column.name not in columns:
+                    connection.execute(dialect.add_column(table, column, "sqlite"))
+        large = table.name in present and _last_rowid(connection, table) > LARGE_TABLE_ROWS
+        for index in table.indexes:
+            if large and index.name not in present:
+                self.missing_indexes.append((table, index))
+            else:
+                connection.execute(dialect.create_index(table, index))
+
+    def _check_generation(self, connection: apsw.Connection) -> None:
+        row = connection.execute("SELECT value FROM perdure_meta WHERE name = 'schema'").fetchone()
+        if row is None:
+            connection.execute("INSERT INTO perdure_meta VALUES ('schema', ?)", (str(SCHEMA_GENERATION),))
+        elif int(row[0]) > SCHEMA_GENERATION:
+            raise errors.NewerSchema(f"{self.path} has schema {row[0]}; this release knows {SCHEMA_GENERATION}")
+
+    def build_index(self, table: Table, index: Index) -> None:
+        """Build one index that was put off at open."""
+        self.connection.execute(dialect.create_index(table, index))
+        self.missing_indexes.remove((table, index))
+
+    # --- operations -------------------------------------------------------------------------------------
+
+    def commit_group(self, jobs: Sequence[Job]) -> list[Hint]:
+        """Run the jobs in one transaction and commit it; afterwards each has its result or its error.
+
+        Returns the hints to publish.
+        """
+        try:
+            self._reopen()
+            self.connection.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                self._run(job)
+                if not self.connection.in_transaction:
+                    self._fail(jobs, job.error or errors.StorageUnavailable(f"{self.path}: transaction lost"))
+                    return []
+        except BaseException as error:
+            self._fail(jobs, error)
+            return []
+        return self._commit(jobs)
+
+    def _run(self, job: Job) -> None:
+        self.connection.execute("SAVEPOINT operation")
+        tx = SqliteTx(self.connection, job.ns, self.clock.now(), self.ids)
+        try:
+            job.result = drive(job.operation(tx, *job.args))
+            job.hints = tx.hints
+        except BaseException as error:
+            job.error = translate(error, self.path)
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK TO operation")
+        if self.connection.in_transaction:
+            self.connection.execute("RELEASE operation")
+
+    def _commit(self, jobs: Sequence[Job]) -> list[Hint]:
+        try:
+            self.connection.execute("COMMIT")
+        except BaseException as error:
+            unknown = errors.OutcomeUnknown(f"{self.path}: the commit failed: {error}")
+            self._fail(jobs, unknown)
+            return []
+        self.degraded = None
+        return [hint for job in jobs for hint in job.hints]
+
+    def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:
+        """The transaction is gone, and with it what every job of the group did."""
+        cause = translate(error, self.path)
+        self.degraded = str(cause)
+        for job in jobs:
+            job.error = cause
+            job.hints = {}
+        self._recover()
+
+    def _recover(self) -> None:
+        """Leave nothing of the failed transaction behind; a file is opened anew by the next group."""
+        if self.in_memory:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+        else:
+            self.connection.close(True)
+            self._broken = True
+
+    def _reopen(self) -> None:
+        if self._broken:
+            self.connection = self.connect(_WRITE_FLAGS)
+            self._broken = False
+
+    def read(self, job: Job, connection: apsw.Connection) -> None:
+        """Run a reading job on one snapshot of `connection`."""
+        connection.execute("BEGIN")
+        try:
+            tx = SqliteTx(connection, job.ns, self.clock.now(), self.ids)
+            job.result = drive(job.operation(tx, *job.args))
+        except BaseException as error:
+            job.error = translate(error, self.path)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self.connection.close(True)
+
+
+class _immediate:  # noqa: N801 - reads as a statement
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on an error."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._connection.execute("COMMIT")
+        elif self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _last_rowid(connection: apsw.Connection, table: Table) -> int:
+    (last,) = connection.execute("SELECT max(rowid) FROM " + table.name).fetchone() or (0,)
+    return last or 0
+
+
+def _create_private(path: Path) -> None:
+    """Create the file readable by its owner alone, before SQLite would with the umask's mode."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except IsADirectoryError:
+        raise errors.NotADatabase(f"{path} is a directory") from None
+    except FileNotFoundError:
+        raise errors.StorageUnavailable(f"the directory of {path} does not exist") from None
+    except OSError as error:
+        raise errors.ReadOnlyDatabase(f"cannot write {path}: {error.strerror}") from None

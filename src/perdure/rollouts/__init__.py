@@ -1,0 +1,1 @@
+"""Rollouts, attempts, the queue, leases, the watchdog, workers, resources and spans."""

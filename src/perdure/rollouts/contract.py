@@ -1,0 +1,276 @@
+"""The LightningStore contract: what every store offers, whatever is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from perdure.rollouts.records import (
+    UNSET,
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    PaginatedResult,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    TaskInput,
+    Unset,
+    Worker,
+    WorkerStatus,
+)
+from perdure.rollouts.resources import NamedResources, ResourcesUpdate
+from perdure.rollouts.spans import Span
+
+FilterLogic = Literal["and", "or"]
+SortOrder = Literal["asc", "desc"]
+
+
+class LightningStore:
+    """Coordinates agents' work: a queue of rollouts, their attempts and spans, resources and workers.
+
+    Each method is atomic. Subclass it to put the contract over storage of your own;
+    `perdure.testing.contract` holds the tests such a store should pass.
+    """
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What this store can do; nothing special by default."""
+        return LightningStoreCapabilities(thread_safe=False, async_safe=False, zero_copy=False, otlp_traces=False)
+
+    async def statistics(self) -> LightningStoreStatistics:
+        """How much of everything the store holds."""
+        return LightningStoreStatistics(name=type(self).__name__)
+
+    def otlp_traces_endpoint(self) -> str:
+        """The URL that takes OTLP traces; it ends in `/v1/traces`."""
+        raise NotImplementedError(f"{type(self).__name__} has no OTLP endpoint")
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Make a rollout and its first attempt at once, past the queue."""
+        raise NotImplementedError
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        queue: str = "default",
+        priority: int = 0,
+        not_before: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Rollout:
+        """Put a rollout at the tail of its queue.
+
+        `resources_id` defaults to the latest resources. A higher `priority` is claimed first; `not_before` is
+        the epoch second before which it is not claimed; a second call with the same `idempotency_key` gives
+        the rollout of the first.
+        """
+        raise NotImplementedError
+
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
+        """Queue many rollouts in their order."""
+        raise NotImplementedError
+
+    async def dequeue_rollout(self, worker_id: str | None = None, *, queue: str = "default") -> AttemptedRollout | None:
+        """Claim the next rollout and begin its next attempt; None if the queue is empty."""
+        raise NotImplementedError
+
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None, queue: str = "default"
+    ) -> Sequence[AttemptedRollout]:
+        """Claim up to `limit` rollouts."""
+        raise NotImplementedError
+
+    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+        """Begin another attempt by hand, whatever the rollout's status and limits."""
+        raise NotImplementedError
+
+    async def add_span(self, span: Span) -> Span | None:
+        """Store a span; None if it was stored before. It counts as a heartbeat of its attempt."""
+        raise NotImplementedError
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Store many spans, and give back those that were not stored before."""
+        raise NotImplementedError
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        """Store an OpenTelemetry span, numbered next unless `sequence_id` is given."""
+        raise NotImplementedError
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        """A page of rollouts, each with its latest attempt if it has one.
+
+        `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
+        """
+        raise NotImplementedError
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        """A page of a rollout's attempts."""
+        raise NotImplementedError
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        """A rollout, with its latest attempt if it has one."""
+        raise NotImplementedError
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The attempt with the highest sequence id."""
+        raise NotImplementedError
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        """A page of resources, in the order they were added."""
+        raise NotImplementedError
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        raise NotImplementedError
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        """The resources that were added or updated last."""
+        raise NotImplementedError
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        """Store a new bundle as version 1."""
+        raise NotImplementedError
+
+    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        """Store the next version of a bundle, or version 1 if it is unknown."""
+        raise NotImplementedError
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        """The next number for a span of this rollout."""
+        raise NotImplementedError
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        """The next numbers for many (rollout_id, attempt_id) pairs, in their order."""
+        raise NotImplementedError
+
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        """Wait until all have ended or `timeout` seconds have passed; gives those that have ended."""
+        raise NotImplementedError
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        """A page of a rollout's spans; `attempt_id` may be `latest`."""
+        raise NotImplementedError
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | None | Unset = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        """Set what is given. A status is set whatever the rollout's status was."""
+        raise NotImplementedError
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | Unset = UNSET,
+    ) -> Attempt:
+        """Set what is given; `attempt_id` may be `latest`. The rollout follows its latest attempt."""
+        raise NotImplementedError
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        """A page of workers."""
+        raise NotImplementedError
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        raise NotImplementedError
+
+    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+        """Record a worker's heartbeat, and its statistics if given."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Release what the store holds; nothing by default."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

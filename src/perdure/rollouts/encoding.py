@@ -1,0 +1,255 @@
+"""Between records and rows: what callers give is checked and encoded, what tables hold becomes records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
+from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.port import Row
+from perdure.rollouts.model import DEFAULT_QUEUE
+from perdure.rollouts.operations.enqueue import NewRollout
+from perdure.rollouts.operations.spans import NewSpan
+from perdure.rollouts.records import (
+    ROLLOUT_MODES,
+    Attempt,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+    Worker,
+)
+from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate_resources
+from perdure.rollouts.spans import OtelResource, Span
+
+JSON = "json"
+MAX_SPAN_BYTES = 64 << 20
+_INT64 = 2**63
+_config_decoder = msgspec.json.Decoder(RolloutConfig)
+_no_resource = OtelResource(attributes={}, schema_url="")
+
+
+# --- what callers give ------------------------------------------------------------------------------------
+
+
+def text_or_none(value: Any, what: str) -> str | None:
+    return None if value is None else check_text(value, what)
+
+
+def encode_config(config: Any) -> str:
+    if config is None:
+        return _default_config()
+    if type(config) is not RolloutConfig:
+        config = RolloutConfig.model_validate(config)
+    return encode_json(config, what="config")
+
+
+@lru_cache(maxsize=1)
+def _default_config() -> str:
+    return encode_json(RolloutConfig(), what="config")
+
+
+def encode_metadata(metadata: Any, what: str = "metadata") -> str:
+    if not metadata and metadata is not None and isinstance(metadata, Mapping):
+        return "{}"
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidInput(f"{what} must be a dictionary, not {type(metadata).__name__}")
+    return encode_json(metadata, what=what)
+
+
+def check_mode(mode: Any) -> str | None:
+    if mode is not None and mode not in ROLLOUT_MODES:
+        raise InvalidInput(f"mode must be one of {', '.join(ROLLOUT_MODES)}, not {mode!r}")
+    return None if mode is None else str(mode)
+
+
+def new_rollout(
+    input: Any,
+    mode: Any = None,
+    resources_id: Any = None,
+    config: Any = None,
+    metadata: Any = None,
+    *,
+    queue: Any = DEFAULT_QUEUE,
+    priority: Any = 0,
+    not_before: Any = None,
+    idempotency_key: Any = None,
+    worker_id: Any = None,
+) -> NewRollout:
+    """A request with everything checked and its bodies encoded."""
+    if type(priority) is not int or not -(2**31) <= priority < 2**31:
+        raise InvalidInput(f"priority must be a whole number of 32 bits, not {priority!r}")
+    return NewRollout(
+        input=encode_json(input, what="input"),
+        config=encode_config(config),
+        metadata=encode_metadata({} if metadata is None else metadata),
+        mode=check_mode(mode),
+        resources_id=text_or_none(resources_id, "resources_id"),
+        queue=queue if queue is DEFAULT_QUEUE else check_text(queue, "queue"),
+        priority=priority,
+        not_before=None if not_before is None else micros(not_before, "not_before"),
+        idempotency_key=text_or_none(idempotency_key, "idempotency_key"),
+        worker_id=text_or_none(worker_id, "worker_id"),
+    )
+
+
+def from_request(request: Any) -> NewRollout:
+    if type(request) is not EnqueueRolloutRequest:
+        request = EnqueueRolloutRequest.model_validate(request)
+    return new_rollout(
+        request.input,
+        request.mode,
+        request.resources_id,
+        request.config,
+        request.metadata,
+        queue=request.queue,
+        priority=request.priority,
+        not_before=request.not_before,
+        idempotency_key=request.idempotency_key,
+    )
+
+
+def micros(seconds: Any, what: str) -> int:
+    """A time in epoch seconds as whole microseconds."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not abs(seconds) < 1e12:
+        raise InvalidInput(f"{what} must be a time in epoch seconds, not {seconds!r}")
+    return to_micros(seconds)
+
+
+def encode_resources(resources: Any) -> str:
+    return encode_json(validate_resources(resources), what="resources")
+
+
+# --- what tables hold -------------------------------------------------------------------------------------
+
+
+def rollout_from(row: Row, attempt: Row | None = None, input: Any = msgspec.UNSET) -> Rollout:
+    """A rollout as `ROLLOUT_VIEW` gives it, with its attempt if there is one."""
+    fields = {
+        "rollout_id": row[0],
+        "input": decode_json(row[8]) if input is msgspec.UNSET else input,
+        "start_time": to_seconds(row[1]),
+        "end_time": to_seconds_or_none(row[2]),
+        "mode": row[3],
+        "resources_id": row[4],
+        "status": row[5],
+        "config": _config_decoder.decode(row[6]),
+        "metadata": {} if row[7] == "{}" else decode_json(row[7]),
+    }
+    if attempt is None:
+        return Rollout(**fields)
+    return AttemptedRollout(**fields, attempt=attempt_from(attempt))
+
+
+def attempted_from(claimed: tuple[Row, Row]) -> AttemptedRollout:
+    rollout = rollout_from(*claimed)
+    assert isinstance(rollout, AttemptedRollout)
+    return rollout
+
+
+def attempt_from(row: Row) -> Attempt:
+    """An attempt as `ATTEMPT_VIEW` gives it."""
+    return Attempt(
+        rollout_id=row[0],
+        sequence_id=row[1],
+        attempt_id=row[2],
+        status=row[3],
+        start_time=to_seconds(row[4]),
+        end_time=to_seconds_or_none(row[5]),
+        worker_id=row[6],
+        last_heartbeat_time=to_seconds_or_none(row[7]),
+        metadata=decode_json(row[8]),
+    )
+
+
+def worker_from(row: Row) -> Worker:
+    """A worker as `WORKER_VIEW` gives it."""
+    return Worker(
+        worker_id=row[0],
+        status=row[1],
+        last_heartbeat_time=to_seconds_or_none(row[2]),
+        last_dequeue_time=to_seconds_or_none(row[3]),
+        last_busy_time=to_seconds_or_none(row[4]),
+        last_idle_time=to_seconds_or_none(row[5]),
+        current_rollout_id=row[6],
+        current_attempt_id=row[7],
+        heartbeat_stats=decode_json(row[8]),
+    )
+
+
+def resources_from(row: Row) -> ResourcesUpdate:
+    """Resources as `RESOURCES_VIEW` gives them."""
+    resources: NamedResources = validate_resources(decode_json(row[4]))
+    return ResourcesUpdate(
+        resources_id=row[0],
+        version=row[1],
+        create_time=to_seconds(row[2]),
+        update_time=to_seconds(row[3]),
+        resources=resources,
+    )
+
+
+# --- spans ------------------------------------------------------------------------------------------------
+
+
+def new_span(span: Span, *, numbered: bool = True, size: int | None = None) -> tuple[NewSpan, tuple[str, bytes] | None]:
+    """A span ready to be stored, and its resource to be stored once by its hash."""
+    fields = dict(vars(span))
+    resource = fields.pop("resource")
+    part = _part(resource)
+    try:
+        body = encode_json(fields, what="span", nan="keep").encode()
+    except InvalidInput as error:
+        raise InvalidInput(f"span {span.span_id}: {error}") from error
+    if len(body) > MAX_SPAN_BYTES:
+        raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
+    if not 0 <= span.sequence_id < _INT64:
+        raise InvalidInput(f"span {span.span_id}: sequence_id must be a whole number from 0 on")
+    new = NewSpan(
+        rollout_id=span.rollout_id,
+        attempt_id=span.attempt_id,
+        span_id=check_text(span.span_id, "span_id"),
+        sequence_id=span.sequence_id if numbered else None,
+        trace_id=check_text(span.trace_id, "trace_id"),
+        parent_id=text_or_none(span.parent_id, "parent_id"),
+        name=check_text(span.name, "name", max_length=8192),
+        start_ns=_nanos(span.start_time),
+        end_ns=_nanos(span.end_time),
+        status_code=span.status.status_code,
+        size=len(body) if size is None else size,
+        resource_hash=part[0] if part else None,
+        scope_hash=None,
+        format=JSON,
+        body=body,
+    )
+    return new, part
+
+
+def _part(resource: OtelResource) -> tuple[str, bytes] | None:
+    if not resource.attributes and not resource.schema_url and resource == _no_resource:
+        return None
+    body = encode_json(resource, what="resource", nan="keep").encode()
+    return blake2b(body, digest_size=16).hexdigest(), body
+
+
+def _nanos(seconds: float | None) -> int | None:
+    return None if seconds is None else min(max(round(seconds * 1e9), -_INT64), _INT64 - 1)
+
+
+def spans_from(rows: Sequence[Row], parts: Mapping[str, bytes]) -> list[Span]:
+    """Spans as `SPAN_VIEW` gives them, with the parts that they share."""
+    resources = {name: decode_json(body) for name, body in parts.items()}
+    return [_span(row, resources) for row in rows]
+
+
+def _span(row: Row, resources: Mapping[str, Any]) -> Span:
+    fields = decode_json(bytes(row[6]))
+    fields["rollout_id"], fields["attempt_id"], fields["sequence_id"] = row[0], row[1], row[2]
+    fields["resource"] = _no_resource.model_copy(deep=True) if row[3] is None else resources[row[3]]
+    return Span.model_validate(fields)

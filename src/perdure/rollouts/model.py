@@ -1,0 +1,200 @@
+"""The state machines of rollouts, attempts and workers, and the rules between them.
+
+Everything here is pure: no I/O, no clock, no randomness. A table leaves a status alone where it names no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from perdure.kernel.clock import to_micros
+from perdure.kernel.machine import Machine
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.records import ATTEMPT_STATUSES, ROLLOUT_STATUSES, WORKER_STATUSES
+
+QUEUING: Final = "queuing"
+PREPARING: Final = "preparing"
+RUNNING: Final = "running"
+SUCCEEDED: Final = "succeeded"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+REQUEUING: Final = "requeuing"
+TIMEOUT: Final = "timeout"
+UNRESPONSIVE: Final = "unresponsive"
+IDLE: Final = "idle"
+BUSY: Final = "busy"
+UNKNOWN: Final = "unknown"
+
+QUEUED: Final = frozenset({QUEUING, REQUEUING})
+ENDED: Final = frozenset({SUCCEEDED, FAILED, CANCELLED})
+LIVE: Final = frozenset({PREPARING, RUNNING})
+LAPSED: Final = frozenset({TIMEOUT, UNRESPONSIVE})
+REPORTED: Final = frozenset({SUCCEEDED, FAILED})
+
+TASK: Final = "task"
+DEFAULT_QUEUE: Final = "default"
+
+
+def reported(status: str) -> str:
+    """The event of an attempt's holder, or an operator, saying what the attempt's status is."""
+    return "reported " + status
+
+
+def set_to(status: str) -> str:
+    """The event of an operator setting a rollout's status."""
+    return "set to " + status
+
+
+ATTEMPT: Final = Machine("attempt", ATTEMPT_STATUSES, start={"claimed": PREPARING}, final=REPORTED)
+ATTEMPT.on("span", [PREPARING, UNRESPONSIVE], RUNNING)
+ATTEMPT.on("too long", LIVE, TIMEOUT)
+ATTEMPT.on("silent", LIVE, UNRESPONSIVE)
+for _status in ATTEMPT_STATUSES:
+    ATTEMPT.always(reported(_status), _status)
+
+_NOT_CANCELLED = [status for status in ROLLOUT_STATUSES if status != CANCELLED]
+
+ROLLOUT: Final = Machine("rollout", ROLLOUT_STATUSES, start={"enqueued": QUEUING, "started": PREPARING}, final=ENDED)
+ROLLOUT.on("claimed", QUEUED, PREPARING)
+ROLLOUT.on("first span", [QUEUING, PREPARING, REQUEUING], RUNNING)
+ROLLOUT.on("revived", [QUEUING, PREPARING, REQUEUING, FAILED], RUNNING)
+ROLLOUT.on("lapsed, retry", LIVE, REQUEUING)
+ROLLOUT.on("lapsed, no retry", LIVE, FAILED)
+ROLLOUT.on(reported(PREPARING), _NOT_CANCELLED, PREPARING)
+ROLLOUT.on(reported(RUNNING), _NOT_CANCELLED, RUNNING)
+ROLLOUT.on(reported(SUCCEEDED), _NOT_CANCELLED, SUCCEEDED)
+ROLLOUT.on("reported failure, retry", _NOT_CANCELLED, REQUEUING)
+ROLLOUT.on("reported failure, no retry", _NOT_CANCELLED, FAILED)
+ROLLOUT.always("attempt started", PREPARING)
+for _status in ROLLOUT_STATUSES:
+    ROLLOUT.always(set_to(_status), _status)
+
+WORKER: Final = Machine("worker", WORKER_STATUSES, start={"heartbeat": UNKNOWN}, final=())
+WORKER.always("assigned", BUSY)
+WORKER.always("found nothing", IDLE)
+WORKER.on("attempt reported", WORKER_STATUSES, IDLE)
+WORKER.on("attempt lapsed", WORKER_STATUSES, UNKNOWN)
+
+MACHINES: Final = (ROLLOUT, ATTEMPT, WORKER)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The part of a rollout's config that the rules read."""
+
+    timeout_seconds: float | None = None
+    unresponsive_seconds: float | None = None
+    max_attempts: int = 1
+    retry_condition: tuple[str, ...] = ()
+
+
+_limits = msgspec.json.Decoder(Limits)
+
+
+@lru_cache(maxsize=1024)
+def limits_of(config: str) -> Limits:
+    """The limits in a config's stored text."""
+    return _limits.decode(config)
+
+
+def retries(limits: Limits, status: str, sequence_id: int) -> bool:
+    """Whether an attempt that ended like this is followed by another."""
+    return status in limits.retry_condition and sequence_id < limits.max_attempts
+
+
+def rollout_event(limits: Limits, status: str, sequence_id: int, *, lapsed: bool) -> str:
+    """What the latest attempt's new status means for its rollout.
+
+    `lapsed` tells the watchdog's finding from a report: only the report is believed in every status.
+    """
+    if status in (PREPARING, RUNNING, SUCCEEDED):
+        return reported(status)
+    again = "retry" if retries(limits, status, sequence_id) else "no retry"
+    return ("lapsed, " if lapsed else "reported failure, ") + again
+
+
+def span_event(attempt_status: str, rollout_status: str, outcome: str | None) -> str | None:
+    """What a span of the latest attempt means for the rollout, given both statuses before it.
+
+    Only an attempt that the span itself moves may move the rollout, so that a late span never takes a retry
+    out of the queue; a failure is taken back only if silence was its sole reason.
+    """
+    if attempt_status == PREPARING:
+        return "first span"
+    if attempt_status == UNRESPONSIVE and (rollout_status != FAILED or outcome == UNRESPONSIVE):
+        return "revived"
+    return None
+
+
+def worker_event(attempt_status: str) -> str:
+    if attempt_status in LIVE:
+        return "assigned"
+    return "attempt reported" if attempt_status in REPORTED else "attempt lapsed"
+
+
+OUTCOMES: Final = {SUCCEEDED: "success", FAILED: "error", CANCELLED: CANCELLED}
+
+
+def outcome_of(rollout_status: str, attempt_status: str | None) -> str | None:
+    """Why a rollout ended: the attempt's lapse if that ended it, else what its status says."""
+    if rollout_status == FAILED and attempt_status in LAPSED:
+        return attempt_status
+    return OUTCOMES.get(rollout_status)
+
+
+def deadline_of(limits: Limits, start_time: int, heartbeat: int | None) -> int | None:
+    """The first microsecond at which a live attempt is overdue, or None if it never is."""
+    ends = []
+    if limits.timeout_seconds is not None:
+        ends.append(start_time + to_micros(limits.timeout_seconds))
+    if limits.unresponsive_seconds is not None:
+        ends.append((heartbeat or start_time) + to_micros(limits.unresponsive_seconds))
+    return min(ends) + 1 if ends else None
+
+
+def lapse_event(limits: Limits, now: int, start_time: int, heartbeat: int | None) -> str | None:
+    """Which limit a live attempt has passed; running too long counts before silence."""
+    if limits.timeout_seconds is not None and now - start_time > to_micros(limits.timeout_seconds):
+        return "too long"
+    silent_since = heartbeat or start_time
+    if limits.unresponsive_seconds is not None and now - silent_since > to_micros(limits.unresponsive_seconds):
+        return "silent"
+    return None
+
+
+EndedHandler = Callable[[Tx, Sequence[tuple[str, str]]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of rollout. `on_claimed` gets (rollout_id, attempt_id) pairs and `on_ended` (rollout_id, status)
+    pairs, inside the transaction that claims or ends them."""
+
+    name: str
+    on_claimed: EndedHandler | None = None
+    on_ended: EndedHandler | None = None
+
+
+class Kinds:
+    """The kinds that this process knows. Work of any other kind refuses to start."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        self._kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
+
+    def register(self, kind: Kind) -> None:
+        if kind.name in self._kinds:
+            raise AssertionError(f"kind {kind.name} is registered twice")
+        self._kinds[kind.name] = kind
+
+    def __getitem__(self, name: str) -> Kind:
+        return self._kinds[name]
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self._kinds
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._kinds)

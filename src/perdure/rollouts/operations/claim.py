@@ -1,0 +1,179 @@
+"""Claiming rollouts from the queue, and giving a claim back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts import tables
+from perdure.rollouts.model import QUEUING, REQUEUING, ROLLOUT, Kinds
+from perdure.rollouts.operations import lines
+from perdure.rollouts.operations.enqueue import attempt_view, new_attempt
+from perdure.rollouts.operations.work import READY_CHANNEL, Work, save_counts
+from perdure.rollouts.operations.workers import Workers
+
+RIPEN_ROWS = 500
+
+Claimed = tuple[Row, Row]
+"""A rollout and its new attempt, as `ROLLOUT_VIEW` and `ATTEMPT_VIEW` show them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's wish for up to `limit` rollouts."""
+
+    worker_id: str | None
+    limit: int
+
+
+async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds) -> list[list[Claimed]]:
+    """Give each claim the next rollouts of the queue, each with its new attempt, in one transaction."""
+    await ripen(tx)
+    wanted = sum(item.limit for item in claims)
+    rows = list(await tx.all(tables.CLAIM, queue=queue, kind=kind, n=wanted, target=ROLLOUT.step(QUEUING, "claimed")))
+    rows.sort(key=lambda row: (-row[11], row[12]))
+    rows = await _hold_lines(tx, rows)
+    answers, attempts = _share(tx, claims, rows)
+    await tx.insert_many(tables.ATTEMPTS, attempts)
+    await _tell_kinds(tx, rows, attempts, kinds)
+    await _hold_for(tx, rows, attempts)
+    await _tell_workers(tx, claims, answers)
+    await save_counts(tx, _moved(rows))
+    return answers
+
+
+def _share(
+    tx: Tx, claims: Sequence[Claim], rows: Sequence[Row]
+) -> tuple[list[list[Claimed]], list[tuple[Any, ...]]]:
+    """Deal the rollouts out in the order of the claims."""
+    attempts: list[tuple[Any, ...]] = []
+    answers: list[list[Claimed]] = []
+    left = iter(rows)
+    for item in claims:
+        share: list[Claimed] = []
+        for _, row in zip(range(item.limit), left, strict=False):
+            attempt = new_attempt(tx, row[0], row[9], row[6], item.worker_id)
+            attempts.append(attempt)
+            share.append((tuple(row)[:10], attempt_view(attempt)))
+        answers.append(share)
+    return answers, attempts
+
+
+def _moved(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
+    counts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        kind, status, was = row[10], row[5], row[14]
+        counts[kind, was] = counts.get((kind, was), 0) - 1
+        counts[kind, status] = counts.get((kind, status), 0) + 1
+    return counts
+
+
+async def _tell_workers(tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]]) -> None:
+    """A worker is linked to the last rollout it got; one that got none is idle."""
+    workers = Workers(tx)
+    await workers.load([item.worker_id for item in claims])
+    for item, share in zip(claims, answers, strict=True):
+        if share:
+            rollout, attempt = share[-1]
+            workers.claimed(item.worker_id, rollout[0], attempt[2], dequeued=True)
+        else:
+            workers.found_nothing(item.worker_id)
+    await workers.save()
+
+
+async def _tell_kinds(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]], kinds: Kinds) -> None:
+    claimed: dict[str, list[tuple[str, str]]] = {}
+    for row, attempt in zip(rows, attempts, strict=True):
+        claimed.setdefault(row[10], []).append((row[0], attempt[3]))
+    for kind, pairs in claimed.items():
+        handler = kinds[kind].on_claimed
+        if handler is not None:
+            await handler(tx, pairs)
+
+
+async def _hold_lines(tx: Tx, rows: list[Row]) -> list[Row]:
+    """Lock the lines of the claimed rollouts; where another has a line's lock, its rollout goes back."""
+    names = [row[13] for row in rows if row[13] is not None]
+    if not names:
+        return rows
+    locked = await lines.try_lines(tx, names)
+    refused = [row for row in rows if row[13] is not None and row[13] not in locked]
+    if refused:
+        back = [(row[14], row[12], row[9] - 1, tx.ns, row[0], row[5], row[9]) for row in refused]
+        await tx.update_many(tables.GIVE_BACK, back)
+    return [row for row in rows if row[13] is None or row[13] in locked]
+
+
+async def _hold_for(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]]) -> None:
+    holders = [(row[13], row[0], attempt[3]) for row, attempt in zip(rows, attempts, strict=True) if row[13] is not None]
+    if holders:
+        await lines.hold(tx, holders)
+
+
+async def ripen(tx: Tx) -> None:
+    """Make ready what waited for a time that has come."""
+    if await tx.one(tables.DUE) is None:
+        return
+    await lines.ripen_lines(tx, RIPEN_ROWS)
+    for _, queue in await tx.all(tables.RIPEN, n=RIPEN_ROWS):
+        tx.hint(READY_CHANNEL, queue)
+
+
+async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, lined: bool) -> None:
+    """Take back claims, (rollout_id, attempt_id), whose answer reached nobody.
+
+    The attempt never began: it is removed, and the rollout is ready again at its old place.
+    """
+    work = Work(tx, kinds)
+    await work.load([rollout_id for rollout_id, _ in claimed], kinds.names(), lined=lined)
+    workers = Workers(tx)
+    await workers.load([attempt.worker_id for rows in work.attempts.values() for attempt in rows])
+    counts: dict[tuple[str, str], int] = {}
+    for rollout_id, attempt_id in claimed:
+        rollout = work.rollouts.get(rollout_id)
+        latest = work.attempts[rollout_id][-1] if rollout else None
+        if rollout is None or latest is None or latest.id != attempt_id or latest.status != rollout.status:
+            continue
+        queued = rollout.queued_as or REQUEUING
+        back = (queued, rollout.position, rollout.attempts - 1, tx.ns, rollout_id, rollout.status, rollout.attempts)
+        if await tx.update_many(tables.GIVE_BACK, [back]):
+            await tx.execute(tables.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
+            workers.released(latest.worker_id, attempt_id)
+            counts[rollout.kind, rollout.status] = counts.get((rollout.kind, rollout.status), 0) - 1
+            counts[rollout.kind, queued] = counts.get((rollout.kind, queued), 0) + 1
+            tx.hint(READY_CHANNEL, rollout.queue)
+    await workers.save()
+    await save_counts(tx, counts)
+
+
+async def start_attempts(
+    tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool
+) -> list[Claimed | NotFound]:
+    """Begin another attempt of each (rollout_id, worker_id), whatever its status and however many there were."""
+    work = Work(tx, kinds)
+    await work.load([rollout_id for rollout_id, _ in requests], [kind], lined=lined)
+    workers = Workers(tx)
+    await workers.load([worker_id for _, worker_id in requests])
+    begun: list[tuple[Any, ...] | NotFound] = []
+    for rollout_id, worker_id in requests:
+        rollout = work.rollouts.get(rollout_id)
+        if rollout is None:
+            begun.append(NotFound(f"Rollout {rollout_id} not found"))
+            continue
+        for attempt in work.attempts[rollout_id]:
+            if attempt.check_at is not None:
+                attempt.check_at, attempt.dirty = None, True
+        work.move(rollout, "attempt started")
+        rollout.attempts += 1
+        attempt_row = new_attempt(tx, rollout_id, rollout.attempts, rollout.config, worker_id)
+        begun.append(attempt_row)
+        workers.claimed(worker_id, rollout_id, attempt_row[3], dequeued=False)
+    await work.save()
+    await tx.insert_many(tables.ATTEMPTS, [attempt for attempt in begun if not isinstance(attempt, NotFound)])
+    await workers.save()
+    await save_counts(tx, work.counts)
+    views = {row[0]: row for row in await tx.all(tables.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
+    return [a if isinstance(a, NotFound) else (views[a[1]], attempt_view(a)) for a in begun]

@@ -1,0 +1,172 @@
+"""Putting rollouts into the queue, or starting them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.kernel import ids
+from perdure.kernel.clock import DAY_MICROS
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts import tables
+from perdure.rollouts.model import DEFAULT_QUEUE, PREPARING, QUEUED, ROLLOUT, TASK, Kinds, deadline_of, limits_of
+from perdure.rollouts.operations.lines import hold, lock_lines
+from perdure.rollouts.operations.work import READY_CHANNEL, save_counts
+from perdure.rollouts.operations.workers import Workers
+
+
+class NewRollout(msgspec.Struct, frozen=True):
+    """What a caller asks for, with its bodies already encoded."""
+
+    input: str
+    config: str
+    metadata: str
+    mode: str | None = None
+    resources_id: str | None = None
+    kind: str = TASK
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    not_before: int | None = None
+    line: str | None = None
+    idempotency_key: str | None = None
+    worker_id: str | None = None
+
+
+async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[Row]:
+    """Queue each request, and answer it with its rollout as `ROLLOUT_VIEW` shows it.
+
+    A request whose idempotency key is known is answered with the rollout that came with it first.
+    """
+    known = await _known(tx, requests)
+    latest = await _latest_resources(tx, requests)
+    holders = await _lines_of(tx, requests)
+    rows: list[tuple[Any, ...]] = []
+    answers: list[Row] = []
+    held: list[tuple[str, str | None, str | None]] = []
+    for request in requests:
+        answer = known.get(request.idempotency_key) if request.idempotency_key else None
+        if answer is None:
+            row = _row(tx, request, len(rows), latest, holders, kinds)
+            rows.append(row)
+            if request.line is not None and holders[request.line] is None and row[8] is not None:
+                holders[request.line] = row[1]
+                held.append((request.line, row[1], None))
+            answer = _view(row)
+            if request.idempotency_key:
+                known[request.idempotency_key] = answer
+        answers.append(answer)
+    await tx.insert_many(tables.ROLLOUTS, rows)
+    if held:
+        await hold(tx, held)
+    await _count(tx, rows)
+    return answers
+
+
+async def _known(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, Row]:
+    keys = [request.idempotency_key for request in requests if request.idempotency_key]
+    if not keys:
+        return {}
+    return {row[0]: tuple(row)[1:] for row in await tx.all(tables.BY_IDEMPOTENCY_KEY, keys=keys)}
+
+
+async def _latest_resources(tx: Tx, requests: Sequence[NewRollout]) -> str | None:
+    if all(request.resources_id is not None for request in requests):
+        return None
+    row = await tx.one(tables.LATEST_RESOURCES_ID)
+    return row[0] if row else None
+
+
+async def _lines_of(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, str | None]:
+    names = [request.line for request in requests if request.line is not None]
+    return await lock_lines(tx, names) if names else {}
+
+
+def _row(
+    tx: Tx, request: NewRollout, ordinal: int, latest: str | None, holders: dict[str, str | None], kinds: Kinds
+) -> tuple[Any, ...]:
+    """A row of rollouts. Exactly one of ready, due_at and behind is set."""
+    if request.kind not in kinds:
+        raise InvalidInput(f"no such kind of rollout: {request.kind}")
+    start = tx.now + ordinal
+    position = ready = start
+    due_at = behind = None
+    if request.not_before is not None and request.not_before > start:
+        position, ready, due_at = request.not_before + ordinal, None, request.not_before
+    elif request.line is not None and holders[request.line] is not None:
+        ready, behind = None, position
+    resources_id = request.resources_id if request.resources_id is not None else latest
+    return (
+        tx.ns,
+        ids.rollout_id(tx.ids),
+        request.kind,
+        request.queue,
+        ROLLOUT.start["enqueued"],
+        None,
+        request.priority,
+        position,
+        ready,
+        due_at,
+        behind,
+        request.line,
+        None,
+        0,
+        request.mode,
+        resources_id,
+        start,
+        None,
+        start // DAY_MICROS,
+        request.idempotency_key,
+        request.config,
+        request.metadata,
+        request.input,
+    )
+
+
+def _view(row: tuple[Any, ...]) -> Row:
+    """The row in the shape of `ROLLOUT_VIEW`."""
+    return (row[1], row[16], row[17], row[14], row[15], row[4], row[20], row[21], row[22], row[13])
+
+
+async def _count(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> None:
+    counts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        counts[row[2], row[4]] = counts.get((row[2], row[4]), 0) + 1
+        if row[4] in QUEUED:
+            tx.hint(READY_CHANNEL, row[3])
+    await save_counts(tx, counts)
+
+
+async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tuple[Row, Row]]:
+    """Make rollouts that bypass the queue, each with its first attempt; answers are (rollout, attempt)."""
+    latest = await _latest_resources(tx, requests)
+    rows: list[tuple[Any, ...]] = []
+    attempts: list[tuple[Any, ...]] = []
+    for request in requests:
+        row = list(_row(tx, request, len(rows), latest, {}, kinds))
+        row[4], row[8], row[9], row[13] = ROLLOUT.start["started"], None, None, 1
+        rows.append(tuple(row))
+        attempts.append(new_attempt(tx, row[1], 1, request.config, request.worker_id))
+    await tx.insert_many(tables.ROLLOUTS, rows)
+    await tx.insert_many(tables.ATTEMPTS, attempts)
+    workers = Workers(tx)
+    await workers.load([request.worker_id for request in requests])
+    for request, attempt in zip(requests, attempts, strict=True):
+        workers.claimed(request.worker_id, attempt[1], attempt[3], dequeued=False)
+    await workers.save()
+    await _count(tx, rows)
+    return [(_view(row), attempt_view(attempt)) for row, attempt in zip(rows, attempts, strict=True)]
+
+
+def new_attempt(tx: Tx, rollout_id: str, sequence_id: int, config: str, worker_id: str | None) -> tuple[Any, ...]:
+    """A row of attempts, watched from now on if the config sets limits."""
+    check_at = deadline_of(limits_of(config), tx.now, None)
+    attempt_id = ids.attempt_id(tx.ids)
+    return (tx.ns, rollout_id, sequence_id, attempt_id, PREPARING, tx.now, None, worker_id, None, check_at, None, 1, None)
+
+
+def attempt_view(attempt: tuple[Any, ...]) -> Row:
+    """The row in the shape of `ATTEMPT_VIEW`."""
+    return (*attempt[1:9], attempt[12])

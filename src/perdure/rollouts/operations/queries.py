@@ -1,0 +1,252 @@
+"""Reading: single objects, filtered and sorted pages, and statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.kernel.errors import SpansEvicted
+from perdure.kernel.storage.dialect import statement
+from perdure.kernel.storage.filters import Clause, Condition, Field, order_by, page, where
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts import tables
+from perdure.rollouts.model import ENDED
+from perdure.rollouts.records import ROLLOUT_STATUSES
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which rows of a listing, in which order, and which page of them."""
+
+    conditions: tuple[Condition, ...] = ()
+    logic: str = "and"
+    sort_by: str | None = None
+    sort_order: str = "asc"
+    limit: int = -1
+    offset: int = 0
+
+
+Page = tuple[Sequence[Row], int]
+
+ROLLOUT_FIELDS: Mapping[str, Field] = {
+    "rollout_id": Field("id", "text"),
+    "start_time": Field("start_time", "time"),
+    "end_time": Field("end_time", "time", null=True),
+    "mode": Field("mode", "text", null=True),
+    "resources_id": Field("resources_id", "text", null=True),
+    "status": Field("status", "text"),
+}
+ATTEMPT_FIELDS: Mapping[str, Field] = {
+    "rollout_id": Field("rollout_id", "text"),
+    "attempt_id": Field("id", "text"),
+    "sequence_id": Field("sequence_id", "int"),
+    "start_time": Field("start_time", "time"),
+    "end_time": Field("end_time", "time", null=True),
+    "status": Field("status", "text"),
+    "worker_id": Field("worker_id", "text", null=True),
+    "last_heartbeat_time": Field("last_heartbeat_time", "time", null=True),
+}
+SPAN_FIELDS: Mapping[str, Field] = {
+    "rollout_id": Field("rollout_id", "text"),
+    "attempt_id": Field("attempt_id", "text"),
+    "sequence_id": Field("sequence_id", "int"),
+    "trace_id": Field("trace_id", "text"),
+    "span_id": Field("span_id", "text"),
+    "parent_id": Field("parent_id", "text", null=True),
+    "name": Field("name", "text"),
+    "start_time": Field("start_ns", "time", null=True),
+    "end_time": Field("end_ns", "time", null=True),
+}
+RESOURCE_FIELDS: Mapping[str, Field] = {
+    "resources_id": Field("id", "text"),
+    "version": Field("version", "int"),
+    "create_time": Field("create_time", "time"),
+    "update_time": Field("update_time", "time"),
+}
+WORKER_FIELDS: Mapping[str, Field] = {
+    "worker_id": Field("id", "text"),
+    "status": Field("status", "text"),
+    "last_heartbeat_time": Field("last_heartbeat_time", "time", null=True),
+    "last_dequeue_time": Field("last_dequeue_time", "time", null=True),
+    "last_busy_time": Field("last_busy_time", "time", null=True),
+    "last_idle_time": Field("last_idle_time", "time", null=True),
+    "current_rollout_id": Field("current_rollout_id", "text", null=True),
+    "current_attempt_id": Field("current_attempt_id", "text", null=True),
+}
+SPAN_ORDER = "sequence_id, start_ns NULLS LAST, end_ns NULLS LAST, ordinal"
+SPAN_VIEW = "rollout_id, attempt_id, sequence_id, resource_hash, scope_hash, format, body"
+
+
+async def _page(tx: Tx, select: str, source: str, clause: Clause, order: str, query: Query) -> Page:
+    """One page of `source`, and how many rows match in all."""
+    part = page(query.limit, query.offset)
+    values = {**clause.values, **part.values}
+    rows = await tx.all(statement(select + source + clause.sql + order + part.sql), **values)
+    if query.limit == -1 and query.offset == 0:
+        return rows, len(rows)
+    total = await tx.one(statement("SELECT count(*)" + source + clause.sql), **clause.values)
+    return rows, int(total[0]) if total else 0
+
+
+# --- rollouts ---------------------------------------------------------------------------------------------
+
+
+async def query_rollouts(tx: Tx, query: Query, kind: str) -> tuple[Page, Mapping[str, Row]]:
+    """A page of rollouts, and the latest attempt of each that has one."""
+    rows, total = await _rollout_page(tx, query, kind)
+    begun = [row[0] for row in rows if row[9]]
+    return (rows, total), await _latest(tx, begun, [kind])
+
+
+async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page:
+    order = order_by(ROLLOUT_FIELDS, query.sort_by, query.sort_order, "start_time, id")
+    if query.limit == -1 or query.sort_by not in (None, "start_time"):
+        return await _scan(tx, query, kind, order)
+    statuses = _statuses(query)
+    if statuses is None:
+        return await _scan(tx, query, kind, order)
+    return await _merge_statuses(tx, query, kind, order, statuses)
+
+
+async def _scan(tx: Tx, query: Query, kind: str, order: str) -> Page:
+    clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
+    clause = Clause(clause.sql, {**clause.values, "kind": kind})
+    source = " FROM rollouts WHERE ns = :ns AND kind = :kind AND "
+    return await _page(tx, "SELECT " + tables.ROLLOUT_VIEW, source, clause, order, query)
+
+
+def _statuses(query: Query) -> tuple[str, ...] | None:
+    """The statuses that the page is made of, where nothing but the status is asked for."""
+    if not query.conditions:
+        return ROLLOUT_STATUSES
+    if len(query.conditions) > 1 or query.conditions[0].field != "status":
+        return None
+    return tuple(dict.fromkeys(query.conditions[0].value))
+
+
+async def _merge_statuses(tx: Tx, query: Query, kind: str, order: str, statuses: Sequence[str]) -> Page:
+    """The page's rows from the heads of each status, which an index has in order; the total from the counts.
+
+    So the time does not grow with the number of rollouts.
+    """
+    counted = {row[0]: int(row[1]) for row in await tx.all(tables.COUNT_BY_STATUS, kinds=[kind])}
+    total = sum(counted.get(status, 0) for status in statuses)
+    present = [status for status in statuses if counted.get(status, 0)]
+    if not present or query.limit == 0:
+        return [], total
+    branch = "SELECT * FROM (SELECT " + tables.ROLLOUT_VIEW + " FROM rollouts WHERE ns = :ns AND kind = :kind"
+    branches = [branch + " AND status = :s" + str(i) + order + " LIMIT :top) AS b" for i in range(len(present))]
+    text = "SELECT * FROM (" + " UNION ALL ".join(branches) + ") AS heads" + order + " LIMIT :limit OFFSET :offset"
+    values: dict[str, Any] = {"s" + str(i): status for i, status in enumerate(present)}
+    values |= {"kind": kind, "top": query.limit + query.offset, "limit": query.limit, "offset": query.offset}
+    return await tx.all(statement(text), **values), total
+
+
+async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> dict[str, Row]:
+    if not rollout_ids:
+        return {}
+    rows = await tx.all(tables.GET_LATEST_ATTEMPTS, ids=list(rollout_ids), kinds=list(kinds))
+    return {row[0]: row for row in rows}
+
+
+async def get_rollouts(
+    tx: Tx, rollout_ids: Sequence[str], kind: str
+) -> list[tuple[Row, Row | None] | None]:
+    """Each rollout with its latest attempt; None for an unknown one."""
+    rows = {row[0]: row for row in await tx.all(tables.GET_ROLLOUTS, ids=list(rollout_ids), kinds=[kind])}
+    attempts = await _latest(tx, [row[0] for row in rows.values() if row[9]], [kind])
+    return [(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
+
+
+async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None]]:
+    """Those of the rollouts that have ended."""
+    rows = await tx.all(tables.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
+    attempts = {}
+    if rows:
+        attempts = await _latest(tx, [row[0] for row in rows], sorted({row[10] for row in rows}))
+    return [(tuple(row)[:10], attempts.get(row[0])) for row in rows]
+
+
+async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
+    return [row[0] for row in await tx.all(tables.ENDED_AMONG, ids=list(rollout_ids), ended=sorted(ENDED))]
+
+
+# --- attempts, spans, resources, workers ------------------------------------------------------------------
+
+
+async def query_attempts(tx: Tx, rollout_id: str, query: Query, kind: str) -> Page:
+    if await tx.one(tables.ROLLOUT_EXISTS, id=rollout_id, kinds=[kind]) is None:
+        return [], 0
+    order = order_by(ATTEMPT_FIELDS, query.sort_by, query.sort_order, "sequence_id")
+    source = " FROM attempts WHERE ns = :ns AND rollout_id = :rollout_id AND "
+    clause = Clause("TRUE", {"rollout_id": rollout_id})
+    return await _page(tx, "SELECT " + tables.ATTEMPT_VIEW, source, clause, order, query)
+
+
+async def query_spans(
+    tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kind: str
+) -> tuple[Page, Mapping[str, bytes]]:
+    """A page of one rollout's spans, and the parts that they share by hash."""
+    evicted = await tx.one(tables.IS_EVICTED, rollout_id=rollout_id)
+    if evicted is not None and evicted[0]:
+        raise SpansEvicted(f"the spans of rollout {rollout_id} were evicted to free memory")
+    if attempt_id == "latest":
+        latest = (await _latest(tx, [rollout_id], [kind])).get(rollout_id)
+        if latest is None:
+            return ([], 0), {}
+        attempt_id = latest[2]
+    rows, total = await _span_page(tx, rollout_id, attempt_id, query)
+    return (rows, total), await _parts(tx, rows)
+
+
+async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page:
+    order = order_by(SPAN_FIELDS, query.sort_by, query.sort_order, SPAN_ORDER)
+    source = " FROM spans WHERE ns = :ns AND rollout_id = :rollout_id AND "
+    clause = where(SPAN_FIELDS, query.conditions, query.logic)
+    values = {**clause.values, "rollout_id": rollout_id}
+    if attempt_id is not None:
+        source += "attempt_id = :attempt_id AND "
+        values["attempt_id"] = attempt_id
+    return await _page(tx, "SELECT " + SPAN_VIEW, source, Clause(clause.sql, values), order, query)
+
+
+async def _parts(tx: Tx, rows: Sequence[Row]) -> Mapping[str, bytes]:
+    hashes = sorted({name for row in rows for name in (row[3], row[4]) if name is not None})
+    return {row[0]: bytes(row[1]) for row in await tx.all(tables.GET_PARTS, hashes=hashes)} if hashes else {}
+
+
+async def query_resources(tx: Tx, query: Query) -> Page:
+    order = order_by(RESOURCE_FIELDS, query.sort_by, query.sort_order, "create_time, id")
+    clause = where(RESOURCE_FIELDS, query.conditions, query.logic)
+    return await _page(tx, "SELECT " + tables.RESOURCES_VIEW, " FROM resources WHERE ns = :ns AND ", clause, order, query)
+
+
+async def query_workers(tx: Tx, query: Query) -> Page:
+    order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
+    clause = where(WORKER_FIELDS, query.conditions, query.logic)
+    return await _page(tx, "SELECT " + tables.WORKER_VIEW, " FROM workers WHERE ns = :ns AND ", clause, order, query)
+
+
+async def get_workers(tx: Tx, ids: Sequence[str]) -> list[Row | None]:
+    rows = {row[0]: row for row in await tx.all(tables.GET_WORKERS, ids=list(ids))}
+    return [rows.get(worker_id) for worker_id in ids]
+
+
+async def statistics(tx: Tx, kind: str) -> dict[str, int]:
+    """How much of everything the namespace holds."""
+    rollouts = sum(int(row[1]) for row in await tx.all(tables.COUNT_BY_STATUS, kinds=[kind]))
+    spans = await tx.one(tables.COUNT_SPANS) or (0, 0)
+    return {
+        "total_rollouts": rollouts,
+        "total_attempts": await _count(tx, tables.COUNT_ATTEMPTS),
+        "total_spans": int(spans[0]),
+        "total_resources": await _count(tx, tables.COUNT_RESOURCES),
+        "total_workers": await _count(tx, tables.COUNT_WORKERS),
+        "total_span_bytes": int(spans[1]),
+    }
+
+
+async def _count(tx: Tx, sql: Any) -> int:
+    row = await tx.one(sql)
+    return int(row[0]) if row else 0

@@ -1,0 +1,226 @@
+"""Reports about attempts, explicit changes of rollouts, and the watchdog's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.port import Operation, Result, Row, Tx
+from perdure.rollouts import tables
+from perdure.rollouts.model import ATTEMPT, LIVE, REPORTED, Kinds, lapse_event, reported, rollout_event, set_to
+from perdure.rollouts.operations.lines import leave
+from perdure.rollouts.operations.work import AttemptRow, Work, save_counts
+from perdure.rollouts.operations.workers import Workers
+
+SWEEP_ROWS = 500
+
+
+class AttemptReport(msgspec.Struct, frozen=True):
+    """What a caller says of an attempt; what is UNSET stays as it is."""
+
+    rollout_id: str
+    attempt_id: str
+    status: str | UnsetType = UNSET
+    worker_id: str | None | UnsetType = UNSET
+    last_heartbeat_time: int | None | UnsetType = UNSET
+    metadata: str | None | UnsetType = UNSET
+
+
+async def report_attempts(
+    tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool
+) -> list[Row | NotFound]:
+    """Apply reports in their order; each is answered with its attempt, or with why there is none."""
+    work = Work(tx, kinds)
+    await work.load([report.rollout_id for report in reports], [kind], lined=lined)
+    workers = Workers(tx)
+    await workers.load(_workers_of(work, reports))
+    answers: list[Row | NotFound] = []
+    for report in reports:
+        try:
+            rollout = work.rollout(report.rollout_id)
+            attempt = work.attempt(rollout, report.attempt_id)
+        except NotFound as error:
+            answers.append(error)
+            continue
+        _apply(work, workers, attempt, report)
+        answers.append(_view(attempt))
+    await work.save()
+    if lined:
+        await leave(tx, work.rollouts.values())
+    await workers.save()
+    await save_counts(tx, work.counts)
+    return answers
+
+
+def _workers_of(work: Work, reports: Sequence[AttemptReport]) -> list[str | None]:
+    """The workers that these reports may move."""
+    if all(report.status is UNSET and report.worker_id is UNSET for report in reports):
+        return []
+    named = [report.worker_id for report in reports if isinstance(report.worker_id, str)]
+    return named + [attempt.worker_id for attempts in work.attempts.values() for attempt in attempts]
+
+
+def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptReport) -> None:
+    attempt.dirty = True
+    if report.worker_id is not UNSET:
+        attempt.worker_id = report.worker_id or None
+    if report.last_heartbeat_time is not UNSET:
+        attempt.last_heartbeat_time = report.last_heartbeat_time
+    if report.metadata is not UNSET:
+        attempt.metadata = report.metadata
+    if report.status is not UNSET:
+        _set_status(work, attempt, report.status)
+    if report.status is not UNSET or report.worker_id is not UNSET:
+        workers.follow(attempt)
+
+
+def _set_status(work: Work, attempt: AttemptRow, status: str) -> None:
+    """A report that repeats the attempt's status is no news, neither to it nor to its rollout."""
+    if status == attempt.status:
+        return
+    attempt.status = ATTEMPT.step(attempt.status, reported(status))
+    attempt.end_time = work.tx.now if status in REPORTED else None
+    attempt.reason = None if status in LIVE else status
+    rollout = work.rollouts[attempt.rollout_id]
+    if work.is_latest(attempt):
+        work.move(rollout, rollout_event(rollout.limits, status, attempt.sequence_id, lapsed=False), status)
+        attempt.watch(rollout.limits)
+
+
+def _view(attempt: AttemptRow) -> Row:
+    """The attempt in the shape of `ATTEMPT_VIEW`."""
+    return msgspec.structs.astuple(attempt)[:9]
+
+
+class RolloutChange(msgspec.Struct, frozen=True):
+    """What a caller sets on a rollout; bodies are encoded, and what is UNSET stays as it is."""
+
+    rollout_id: str
+    status: str | UnsetType = UNSET
+    mode: str | None | UnsetType = UNSET
+    resources_id: str | None | UnsetType = UNSET
+    config: str | UnsetType = UNSET
+    metadata: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+
+    @property
+    def edits(self) -> bool:
+        return any(
+            value is not UNSET for value in (self.mode, self.resources_id, self.config, self.metadata, self.input)
+        )
+
+
+async def change_rollouts(
+    tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool
+) -> list[Row | NotFound]:
+    """Set what each caller says; answers are rollouts as `ROLLOUT_VIEW` shows them."""
+    work = Work(tx, kinds)
+    await work.load([change.rollout_id for change in changes], [kind], lined=lined)
+    for change in changes:
+        rollout = work.rollouts.get(change.rollout_id)
+        if rollout is None:
+            continue
+        if change.edits:
+            await _edit(tx, change, kind)
+        if change.config is not UNSET:
+            rollout.config = change.config
+            _watch_anew(work, rollout.id)
+        if change.status is not UNSET:
+            work.move(rollout, set_to(change.status))
+    await work.save()
+    if lined:
+        await leave(tx, work.rollouts.values())
+    await save_counts(tx, work.counts)
+    views = {row[0]: row for row in await tx.all(tables.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
+    return [views.get(change.rollout_id) or _no_rollout(change.rollout_id) for change in changes]
+
+
+def _no_rollout(rollout_id: str) -> NotFound:
+    return NotFound(f"Rollout {rollout_id} not found: Item does not exist")
+
+
+async def _edit(tx: Tx, change: RolloutChange, kind: str) -> None:
+    """Write the bodies; those that are not given are written as they are."""
+    (row,) = await tx.all(tables.GET_ROLLOUTS, ids=[change.rollout_id], kinds=[kind])
+    values = (
+        _or(change.mode, row[3]),
+        _or(change.resources_id, row[4]),
+        _or(change.config, row[6]),
+        _or(change.metadata, row[7]),
+        _or(change.input, row[8]),
+    )
+    await tx.update_many(tables.EDIT_ROLLOUT, [(*values, tx.ns, change.rollout_id)])
+
+
+def _or(value: Any, current: Any) -> Any:
+    return current if value is UNSET else value
+
+
+def _watch_anew(work: Work, rollout_id: str) -> None:
+    """New limits hold for the attempt that is under way."""
+    attempts = work.attempts[rollout_id]
+    if attempts:
+        attempts[-1].watch(work.rollouts[rollout_id].limits)
+
+
+class SweepDue(Exception):  # noqa: N818 - a signal to sweep first, not an error
+    """Something is overdue: let the watchdog run, then run the operation again."""
+
+
+async def watched(tx: Tx, operation: Operation[..., Result], *args: Any) -> Result:
+    """Run an operation that must see the watchdog's findings: ask first whether anything is overdue."""
+    if await tx.one(tables.OVERDUE) is not None:
+        raise SweepDue
+    return await operation(tx, *args)
+
+
+async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> int:
+    """End the live attempts of this namespace that are overdue; returns how many it looked at."""
+    overdue = [row[0] for row in await tx.all(tables.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)]
+    if not overdue:
+        return 0
+    work = Work(tx, kinds)
+    await work.load(overdue, kinds.names(), lined=lined)
+    lapsed: list[AttemptRow] = []
+    for rollout_id, attempts in work.attempts.items():
+        for attempt in attempts:
+            if attempt.check_at is not None and attempt.check_at <= tx.now and _check(work, rollout_id, attempt):
+                lapsed.append(attempt)
+    await work.save()
+    if lined:
+        await leave(tx, work.rollouts.values())
+    workers = Workers(tx)
+    await workers.load([attempt.worker_id for attempt in lapsed])
+    for attempt in lapsed:
+        workers.follow(attempt)
+    await workers.save()
+    await save_counts(tx, work.counts)
+    return len(overdue)
+
+
+def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
+    """Compare a live attempt with its true deadline: end it, or look again later. An older one is left alone."""
+    rollout = work.rollouts[rollout_id]
+    if not work.is_latest(attempt):
+        attempt.check_at, attempt.dirty = None, True
+        return False
+    event = lapse_event(rollout.limits, work.tx.now, attempt.start_time, attempt.last_heartbeat_time)
+    if event is None or not ATTEMPT.moves(attempt.status, event):
+        attempt.watch(rollout.limits)
+        return False
+    attempt.status = ATTEMPT.step(attempt.status, event)
+    attempt.reason = attempt.status
+    attempt.watch(rollout.limits)
+    work.move(rollout, rollout_event(rollout.limits, attempt.status, attempt.sequence_id, lapsed=True), attempt.status)
+    return True
+
+
+async def overdue_namespaces(tx: Tx) -> list[int]:
+    """The namespaces in which something is overdue or due."""
+    overdue = await tx.all(tables.OVERDUE_NAMESPACES)
+    due = await tx.all(tables.DUE_NAMESPACES)
+    return sorted({int(row[0]) for row in (*overdue, *due)})

@@ -1,0 +1,117 @@
+"""Workers: their status follows from what they claim and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts import tables
+from perdure.rollouts.model import LIVE, UNKNOWN, WORKER, worker_event
+from perdure.rollouts.operations.work import AttemptRow
+
+
+class WorkerRow(msgspec.Struct):
+    """A row of workers."""
+
+    id: str
+    status: str = UNKNOWN
+    last_heartbeat_time: int | None = None
+    last_dequeue_time: int | None = None
+    last_busy_time: int | None = None
+    last_idle_time: int | None = None
+    current_rollout_id: str | None = None
+    current_attempt_id: str | None = None
+    heartbeat_stats: str | None = None
+
+
+class Workers:
+    """Workers loaded under their locks; those that do not exist yet are made."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._rows: dict[str, WorkerRow] = {}
+
+    async def load(self, ids: Iterable[str | None]) -> None:
+        wanted = sorted({worker_id for worker_id in ids if worker_id})
+        self._rows = {worker_id: WorkerRow(worker_id) for worker_id in wanted}
+        if wanted:
+            for row in await self._tx.all(tables.LOAD_WORKERS, ids=wanted):
+                self._rows[row[0]] = WorkerRow(*row)
+
+    def __getitem__(self, worker_id: str) -> WorkerRow:
+        return self._rows[worker_id]
+
+    def follow(self, attempt: AttemptRow) -> None:
+        """Let the attempt's worker follow the attempt's status.
+
+        The end of an attempt is news only to the worker that holds it, or that holds nothing.
+        """
+        if not attempt.worker_id:
+            return
+        worker = self._rows[attempt.worker_id]
+        if attempt.status not in LIVE and worker.current_attempt_id not in (None, attempt.id):
+            return
+        worker.status = WORKER.step(worker.status, worker_event(attempt.status))
+        if attempt.status in LIVE:
+            self._busy(worker, attempt.rollout_id, attempt.id)
+        else:
+            self._idle(worker)
+
+    def claimed(self, worker_id: str | None, rollout_id: str, attempt_id: str, *, dequeued: bool) -> None:
+        if worker_id:
+            worker = self._rows[worker_id]
+            worker.status = WORKER.step(worker.status, "assigned")
+            if dequeued:
+                worker.last_dequeue_time = self._tx.now
+            self._busy(worker, rollout_id, attempt_id)
+
+    def found_nothing(self, worker_id: str | None) -> None:
+        if worker_id:
+            worker = self._rows[worker_id]
+            was, worker.status = worker.status, WORKER.step(worker.status, "found nothing")
+            worker.last_dequeue_time = self._tx.now
+            if worker.status != was:
+                self._idle(worker)
+
+    def released(self, worker_id: str | None, attempt_id: str) -> None:
+        """A claim was taken back before its worker heard of it."""
+        if worker_id and self._rows[worker_id].current_attempt_id == attempt_id:
+            self.found_nothing(worker_id)
+
+    def _busy(self, worker: WorkerRow, rollout_id: str, attempt_id: str) -> None:
+        worker.last_busy_time = self._tx.now
+        worker.current_rollout_id = rollout_id
+        worker.current_attempt_id = attempt_id
+
+    def _idle(self, worker: WorkerRow) -> None:
+        worker.last_idle_time = self._tx.now
+        worker.current_rollout_id = worker.current_attempt_id = None
+
+    async def save(self) -> None:
+        if self._rows:
+            rows = [msgspec.structs.asdict(worker) for _, worker in sorted(self._rows.items())]
+            await self._tx.execute_many(tables.SAVE_WORKER, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A worker's heartbeat, with its statistics as JSON or None to keep the last ones."""
+
+    worker_id: str
+    stats: str | None
+
+
+async def beat(tx: Tx, beats: Sequence[Beat]) -> list[Row]:
+    """Record heartbeats and answer each with its worker's row."""
+    workers = Workers(tx)
+    await workers.load([item.worker_id for item in beats])
+    for item in beats:
+        worker = workers[item.worker_id]
+        worker.last_heartbeat_time = tx.now
+        if item.stats is not None:
+            worker.heartbeat_stats = item.stats
+    await workers.save()
+    return [msgspec.structs.astuple(workers[item.worker_id]) for item in beats]

@@ -1,0 +1,323 @@
+"""The records of the rollouts room: rollouts, attempts, workers and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, get_args, overload
+
+from msgspec import field
+
+from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.record import OpenRecord, Record
+
+__all__ = [
+    "ATTEMPT_STATUSES",
+    "ROLLOUT_MODES",
+    "ROLLOUT_STATUSES",
+    "UNSET",
+    "WORKER_STATUSES",
+    "Attempt",
+    "AttemptStatus",
+    "AttemptedRollout",
+    "EnqueueRolloutRequest",
+    "LightningStoreCapabilities",
+    "LightningStoreStatistics",
+    "PaginatedResult",
+    "Rollout",
+    "RolloutConfig",
+    "RolloutMode",
+    "RolloutStatus",
+    "TaskInput",
+    "Unset",
+    "Worker",
+    "WorkerStatus",
+    "is_finished",
+    "is_queuing",
+    "is_running",
+]
+
+T = TypeVar("T")
+TaskInput = Any
+
+RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
+AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+RolloutMode = Literal["train", "val", "test"]
+WorkerStatus = Literal["idle", "busy", "unknown"]
+
+ROLLOUT_STATUSES: Final[tuple[RolloutStatus, ...]] = get_args(RolloutStatus)
+ATTEMPT_STATUSES: Final[tuple[AttemptStatus, ...]] = get_args(AttemptStatus)
+ROLLOUT_MODES: Final[tuple[RolloutMode, ...]] = get_args(RolloutMode)
+WORKER_STATUSES: Final[tuple[WorkerStatus, ...]] = get_args(WorkerStatus)
+
+MAX_SECONDS = 1e12
+"""Times beyond this do not fit a 64-bit count of microseconds."""
+
+
+class Unset:
+    """The type of `UNSET`, which stands for an argument that was not given (None is a value)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __reduce__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+
+
+def _check_member(value: object, members: tuple[str, ...], what: str) -> None:
+    if value not in members:
+        raise InvalidInput(f"{what} must be one of {', '.join(members)}, not {value!r}")
+
+
+def _check_seconds(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"{what} must be a number or None, not {type(value).__name__}")
+    if not 0 <= value <= MAX_SECONDS:
+        raise InvalidInput(f"{what} must lie between 0 and {MAX_SECONDS:g}, not {value!r}")
+    return float(value)
+
+
+class RolloutConfig(Record, kw_only=True):
+    """When an attempt is given up, and which endings are tried again."""
+
+    timeout_seconds: float | None = None
+    """How long an attempt may run; None is for ever."""
+    unresponsive_seconds: float | None = None
+    """How long an attempt may be silent; None is for ever."""
+    max_attempts: int = 1
+    """How many attempts there may be, the first included."""
+    retry_condition: list[AttemptStatus] = field(default_factory=list)
+    """The attempt statuses that lead to another attempt."""
+
+    def __post_init__(self) -> None:
+        if self.timeout_seconds is not None:
+            self.timeout_seconds = _check_seconds(self.timeout_seconds, "RolloutConfig.timeout_seconds")
+        if self.unresponsive_seconds is not None:
+            self.unresponsive_seconds = _check_seconds(
+                self.unresponsive_seconds, "RolloutConfig.unresponsive_seconds"
+            )
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
+            raise InvalidInput(
+                f"RolloutConfig.max_attempts must be a whole number, 1 or above, not {self.max_attempts!r}"
+            )
+        if self.retry_condition or type(self.retry_condition) is not list:
+            self.retry_condition = _check_retry_condition(self.retry_condition)
+
+
+def _check_retry_condition(condition: object) -> list[AttemptStatus]:
+    if not isinstance(condition, list | tuple | set | frozenset):
+        raise InvalidInput(
+            f"RolloutConfig.retry_condition must be a list of statuses, not {type(condition).__name__}"
+        )
+    for status in condition:
+        _check_member(status, ATTEMPT_STATUSES, "RolloutConfig.retry_condition")
+    return list(condition)
+
+
+class Rollout(Record, kw_only=True):
+    """A unit of work: its input, where it stands, and how it is retried."""
+
+    rollout_id: str
+    input: TaskInput
+    start_time: float
+    end_time: float | None = None
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    status: RolloutStatus = "queuing"
+    config: RolloutConfig = field(default_factory=RolloutConfig)
+    metadata: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in ROLLOUT_STATUSES:
+            _check_member(self.status, ROLLOUT_STATUSES, "Rollout.status")
+        if self.mode is not None:
+            _check_member(self.mode, ROLLOUT_MODES, "Rollout.mode")
+        if type(self.config) is not RolloutConfig:
+            self.config = RolloutConfig.model_validate(self.config)
+
+
+class Attempt(Record, kw_only=True):
+    """One execution of a rollout by a worker."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    """The number of the attempt within its rollout, from 1."""
+    start_time: float
+    end_time: float | None = None
+    status: AttemptStatus = "preparing"
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in ATTEMPT_STATUSES:
+            _check_member(self.status, ATTEMPT_STATUSES, "Attempt.status")
+
+
+class AttemptedRollout(Rollout, kw_only=True):
+    """A rollout with its latest attempt."""
+
+    attempt: Attempt
+
+    def __post_init__(self) -> None:
+        Rollout.__post_init__(self)
+        if type(self.attempt) is not Attempt:
+            self.attempt = Attempt.model_validate(self.attempt)
+        if self.attempt.rollout_id != self.rollout_id:
+            raise InvalidInput(
+                f"AttemptedRollout.attempt is of rollout {self.attempt.rollout_id}, not {self.rollout_id}"
+            )
+
+
+class EnqueueRolloutRequest(Record, kw_only=True):
+    """A rollout to be queued."""
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+    queue: str = "default"
+    """The queue that it waits in."""
+    priority: int = 0
+    """Higher is claimed first within a queue."""
+    not_before: float | None = None
+    """The epoch second before which it is not claimed."""
+    idempotency_key: str | None = None
+    """A second request with the same key gives the first one's rollout."""
+
+    def __post_init__(self) -> None:
+        if self.mode is not None:
+            _check_member(self.mode, ROLLOUT_MODES, "EnqueueRolloutRequest.mode")
+        if self.config is not None and type(self.config) is not RolloutConfig:
+            self.config = RolloutConfig.model_validate(self.config)
+        if self.metadata is not None:
+            self.metadata = _check_metadata(self.metadata)
+        check_text(self.queue, "EnqueueRolloutRequest.queue")
+        if self.resources_id is not None:
+            check_text(self.resources_id, "EnqueueRolloutRequest.resources_id")
+        if self.idempotency_key is not None:
+            check_text(self.idempotency_key, "EnqueueRolloutRequest.idempotency_key")
+        if self.priority != 0 or type(self.priority) is not int:
+            _check_priority(self.priority)
+        if self.not_before is not None:
+            self.not_before = _check_seconds(self.not_before, "EnqueueRolloutRequest.not_before")
+
+
+def _check_metadata(metadata: object) -> dict[str, Any]:
+    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
+        raise InvalidInput("EnqueueRolloutRequest.metadata must be an object with strings as keys, or None")
+    return dict(metadata)
+
+
+def _check_priority(priority: object) -> None:
+    if not isinstance(priority, int) or isinstance(priority, bool) or not -(2**31) <= priority < 2**31:
+        raise InvalidInput(f"EnqueueRolloutRequest.priority must be a 32-bit whole number, not {priority!r}")
+
+
+class Worker(Record, kw_only=True):
+    """A worker, as its heartbeats and its attempts tell of it."""
+
+    worker_id: str
+    status: WorkerStatus = "unknown"
+    heartbeat_stats: dict[str, Any] | None = None
+    last_heartbeat_time: float | None = None
+    last_dequeue_time: float | None = None
+    last_busy_time: float | None = None
+    last_idle_time: float | None = None
+    current_rollout_id: str | None = None
+    current_attempt_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in WORKER_STATUSES:
+            _check_member(self.status, WORKER_STATUSES, "Worker.status")
+
+
+class PaginatedResult(Sequence[T], Generic[T]):
+    """A page of a query: a sequence of its items that also knows the page and the total."""
+
+    __slots__ = ("items", "limit", "offset", "total")
+
+    def __init__(self, *, items: Sequence[T], limit: int, offset: int, total: int) -> None:
+        self.items = items
+        self.limit = limit
+        self.offset = offset
+        self.total = total
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PaginatedResult):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in PaginatedResult.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"PaginatedResult(items={list(self.items)!r}, limit={self.limit}, offset={self.offset},"
+            f" total={self.total})"
+        )
+
+    def model_dump(self, *, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
+        """Give the page as a dictionary, its items dumped."""
+        items = [item.model_dump() if isinstance(item, Record | OpenRecord) else item for item in self.items]
+        page = {"items": items, "limit": self.limit, "offset": self.offset, "total": self.total}
+        return page if mode == "python" else decode_json(encode_json(page, what="page", nan="keep"))
+
+
+def is_queuing(rollout: Rollout) -> bool:
+    """Say whether the rollout waits in the queue."""
+    return rollout.status in ("queuing", "requeuing")
+
+
+def is_running(rollout: Rollout) -> bool:
+    """Say whether an attempt at the rollout is under way."""
+    return rollout.status in ("preparing", "running")
+
+
+def is_finished(rollout: Rollout) -> bool:
+    """Say whether the rollout has ended."""
+    return rollout.status in ("failed", "succeeded", "cancelled")
+
+
+class LightningStoreCapabilities(TypedDict, total=False):
+    """What a store can do; a key that is absent means no."""
+
+    thread_safe: bool
+    async_safe: bool
+    zero_copy: bool
+    otlp_traces: bool
+
+
+class LightningStoreStatistics(TypedDict, total=False):
+    """What a store holds."""
+
+    name: str
+    total_rollouts: int
+    total_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    uptime: float
+    total_span_bytes: int
+    eviction_threshold_bytes: int
+    safe_threshold_bytes: int
+    memory_capacity_bytes: int

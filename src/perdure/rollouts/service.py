@@ -1,0 +1,292 @@
+"""The object that callers of this room hold: it runs the operations, merged, watched and in one namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from perdure.access.operations import ensure_namespace
+from perdure.kernel.errors import NotFound
+from perdure.kernel.merge import Merger
+from perdure.kernel.storage.port import Operation, Row, Storage
+from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
+from perdure.rollouts.operations import claim, enqueue, queries, report, resources, spans, workers
+from perdure.rollouts.operations.claim import Claimed
+from perdure.rollouts.operations.enqueue import NewRollout
+from perdure.rollouts.operations.queries import Page, Query
+from perdure.rollouts.operations.report import AttemptReport, RolloutChange, SweepDue, watched
+from perdure.rollouts.operations.spans import NewSpan, Stored
+from perdure.rollouts.operations.work import ENDED_CHANNEL, LinesNeeded
+
+T = TypeVar("T")
+
+POLL_SECONDS = 2.0
+POLL_ROWS = 1000
+
+
+class Rollouts:
+    """The rollouts of one namespace. `kind` is what this holder sees and changes."""
+
+    def __init__(self, storage: Storage, kinds: Kinds, *, namespace: str = "default", kind: str = TASK) -> None:
+        self.storage = storage
+        self.namespace = namespace
+        self._kinds = kinds
+        self._kind = kind
+        self._merger = Merger()
+        self._number: int | None = None
+        self._releases: set[asyncio.Task[None]] = set()
+
+    def in_namespace(self, namespace: str) -> Rollouts:
+        """The rollouts of another namespace of the same database."""
+        return Rollouts(self.storage, self._kinds, namespace=namespace, kind=self._kind)
+
+    async def _ns(self) -> int:
+        if self._number is None:
+            self._number = await self.storage.run(ensure_namespace, self.namespace)
+        return self._number
+
+    # --- how operations run -----------------------------------------------------------------------------
+
+    async def _write(self, operation: Operation[..., T], *args: Any) -> T:
+        return await self.storage.run(operation, *args, ns=await self._ns())
+
+    async def _write_watched(self, operation: Operation[..., T], *args: Any) -> T:
+        ns = await self._ns()
+        try:
+            return await self.storage.run(watched, operation, *args, ns=ns)
+        except SweepDue:
+            await self.sweep()
+            return await self.storage.run(operation, *args, ns=ns)
+
+    async def _write_lined(self, operation: Operation[..., T], *args: Any) -> T:
+        """Operations whose last argument says whether to lock lines first, which most rollouts do not need."""
+        try:
+            return await self._write_watched(operation, *args, False)
+        except LinesNeeded:
+            return await self._write_watched(operation, *args, True)
+
+    async def _read(self, operation: Operation[..., T], *args: Any) -> T:
+        return await self.storage.read(operation, *args, ns=await self._ns())
+
+    async def _read_watched(self, operation: Operation[..., T], *args: Any) -> T:
+        ns = await self._ns()
+        try:
+            return await self.storage.read(watched, operation, *args, ns=ns)
+        except SweepDue:
+            await self.sweep()
+            return await self.storage.read(operation, *args, ns=ns)
+
+    # --- the queue --------------------------------------------------------------------------------------
+
+    def enqueue(self, request: NewRollout) -> asyncio.Future[Row]:
+        size = len(request.input) + len(request.metadata)
+        return self._merger.call("enqueue", self._enqueue_batch, request, size=size)
+
+    async def _enqueue_batch(self, requests: Sequence[NewRollout]) -> Sequence[Row]:
+        return await self._write_watched(enqueue.enqueue, requests, self._kinds)
+
+    async def enqueue_many(self, requests: Sequence[NewRollout]) -> list[Row]:
+        """Queue a list in its order; up to 1,000 at a time are one transaction."""
+        rows: list[Row] = []
+        for start in range(0, len(requests), 1000):
+            rows += await self._enqueue_batch(requests[start : start + 1000])
+        return rows
+
+    async def start(self, request: NewRollout) -> Claimed:
+        return (await self._write_watched(enqueue.start, [request], self._kinds))[0]
+
+    async def claim(self, worker_id: str | None, limit: int, queue: str = DEFAULT_QUEUE) -> list[Claimed]:
+        batch = partial(self._claim_batch, queue=queue)
+        item = claim.Claim(worker_id, limit)
+        claimed: list[Claimed] = await self._merger.call(("claim", queue), batch, item, undelivered=self._give_back)
+        return claimed
+
+    async def _claim_batch(self, claims: Sequence[claim.Claim], queue: str) -> list[list[Claimed]]:
+        return await self._write_watched(claim.claim, claims, queue, self._kind, self._kinds)
+
+    def _give_back(self, claimed: list[Claimed]) -> None:
+        """The caller went away while its claim was made."""
+        pairs = [(rollout[0], attempt[2]) for rollout, attempt in claimed]
+        if pairs:
+            task = asyncio.get_running_loop().create_task(self._release(pairs))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    async def _release(self, pairs: list[tuple[str, str]]) -> None:
+        await self._write_lined(claim.release, pairs, self._kinds)
+
+    def start_attempt(self, rollout_id: str, worker_id: str | None) -> asyncio.Future[Claimed]:
+        return self._merger.call("start_attempt", self._start_attempt_batch, (rollout_id, worker_id))
+
+    async def _start_attempt_batch(self, requests: Sequence[tuple[str, str | None]]) -> list[Claimed | NotFound]:
+        return await self._write_lined(claim.start_attempts, requests, self._kind, self._kinds)
+
+    # --- reports and changes ----------------------------------------------------------------------------
+
+    def report(self, attempt: AttemptReport) -> asyncio.Future[Row]:
+        return self._merger.call("report", self._report_batch, attempt)
+
+    async def _report_batch(self, reports: Sequence[AttemptReport]) -> list[Row | NotFound]:
+        return await self._write_lined(report.report_attempts, reports, self._kind, self._kinds)
+
+    def change(self, rollout: RolloutChange) -> asyncio.Future[Row]:
+        return self._merger.call("change", self._change_batch, rollout)
+
+    async def _change_batch(self, changes: Sequence[RolloutChange]) -> list[Row | NotFound]:
+        return await self._write_lined(report.change_rollouts, changes, self._kind, self._kinds)
+
+    async def sweep(self) -> None:
+        """Let the watchdog end what is overdue and make ready what is due, in every namespace."""
+        for ns in await self.storage.read(report.overdue_namespaces):
+            await self.storage.run(claim.ripen, ns=ns)
+            while await self._sweep_some(ns) == report.SWEEP_ROWS:
+                pass
+
+    async def _sweep_some(self, ns: int) -> int:
+        try:
+            return await self.storage.run(report.sweep, self._kinds, False, ns=ns)
+        except LinesNeeded:
+            return await self.storage.run(report.sweep, self._kinds, True, ns=ns)
+
+    # --- spans ------------------------------------------------------------------------------------------
+
+    def add_spans(self, call: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> asyncio.Future[Stored]:
+        """Store the spans of one call, at most 1,000, all or none."""
+        size = sum(span.size for span in call)
+        return self._merger.call("spans", self._span_batch, (call, parts), size=size)
+
+    async def _span_batch(
+        self, calls: Sequence[tuple[Sequence[NewSpan], Sequence[tuple[str, bytes]]]]
+    ) -> list[Stored | NotFound]:
+        ns = await self._ns()
+        lists = [call for call, _ in calls]
+        parts = [part for _, shared in calls for part in shared]
+        args = (lists, parts, self._kind, self._kinds)
+        try:
+            return await self.storage.run(spans.add_spans, *args, False, ns=ns)
+        except LinesNeeded:
+            return await self.storage.run(spans.add_spans, *args, True, ns=ns)
+
+    def next_sequence_id(self, rollout_id: str) -> asyncio.Future[int]:
+        return self._merger.call("sequence", self._sequence_batch, rollout_id)
+
+    async def _sequence_batch(self, rollout_ids: Sequence[str]) -> list[int]:
+        return await self._write(spans.next_sequence_ids, rollout_ids)
+
+    async def next_sequence_ids(self, rollout_ids: Sequence[str]) -> list[int]:
+        numbers: list[int] = []
+        for start in range(0, len(rollout_ids), 1000):
+            numbers += await self._sequence_batch(rollout_ids[start : start + 1000])
+        return numbers
+
+    async def evict_spans(self, bytes_to_free: int) -> int:
+        """Drop the oldest rollouts' spans, in chunks that let callers in between."""
+        freed = 0
+        while freed < bytes_to_free:
+            more = await self.storage.background(spans.evict, bytes_to_free - freed)
+            if not more:
+                break
+            freed += more
+        return freed
+
+    async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> tuple[Page, Any]:
+        return await self._read_watched(queries.query_spans, rollout_id, attempt_id, query, self._kind)
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def get(self, rollout_id: str) -> asyncio.Future[tuple[Row, Row | None] | None]:
+        return self._merger.call("get", self._get_batch, rollout_id)
+
+    async def _get_batch(self, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None] | None]:
+        return await self._read_watched(queries.get_rollouts, rollout_ids, self._kind)
+
+    async def query(self, query: Query) -> tuple[Page, Any]:
+        return await self._read_watched(queries.query_rollouts, query, self._kind)
+
+    async def query_attempts(self, rollout_id: str, query: Query) -> Page:
+        return await self._read_watched(queries.query_attempts, rollout_id, query, self._kind)
+
+    async def statistics(self) -> dict[str, int]:
+        return await self._read(queries.statistics, self._kind)
+
+    # --- resources and workers --------------------------------------------------------------------------
+
+    async def add_resources(self, body: str) -> Row:
+        return await self._write(resources.add_resources, body)
+
+    async def update_resources(self, resources_id: str, body: str) -> Row:
+        return await self._write_watched(resources.update_resources, resources_id, body)
+
+    async def get_resources(self, resources_id: str) -> Row | None:
+        return await self._read(resources.get_resources, resources_id)
+
+    async def latest_resources(self) -> Row | None:
+        return await self._read(resources.latest_resources)
+
+    async def query_resources(self, query: Query) -> Page:
+        return await self._read(queries.query_resources, query)
+
+    def beat(self, worker_id: str, stats: str | None) -> asyncio.Future[Row]:
+        return self._merger.call("beat", self._beat_batch, workers.Beat(worker_id, stats))
+
+    async def _beat_batch(self, beats: Sequence[workers.Beat]) -> list[Row]:
+        return await self._write(workers.beat, beats)
+
+    async def get_worker(self, worker_id: str) -> Row | None:
+        return (await self._read(queries.get_workers, [worker_id]))[0]
+
+    async def query_workers(self, query: Query) -> Page:
+        return await self._read_watched(queries.query_workers, query)
+
+    # --- waiting ----------------------------------------------------------------------------------------
+
+    async def wait(self, rollout_ids: Sequence[str], timeout: float | None) -> dict[str, tuple[Row, Row | None]]:
+        """Those of the rollouts that have ended, once all have or the time is up.
+
+        Nothing is polled here: a hint wakes the waiter, who then reads what it was about.
+        """
+        pending = set(rollout_ids)
+        ended: dict[str, tuple[Row, Row | None]] = {}
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watch = self.storage.signals.watch(ENDED_CHANNEL, pending)
+        try:
+            changed = frozenset(pending)
+            while True:
+                for rollout, attempt in await self._ended(sorted(changed & pending)):
+                    ended[rollout[0]] = (rollout, attempt)
+                    pending.discard(rollout[0])
+                left = None if deadline is None else deadline - time.monotonic()
+                if not pending or (left is not None and left <= 0):
+                    return ended
+                changed = await watch.changed(left)
+        finally:
+            watch.close()
+
+    async def _ended(self, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None]]:
+        ended: list[tuple[Row, Row | None]] = []
+        for start in range(0, len(rollout_ids), 1000):
+            ended += await self._read_watched(queries.get_ended, rollout_ids[start : start + 1000])
+        return ended
+
+    async def poll_watched(self) -> None:
+        """Make up for hints that were lost between processes: look at what is waited for, all at once."""
+        wanted = sorted(self.storage.signals.watched(ENDED_CHANNEL))
+        for start in range(0, len(wanted), POLL_ROWS):
+            ended = await self.storage.read(queries.ended_among, wanted[start : start + POLL_ROWS])
+            self.storage.signals.publish([(ENDED_CHANNEL, rollout_id) for rollout_id in ended])
+
+    def start_timers(self, watchdog_interval: float | None) -> None:
+        """Run the watchdog by itself, and the polling where other processes write too."""
+        if watchdog_interval is not None:
+            self.storage.timers.every(watchdog_interval, self.sweep)
+        if self.storage.engine == "postgres":
+            self.storage.timers.every(POLL_SECONDS, self.poll_watched)
+
+    async def close(self) -> None:
+        """Finish giving back claims, then close the storage."""
+        if self._releases:
+            await asyncio.gather(*self._releases, return_exceptions=True)
+        await self.storage.close()

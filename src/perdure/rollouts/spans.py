@@ -1,0 +1,324 @@
+"""Spans and their parts. Keys that are not declared here survive store, query and wire."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from perdure.kernel.record import (
+    Field,
+    OpenRecord,
+    boolean,
+    expected,
+    list_of,
+    nested,
+    one_of,
+    text,
+    whole_number,
+)
+
+__all__ = [
+    "AttributeValue",
+    "Attributes",
+    "Event",
+    "Link",
+    "OtelResource",
+    "Span",
+    "SpanContext",
+    "SpanCoreFields",
+    "StatusCode",
+    "TraceState",
+    "TraceStatus",
+    "seconds_from",
+]
+
+AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+Attributes = dict[str, AttributeValue]
+TraceState = dict[str, str]
+StatusCode = Literal["UNSET", "OK", "ERROR"]
+
+VIRTUAL_SPAN = "agentlightning.virtual"
+"""The name of a span that was derived and not recorded."""
+
+_NANOSECONDS_FROM = 1e12
+_TEXT_ONLY = frozenset({str})
+_PLAIN_VALUES = frozenset({str, bool, int, float, list})
+_VALUES = (str, bool, int, float, list, tuple, dict, type(None))
+
+
+def seconds_from(timestamp: float) -> float:
+    """Give a timestamp in seconds; above 1e12 it is in nanoseconds."""
+    return timestamp / 1e9 if timestamp > _NANOSECONDS_FROM else float(timestamp)
+
+
+def _time(value: Any) -> float:
+    if type(value) is float and -_NANOSECONDS_FROM <= value <= _NANOSECONDS_FROM:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        expected("a number of seconds", value)
+    if not -_NANOSECONDS_FROM <= value <= _NANOSECONDS_FROM * 1e9:
+        raise ValueError(f"{value!r} is not a time")
+    return seconds_from(value)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        value = _mapping(value)
+    if not value:
+        return {}
+    if _TEXT_ONLY.issuperset(map(type, value)) and _PLAIN_VALUES.issuperset(map(type, value.values())):
+        return dict(value)
+    for key, child in value.items():
+        if not isinstance(key, str):
+            expected("strings as keys", key)
+        if not isinstance(child, _VALUES):
+            raise ValueError(f"{key!r} cannot hold a value of type {type(child).__name__}")
+    return dict(value)
+
+
+def _trace_state(value: Any) -> dict[str, str]:
+    state = _mapping(value) if type(value) is not dict else value
+    if not state:
+        return {}
+    if not all(isinstance(part, str) for pair in state.items() for part in pair):
+        raise ValueError("expected strings as keys and values")
+    return dict(state)
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else expected("an object", value)
+
+
+class SpanContext(OpenRecord):
+    """Where a span stands in its trace."""
+
+    trace_id: str
+    span_id: str
+    is_remote: bool
+    trace_state: TraceState
+
+    _declared = (
+        Field("trace_id", str, text),
+        Field("span_id", str, text),
+        Field("is_remote", bool, boolean),
+        Field("trace_state", None, _trace_state),
+    )
+
+    @classmethod
+    def from_opentelemetry(cls, src: Any) -> SpanContext:
+        """Make the context of an OpenTelemetry one."""
+        from perdure.rollouts.otel import context_from
+
+        return context_from(src)
+
+
+class TraceStatus(OpenRecord):
+    """How a span ended."""
+
+    status_code: StatusCode
+    description: str | None
+
+    _declared = (
+        Field("status_code", None, one_of(get_args(StatusCode))),
+        Field("description", str, text, nullable=True, default=None),
+    )
+
+    @classmethod
+    def from_opentelemetry(cls, src: Any) -> TraceStatus:
+        """Make the status of an OpenTelemetry one."""
+        from perdure.rollouts.otel import status_from
+
+        return status_from(src)
+
+
+class Event(OpenRecord):
+    """Something that happened within a span."""
+
+    name: str
+    attributes: Attributes
+    timestamp: float | None
+
+    _declared = (
+        Field("name", str, text),
+        Field("attributes", None, _attributes),
+        Field("timestamp", None, _time, nullable=True, default=None),
+    )
+
+    @classmethod
+    def from_opentelemetry(cls, src: Any) -> Event:
+        """Make the event of an OpenTelemetry one."""
+        from perdure.rollouts.otel import event_from
+
+        return event_from(src)
+
+
+class Link(OpenRecord):
+    """A reference to another span."""
+
+    context: SpanContext
+    attributes: Attributes | None
+
+    _declared = (
+        Field("context", SpanContext, nested(SpanContext)),
+        Field("attributes", None, _attributes, nullable=True, default=None),
+    )
+
+    @classmethod
+    def from_opentelemetry(cls, src: Any) -> Link:
+        """Make the link of an OpenTelemetry one."""
+        from perdure.rollouts.otel import link_from
+
+        return link_from(src)
+
+
+class OtelResource(OpenRecord):
+    """What produced the span: a process, a service, a machine."""
+
+    attributes: Attributes
+    schema_url: str
+
+    _declared = (Field("attributes", None, _attributes), Field("schema_url", str, text))
+
+    @classmethod
+    def from_opentelemetry(cls, src: Any) -> OtelResource:
+        """Make the resource of an OpenTelemetry one."""
+        from perdure.rollouts.otel import resource_from
+
+        return resource_from(src)
+
+
+class SpanCoreFields(OpenRecord):
+    """What the maker of a span has to give; `Span.from_core_fields` adds the rest."""
+
+    name: str
+    status: TraceStatus
+    attributes: Attributes
+    start_time: float | None
+    end_time: float | None
+
+    _declared = (
+        Field("name", str, text),
+        Field("status", TraceStatus, nested(TraceStatus)),
+        Field("attributes", None, _attributes),
+        Field("start_time", None, _time, nullable=True),
+        Field("end_time", None, _time, nullable=True),
+    )
+
+
+class Span(OpenRecord):
+    """One step of an attempt, as OpenTelemetry records it. Times are in seconds."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    status: TraceStatus
+    attributes: Attributes
+    events: list[Event]
+    links: list[Link]
+    start_time: float | None
+    end_time: float | None
+    context: SpanContext | None
+    parent: SpanContext | None
+    resource: OtelResource
+
+    _declared = (
+        Field("rollout_id", str, text),
+        Field("attempt_id", str, text),
+        Field("sequence_id", None, whole_number),
+        Field("trace_id", str, text),
+        Field("span_id", str, text),
+        Field("parent_id", str, text, nullable=True),
+        Field("name", str, text),
+        Field("status", TraceStatus, nested(TraceStatus)),
+        Field("attributes", None, _attributes),
+        Field("events", None, list_of(Event)),
+        Field("links", None, list_of(Link)),
+        Field("start_time", None, _time, nullable=True),
+        Field("end_time", None, _time, nullable=True),
+        Field("context", SpanContext, nested(SpanContext), nullable=True),
+        Field("parent", SpanContext, nested(SpanContext), nullable=True),
+        Field("resource", OtelResource, nested(OtelResource)),
+    )
+
+    @classmethod
+    def from_opentelemetry(cls, src: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
+        """Make the span of an OpenTelemetry one, keeping everything that it holds."""
+        from perdure.rollouts.otel import span_from
+
+        return span_from(src, rollout_id, attempt_id, sequence_id)
+
+    @classmethod
+    def from_attributes(
+        cls,
+        *,
+        attributes: Attributes,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        sequence_id: int | None = None,
+        name: str | None = None,
+        trace_id: str | None = None,
+        span_id: str | None = None,
+        parent_id: str | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+        resource: OtelResource | None = None,
+        status: TraceStatus | None = None,
+    ) -> Span:
+        """Make a span of attributes alone; ids that are not given are random."""
+        trace_id = trace_id or _random_id(16)
+        span_id = span_id or _random_id(8)
+        return cls(
+            rollout_id=rollout_id or "",
+            attempt_id=attempt_id or "",
+            sequence_id=sequence_id or 0,
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent_id,
+            name=name or VIRTUAL_SPAN,
+            status=status or TraceStatus(status_code="OK"),
+            attributes=attributes,
+            events=[],
+            links=[],
+            start_time=start_time,
+            end_time=end_time,
+            context=_local_context(trace_id, span_id),
+            parent=_local_context(trace_id, parent_id) if parent_id else None,
+            resource=resource or OtelResource(attributes={}, schema_url=""),
+        )
+
+    @classmethod
+    def from_core_fields(
+        cls,
+        core: SpanCoreFields,
+        *,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        sequence_id: int | None = None,
+    ) -> Span:
+        """Make a span of its core fields; it starts now if they do not say when."""
+        return cls.from_attributes(
+            attributes=core.attributes,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=sequence_id,
+            name=core.name,
+            start_time=core.start_time or time.time(),
+            end_time=core.end_time,
+            status=core.status,
+        )
+
+
+def _local_context(trace_id: str, span_id: str) -> SpanContext:
+    return SpanContext(trace_id=trace_id, span_id=span_id, is_remote=False, trace_state={})
+
+
+def _random_id(size: int) -> str:
+    """Give a random id of `size` bytes in hex; OpenTelemetry gives no meaning to one that is all zeros."""
+    found = secrets.token_hex(size)
+    return found if found.strip("0") else _random_id(size)

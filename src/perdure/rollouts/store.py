@@ -1,0 +1,446 @@
+"""The LightningStore contract over a database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from msgspec import UNSET as KEEP
+
+from perdure.kernel.codec import check_text, encode_json
+from perdure.kernel.errors import BadQuery, InvalidInput
+from perdure.kernel.storage.filters import check_page, given
+from perdure.kernel.storage.port import Row
+from perdure.rollouts import encoding
+from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.operations.queries import Page, Query
+from perdure.rollouts.operations.report import AttemptReport, RolloutChange
+from perdure.rollouts.operations.spans import NewSpan
+from perdure.rollouts.records import (
+    ATTEMPT_STATUSES,
+    ROLLOUT_STATUSES,
+    UNSET,
+    WORKER_STATUSES,
+    Attempt,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    PaginatedResult,
+    Rollout,
+    Unset,
+    Worker,
+)
+from perdure.rollouts.resources import NamedResources, ResourcesUpdate
+from perdure.rollouts.service import Rollouts
+from perdure.rollouts.spans import Span
+
+SPANS_A_CALL = 500
+
+
+class DatabaseLightningStore(LightningStore):
+    """A store whose every acknowledged write is in a database."""
+
+    def __init__(self, rollouts: Rollouts) -> None:
+        self._rollouts = rollouts
+        self._opened = time.monotonic()
+        self._saved_parts: set[str] = set()
+
+    @property
+    def namespace(self) -> str:
+        return self._rollouts.namespace
+
+    def in_namespace(self, namespace: str) -> Self:
+        """A store over the same database that sees another namespace; closing either closes both."""
+        check_text(namespace, "namespace")
+        sibling = object.__new__(type(self))
+        sibling.__dict__.update(self.__dict__)
+        sibling._rollouts = self._rollouts.in_namespace(namespace)
+        sibling._saved_parts = set()
+        return sibling
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        zero_copy = self._rollouts.storage.engine == "postgres"
+        return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=zero_copy, otlp_traces=False)
+
+    async def statistics(self) -> LightningStoreStatistics:
+        counts = await self._rollouts.statistics()
+        uptime = time.monotonic() - self._opened
+        return LightningStoreStatistics(name=type(self).__name__, uptime=uptime, **counts)  # type: ignore[typeddict-item]
+
+    async def health(self) -> Mapping[str, Any]:
+        """Whether the database works, and which indexes are still being built."""
+        return await self._rollouts.storage.health()
+
+    async def close(self) -> None:
+        await self._rollouts.close()
+
+    # --- the queue --------------------------------------------------------------------------------------
+
+    async def start_rollout(
+        self,
+        input: Any,
+        mode: Any = None,
+        resources_id: str | None = None,
+        config: Any = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        request = encoding.new_rollout(input, mode, resources_id, config, metadata, worker_id=worker_id)
+        return encoding.attempted_from(await self._rollouts.start(request))
+
+    async def enqueue_rollout(
+        self,
+        input: Any,
+        mode: Any = None,
+        resources_id: str | None = None,
+        config: Any = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        queue: str = "default",
+        priority: int = 0,
+        not_before: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Rollout:
+        request = encoding.new_rollout(
+            input,
+            mode,
+            resources_id,
+            config,
+            metadata,
+            queue=queue,
+            priority=priority,
+            not_before=not_before,
+            idempotency_key=idempotency_key,
+        )
+        row = await self._rollouts.enqueue(request)
+        return encoding.rollout_from(row)
+
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
+        requests = [encoding.from_request(request) for request in rollouts]
+        return [encoding.rollout_from(row) for row in await self._rollouts.enqueue_many(requests)]
+
+    async def dequeue_rollout(self, worker_id: str | None = None, *, queue: str = "default") -> AttemptedRollout | None:
+        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, queue=queue)
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None, queue: str = "default"
+    ) -> Sequence[AttemptedRollout]:
+        worker_id = encoding.text_or_none(worker_id, "worker_id")
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise InvalidInput(f"limit must be a whole number, not {limit!r}")
+        if limit <= 0:
+            return []
+        claimed = await self._rollouts.claim(worker_id, min(limit, 1000), check_text(queue, "queue"))
+        return [encoding.attempted_from(pair) for pair in claimed]
+
+    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+        worker_id = encoding.text_or_none(worker_id, "worker_id")
+        claimed = await self._rollouts.start_attempt(check_text(rollout_id, "rollout_id"), worker_id)
+        return encoding.attempted_from(claimed)
+
+    # --- spans ------------------------------------------------------------------------------------------
+
+    async def add_span(self, span: Span) -> Span | None:
+        stored = await self._store([span])
+        return span if stored[0] is not None else None
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        stored: list[Span] = []
+        for start in range(0, len(spans), SPANS_A_CALL):
+            part = spans[start : start + SPANS_A_CALL]
+            numbers = await self._store(part)
+            stored += [span for span, number in zip(part, numbers, strict=True) if number is not None]
+        return stored
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        span = Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0)
+        (number,) = await self._store([span], numbered=sequence_id is not None)
+        if number is None:
+            return None
+        span.sequence_id = number
+        return span
+
+    async def _store(self, spans: Sequence[Span], *, numbered: bool = True) -> list[int | None]:
+        """Store spans; a resource that this store has written before is not sent again."""
+        new: list[NewSpan] = []
+        parts: dict[str, bytes] = {}
+        for span in spans:
+            item, part = encoding.new_span(span, numbered=numbered, size=self._size_of(span))
+            new.append(item)
+            if part is not None and part[0] not in self._saved_parts:
+                parts[part[0]] = part[1]
+        if not new:
+            return []
+        stored = await self._rollouts.add_spans(new, list(parts.items()))
+        self._remember_parts(parts)
+        await self._after_spans(new, stored)
+        return stored
+
+    def _remember_parts(self, hashes: Iterable[str]) -> None:
+        if len(self._saved_parts) > 10_000:
+            self._saved_parts.clear()
+        self._saved_parts.update(hashes)
+
+    def _size_of(self, span: Span) -> int | None:
+        """The size to count for a span; None for that of its encoded body."""
+        return None
+
+    async def _after_spans(self, spans: Sequence[NewSpan], stored: Sequence[int | None]) -> None:
+        """Called when spans have been stored."""
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        return await self._rollouts.next_sequence_id(check_text(rollout_id, "rollout_id"))
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        ids = [check_text(rollout_id, "rollout_id") for rollout_id, _ in rollout_attempt_ids]
+        return await self._rollouts.next_sequence_ids(ids)
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: Any = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: Any = "asc",
+    ) -> PaginatedResult[Span]:
+        conditions = given(
+            ("trace_id", "exact", trace_id),
+            ("trace_id", "contains", trace_id_contains),
+            ("span_id", "exact", span_id),
+            ("span_id", "contains", span_id_contains),
+            ("parent_id", "exact", parent_id),
+            ("parent_id", "contains", parent_id_contains),
+            ("name", "exact", name),
+            ("name", "contains", name_contains),
+        )
+        query = _query(conditions, filter_logic, sort_by, sort_order, limit, offset)
+        attempt_id = encoding.text_or_none(attempt_id, "attempt_id")
+        page, parts = await self._rollouts.query_spans(check_text(rollout_id, "rollout_id"), attempt_id, query)
+        return PaginatedResult(
+            items=encoding.spans_from(page[0], parts), limit=limit, offset=offset, total=page[1]
+        )
+
+    # --- rollouts and attempts --------------------------------------------------------------------------
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[Any] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: Any = "and",
+        sort_by: str | None = None,
+        sort_order: Any = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[Any] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        statuses = status_in if status_in is not None else status
+        ids = rollout_id_in if rollout_id_in is not None else rollout_ids
+        conditions = given(
+            ("status", "within", _members(statuses, ROLLOUT_STATUSES, "status")),
+            ("rollout_id", "within", _texts(ids, "rollout_id_in")),
+            ("rollout_id", "contains", rollout_id_contains),
+        )
+        query = _query(conditions, filter_logic, sort_by, sort_order, limit, offset)
+        (rows, total), attempts = await self._rollouts.query(query)
+        items = [encoding.rollout_from(row, attempts.get(row[0])) for row in rows]
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: Any = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        query = _query([], "and", sort_by, sort_order, limit, offset)
+        page = await self._rollouts.query_attempts(check_text(rollout_id, "rollout_id"), query)
+        return _result(page, encoding.attempt_from, limit, offset)
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = await self._rollouts.get(check_text(rollout_id, "rollout_id"))
+        return encoding.rollout_from(*found) if found else None
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        found = await self._rollouts.get(check_text(rollout_id, "rollout_id"))
+        return encoding.attempt_from(found[1]) if found and found[1] else None
+
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout):
+            raise InvalidInput(f"timeout must be a number of seconds, not {timeout!r}")
+        ids = list(dict.fromkeys(_texts(rollout_ids, "rollout_ids") or ()))
+        ended = await self._rollouts.wait(ids, timeout)
+        return [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: Any = UNSET,
+        mode: Any = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: Any = UNSET,
+        config: Any = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        if config is None or status is None:
+            raise InvalidInput("status and config cannot be None")
+        change = RolloutChange(
+            rollout_id=check_text(rollout_id, "rollout_id"),
+            status=KEEP if status is UNSET else _member(status, ROLLOUT_STATUSES, "status"),
+            mode=KEEP if mode is UNSET else encoding.check_mode(mode),
+            resources_id=KEEP if isinstance(resources_id, Unset) else encoding.text_or_none(resources_id, "resources_id"),
+            config=KEEP if config is UNSET else encoding.encode_config(config),
+            metadata=KEEP if metadata is UNSET else encoding.encode_metadata(metadata),
+            input=KEEP if input is UNSET else encode_json(input, what="input"),
+        )
+        return encoding.rollout_from(await self._rollouts.change(change))
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: Any = UNSET,
+        worker_id: Any = UNSET,
+        last_heartbeat_time: Any = UNSET,
+        metadata: Any = UNSET,
+    ) -> Attempt:
+        report = AttemptReport(
+            rollout_id=check_text(rollout_id, "rollout_id"),
+            attempt_id=check_text(attempt_id, "attempt_id"),
+            status=KEEP if status is UNSET else _member(status, ATTEMPT_STATUSES, "status"),
+            worker_id=KEEP if worker_id is UNSET else encoding.text_or_none(worker_id, "worker_id"),
+            last_heartbeat_time=_time_or_keep(last_heartbeat_time),
+            metadata=KEEP if metadata is UNSET else _body_or_none(metadata, "metadata"),
+        )
+        return encoding.attempt_from(await self._rollouts.report(report))
+
+    # --- resources --------------------------------------------------------------------------------------
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: Any = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        conditions = given(
+            ("resources_id", "exact", resources_id), ("resources_id", "contains", resources_id_contains)
+        )
+        query = _query(conditions, "and", sort_by, sort_order, limit, offset)
+        return _result(await self._rollouts.query_resources(query), encoding.resources_from, limit, offset)
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        row = await self._rollouts.get_resources(check_text(resources_id, "resources_id"))
+        return encoding.resources_from(row) if row else None
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        row = await self._rollouts.latest_resources()
+        return encoding.resources_from(row) if row else None
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        return encoding.resources_from(await self._rollouts.add_resources(encoding.encode_resources(resources)))
+
+    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        body = encoding.encode_resources(resources)
+        row = await self._rollouts.update_resources(check_text(resources_id, "resources_id"), body)
+        return encoding.resources_from(row)
+
+    # --- workers ----------------------------------------------------------------------------------------
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[Any] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: Any = "and",
+        sort_by: str | None = None,
+        sort_order: Any = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        conditions = given(
+            ("status", "within", _members(status_in, WORKER_STATUSES, "status")),
+            ("worker_id", "contains", worker_id_contains),
+        )
+        query = _query(conditions, filter_logic, sort_by, sort_order, limit, offset)
+        return _result(await self._rollouts.query_workers(query), encoding.worker_from, limit, offset)
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        row = await self._rollouts.get_worker(check_text(worker_id, "worker_id"))
+        return encoding.worker_from(row) if row else None
+
+    async def update_worker(self, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
+        if heartbeat_stats is None:
+            raise TypeError("heartbeat_stats cannot be None; leave it out to keep the last ones")
+        stats = None if heartbeat_stats is UNSET else encoding.encode_metadata(heartbeat_stats, "heartbeat_stats")
+        return encoding.worker_from(await self._rollouts.beat(check_text(worker_id, "worker_id"), stats))
+
+
+def _query(conditions: Iterable[Any], logic: Any, sort_by: Any, sort_order: Any, limit: int, offset: int) -> Query:
+    check_page(limit, offset)
+    chosen = tuple(conditions)
+    for condition in chosen:
+        if condition.test != "within":
+            check_text(condition.value, condition.field)
+    return Query(chosen, logic, sort_by, sort_order, limit, offset)
+
+
+def _result(page: Page, decode: Any, limit: int, offset: int) -> PaginatedResult[Any]:
+    rows: Sequence[Row] = page[0]
+    return PaginatedResult(items=[decode(row) for row in rows], limit=limit, offset=offset, total=page[1])
+
+
+def _member(value: Any, members: Sequence[str], what: str) -> str:
+    if value not in members:
+        raise InvalidInput(f"{what} must be one of {', '.join(members)}, not {value!r}")
+    return str(value)
+
+
+def _members(values: Sequence[Any] | None, members: Sequence[str], what: str) -> list[str] | None:
+    if values is None:
+        return None
+    if isinstance(values, str):
+        raise BadQuery(f"{what} must be a list, not a string")
+    return [_member(value, members, what) for value in values]
+
+
+def _texts(values: Sequence[str] | None, what: str) -> list[str] | None:
+    if values is None:
+        return None
+    if isinstance(values, str):
+        raise BadQuery(f"{what} must be a list, not a string")
+    return [check_text(value, what) for value in values]
+
+
+def _time_or_keep(value: Any) -> Any:
+    if value is UNSET:
+        return KEEP
+    return None if value is None else encoding.micros(value, "last_heartbeat_time")
+
+
+def _body_or_none(value: Any, what: str) -> str | None:
+    return None if value is None else encoding.encode_metadata(value, what)

@@ -1,0 +1,189 @@
+"""The stores that people open: in memory, on a SQLite file, on PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from perdure.access.tables import TABLES as ACCESS_TABLES
+from perdure.kernel.clock import Clock
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.ids import Ids
+from perdure.kernel.storage.port import Storage
+from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.operations.spans import NewSpan
+from perdure.rollouts.records import LightningStoreStatistics
+from perdure.rollouts.service import Rollouts
+from perdure.rollouts.spans import Span
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
+
+TABLES = (*ACCESS_TABLES, *ROLLOUT_TABLES)
+WATCHDOG_SECONDS = 1.0
+
+
+def wire(storage: Storage, *, namespace: str = "default", watchdog_interval: float | None = None) -> Rollouts:
+    """The rollouts room over a storage, with the kinds that exist and its timers running."""
+    rollouts = Rollouts(storage, Kinds(Kind(TASK)), namespace=namespace)
+    rollouts.start_timers(watchdog_interval)
+    return rollouts
+
+
+class SqliteLightningStore(DatabaseLightningStore):
+    """A durable store in one SQLite file, which this process owns while it is open.
+
+    `synchronous="NORMAL"` is faster on slow disks; after a power failure (not after a crash of the process)
+    the last acknowledged writes may be missing.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        namespace: str = "default",
+        synchronous: str = "FULL",
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        watchdog_interval: float | None = WATCHDOG_SECONDS,
+    ) -> None:
+        storage = SqliteStorage(path, TABLES, synchronous=synchronous, clock=clock, ids=ids)
+        super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
+
+
+class PostgresLightningStore(DatabaseLightningStore):
+    """A durable store on PostgreSQL 15 or newer, shared by any number of processes.
+
+    It connects at the first call. Every call ends within `timeout` seconds. Set `pgbouncer` behind a pooler in
+    transaction mode.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        namespace: str = "default",
+        pool_size: int = 4,
+        timeout: float = 30.0,
+        pgbouncer: bool = False,
+        watchdog_interval: float | None = WATCHDOG_SECONDS,
+    ) -> None:
+        try:
+            from perdure.kernel.storage.postgres import PostgresStorage
+        except ModuleNotFoundError as error:
+            raise InvalidInput("PostgreSQL needs asyncpg: pip install 'perdure[postgres]'") from error
+        storage = PostgresStorage(dsn, TABLES, pool_size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
+
+
+class InMemoryLightningStore(DatabaseLightningStore):
+    """A store in memory, for trying things out and for tests; it ends with the process.
+
+    When its spans take more than `eviction_memory_threshold` (bytes, or a ratio of the machine's memory up to
+    1.0), those of the oldest rollouts are dropped until no more than `safe_memory_threshold` is taken. It is
+    safe from many threads whatever `thread_safe` says, and its watchdog is exact, so that
+    `scan_debounce_seconds` has nothing to hold back; both are taken so that existing code can move here.
+    """
+
+    def __init__(
+        self,
+        *,
+        thread_safe: bool = True,
+        eviction_memory_threshold: float | int | None = None,
+        safe_memory_threshold: float | int | None = None,
+        span_size_estimator: Callable[[Span], int] | None = None,
+        scan_debounce_seconds: float = 0.0,
+        namespace: str = "default",
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        watchdog_interval: float | None = WATCHDOG_SECONDS,
+    ) -> None:
+        self._memory = _machine_memory()
+        self._eviction = _threshold(eviction_memory_threshold, 0.7, self._memory, "eviction_memory_threshold", least=1)
+        self._safe = (
+            int(self._eviction * 0.8)
+            if safe_memory_threshold is None
+            else _threshold(safe_memory_threshold, 0.0, self._memory, "safe_memory_threshold", least=0)
+        )
+        if not self._safe < self._eviction:
+            raise InvalidInput("safe_memory_threshold must be smaller than eviction_memory_threshold")
+        self._estimator = span_size_estimator
+        self._held = _Held()
+        storage = SqliteStorage(":memory:", TABLES, clock=clock, ids=ids)
+        super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
+
+    def _size_of(self, span: Span) -> int | None:
+        return None if self._estimator is None else self._estimator(span)
+
+    async def _after_spans(self, spans: Sequence[NewSpan], stored: Sequence[int | None]) -> None:
+        self._held.bytes += sum(span.size for span, number in zip(spans, stored, strict=True) if number is not None)
+        if self._held.bytes > self._eviction and not self._held.evicting:
+            self._held.evicting = True
+            try:
+                self._held.bytes -= await self._rollouts.evict_spans(self._held.bytes - self._safe)
+            finally:
+                self._held.evicting = False
+
+    async def statistics(self) -> LightningStoreStatistics:
+        statistics = await super().statistics()
+        statistics["eviction_threshold_bytes"] = self._eviction
+        statistics["safe_threshold_bytes"] = self._safe
+        statistics["memory_capacity_bytes"] = self._memory
+        return statistics
+
+
+class _Held:
+    """How many bytes of spans a store in memory holds; shared by its namespaces."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.evicting = False
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 << 30
+
+
+def _threshold(value: float | int | None, default: float, memory: int, name: str, *, least: int) -> int:
+    """A threshold in bytes: a whole number is bytes, a fraction up to 1.0 is a share of the memory."""
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"{name} must be a number of bytes or a ratio, not {value!r}")
+    if isinstance(value, float):
+        if not 0 <= value <= 1:
+            raise InvalidInput(f"{name} as a ratio must lie between 0 and 1, not {value!r}")
+        value = int(memory * value)
+    if value < least:
+        raise InvalidInput(f"{name} must be at least {least}, not {value!r}")
+    return value
+
+
+def open_store(url: str, **options: Any) -> DatabaseLightningStore:
+    """Open a store by its URL.
+
+    `memory:` is a store in memory, `sqlite:///path/to/file` (or just a path) a SQLite file, and
+    `postgresql://user:password@host/database` a PostgreSQL database. Options are those of the store's class.
+    """
+    if url in ("memory:", "memory://", ":memory:"):
+        return InMemoryLightningStore(**options)
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return SqliteLightningStore(url, **options)
+    if scheme == "sqlite":
+        return SqliteLightningStore(_sqlite_path(url), **options)
+    if scheme in ("postgresql", "postgres"):
+        return PostgresLightningStore(url, **options)
+    raise InvalidInput(f"no store for {scheme}://; use memory:, sqlite:///path or postgresql://host/database")
+
+
+def _sqlite_path(url: str) -> str:
+    """`sqlite:///relative`, `sqlite:////absolute`."""
+    parts = urlsplit(url)
+    path = unquote(parts.netloc + parts.path)
+    path = path[1:] if path.startswith("/") else path
+    if not path:
+        raise InvalidInput("the URL names no file; write sqlite:///path/to/file")
+    return path

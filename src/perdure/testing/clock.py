@@ -1,0 +1,36 @@
+"""A clock that moves when it is told to, and a seeded source of identifiers."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from perdure.kernel.clock import to_micros
+
+
+class ManualClock:
+    """Stands still but for a microsecond a reading; `advance` moves it."""
+
+    def __init__(self, start: float = 1_800_000_000.0) -> None:
+        self._now = to_micros(start)
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        with self._lock:
+            self._now += 1
+            return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move on, or back with a negative number."""
+        with self._lock:
+            self._now += to_micros(seconds)
+
+
+class SeededIds:
+    """Identifiers that are the same for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def hex(self, size: int) -> str:
+        return format(self._random.getrandbits(size * 4), "0" + str(size) + "x")

@@ -1,0 +1,53 @@
+"""Sorting and paging, the same for every query: the tables and the checks that the query modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from perdure import PaginatedResult
+
+__all__ = ["ORDERS", "PAGES", "check_page", "check_pages_join", "check_sorted"]
+
+Query = Callable[..., Awaitable[PaginatedResult[Any]]]
+
+ORDERS = ["asc", "desc"]
+PAGES = [(-1, 0), (-1, 2), (0, 0), (1, 0), (2, 1), (3, 3), (100, 0), (2, 4), (5, 5), (-1, 5), (3, 50)]
+"""(limit, offset) over five items."""
+
+
+def sort_value(item: Any, field: str) -> Any:
+    """The contract's rule: a missing time comes last, anything else that is missing is empty or zero."""
+    value = getattr(item, field)
+    if value is not None:
+        return value
+    if field.endswith("_time"):
+        return float("inf")
+    return 0 if field in ("sequence_id", "version") else ""
+
+
+async def check_sorted(query: Query, items: Sequence[Any], field: str, order: str) -> None:
+    """The query gives all items, ordered by the field."""
+    result = await query(sort_by=field, sort_order=order)
+    values = [sort_value(item, field) for item in result]
+    assert values == sorted((sort_value(item, field) for item in items), reverse=order == "desc")
+    assert len(set(values)) > 1, "the data says nothing about this field"
+    assert result.total == len(items)
+
+
+async def check_page(query: Query, items: Sequence[Any], limit: int, offset: int, **options: Any) -> None:
+    """The page is the slice, and says what was asked and how many there are in all."""
+    result = await query(limit=limit, offset=offset, **options)
+    end = len(items) if limit == -1 else offset + limit
+    assert list(result) == list(items[offset:end])
+    assert (result.limit, result.offset, result.total) == (limit, offset, len(items))
+
+
+async def check_pages_join(query: Query, size: int, field: str | None, order: str) -> None:
+    """Pages read one after another show every item once, in the order of the whole."""
+    options = {"sort_order": order} if field is None else {"sort_by": field, "sort_order": order}
+    whole = await query(**options)
+    paged: list[Any] = []
+    for offset in range(0, whole.total, size):
+        paged.extend(await query(limit=size, offset=offset, **options))
+    assert paged == list(whole)

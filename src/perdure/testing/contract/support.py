@@ -1,0 +1,189 @@
+"""What the contract's modules share: the harness a store's owner provides, short ways to reach a state."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import pytest
+
+from perdure import (
+    Attempt,
+    AttemptedRollout,
+    LightningStore,
+    OtelResource,
+    Rollout,
+    RolloutConfig,
+    Span,
+    TraceStatus,
+    Worker,
+)
+from perdure.rollouts.records import (
+    ATTEMPT_STATUSES,
+    ROLLOUT_STATUSES,
+    AttemptStatus,
+    RolloutStatus,
+    WorkerStatus,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = [
+    "ATTEMPT_STATUSES",
+    "ENDED",
+    "PATIENCE",
+    "QUEUED",
+    "RETRIABLE",
+    "ROLLOUT_STATUSES",
+    "TERMINAL",
+    "AttemptStatus",
+    "Contract",
+    "Harness",
+    "RolloutStatus",
+    "WorkerStatus",
+    "attempts_of",
+    "claim",
+    "drain",
+    "finish",
+    "latest",
+    "make_span",
+    "new_rollout",
+    "otel_span",
+    "retrying",
+    "rollout_of",
+    "soon",
+    "worker_of",
+]
+
+T = TypeVar("T")
+
+QUEUED: tuple[RolloutStatus, ...] = ("queuing", "requeuing")
+TERMINAL: tuple[RolloutStatus, ...] = ("failed", "succeeded", "cancelled")
+RETRIABLE: tuple[AttemptStatus, ...] = ("failed", "timeout", "unresponsive")
+ENDED: tuple[AttemptStatus, ...] = ("failed", "succeeded")
+
+PATIENCE = 20.0
+"""Seconds within which anything that must happen has happened, on the slowest machine."""
+
+_span_numbers = itertools.count(1)
+
+
+class Harness(Protocol):
+    """The hand on the clock: lets `seconds` pass for everything the store holds."""
+
+    async def advance(self, seconds: float) -> None:
+        """Make every deadline `seconds` nearer, at once."""
+
+
+class Contract:
+    """Base of the suite's classes: each test is a coroutine that takes the fixtures `store` and `harness`."""
+
+    pytestmark = pytest.mark.asyncio
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """The awaitable's result, which must come within the suite's patience."""
+    async with asyncio.timeout(PATIENCE):
+        return await awaitable
+
+
+async def new_rollout(
+    store: LightningStore, config: RolloutConfig | None = None, worker_id: str | None = None
+) -> AttemptedRollout:
+    """A rollout that has just been started, with its first attempt."""
+    return await store.start_rollout({"task": "contract"}, config=config, worker_id=worker_id)
+
+
+def retrying(*statuses: AttemptStatus, max_attempts: int = 3, **limits: float) -> RolloutConfig:
+    """A config that retries on the given attempt statuses."""
+    return RolloutConfig(max_attempts=max_attempts, retry_condition=list(statuses), **limits)
+
+
+async def claim(store: LightningStore, worker_id: str | None = None) -> AttemptedRollout:
+    """The next rollout of the queue, which must not be empty."""
+    claimed = await store.dequeue_rollout(worker_id)
+    assert claimed is not None, "the queue is empty"
+    return claimed
+
+
+async def drain(store: LightningStore) -> list[str]:
+    """The ids of everything in the default queue, in order; the queue is empty afterwards."""
+    ids: list[str] = []
+    while (claimed := await store.dequeue_rollout()) is not None:
+        ids.append(claimed.rollout_id)
+    return ids
+
+
+async def rollout_of(store: LightningStore, rollout_id: str) -> Rollout:
+    """The rollout as it stands, which must exist."""
+    rollout = await store.get_rollout_by_id(rollout_id)
+    assert rollout is not None, rollout_id
+    return rollout
+
+
+async def latest(store: LightningStore, rollout_id: str) -> Attempt:
+    """The rollout's latest attempt, which must exist."""
+    attempt = await store.get_latest_attempt(rollout_id)
+    assert attempt is not None, rollout_id
+    return attempt
+
+
+async def attempts_of(store: LightningStore, rollout_id: str) -> list[Attempt]:
+    """The rollout's attempts, oldest first."""
+    return list(await store.query_attempts(rollout_id))
+
+
+async def worker_of(store: LightningStore, worker_id: str) -> Worker:
+    """The worker as it stands, which must exist; reading it runs no watchdog."""
+    worker = await store.get_worker_by_id(worker_id)
+    assert worker is not None, worker_id
+    return worker
+
+
+async def finish(
+    store: LightningStore, started: AttemptedRollout, status: AttemptStatus = "succeeded"
+) -> Attempt:
+    """Report the end of an attempt, as its runner does."""
+    return await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status=status)
+
+
+def make_span(started: AttemptedRollout | Attempt, sequence_id: int = 1, **fields: Any) -> Span:
+    """A span of the attempt with an id of its own; `fields` replace or add to the defaults."""
+    attempt = started.attempt if isinstance(started, AttemptedRollout) else started
+    number = next(_span_numbers)
+    values: dict[str, Any] = {
+        "rollout_id": attempt.rollout_id,
+        "attempt_id": attempt.attempt_id,
+        "sequence_id": sequence_id,
+        "trace_id": f"{number:032x}",
+        "span_id": f"{number:016x}",
+        "parent_id": None,
+        "name": "step",
+        "status": TraceStatus(status_code="OK"),
+        "attributes": {},
+        "events": [],
+        "links": [],
+        "start_time": None,
+        "end_time": None,
+        "context": None,
+        "parent": None,
+        "resource": OtelResource(attributes={}, schema_url=""),
+    }
+    return Span(**{**values, **fields})
+
+
+def otel_span(name: str = "otel", **attributes: Any) -> ReadableSpan:
+    """A finished span as the OpenTelemetry SDK hands it to an exporter."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with provider.get_tracer("contract", "1.0").start_as_current_span(name, attributes=attributes) as span:
+        span.add_event("halfway", {"percent": 50})
+    return exporter.get_finished_spans()[0]

@@ -1,0 +1,138 @@
+"""Processes that tests start: ended by pid, with their children, even if the test run itself is killed.
+
+Run as a program, this module is a guard: it reads the pids of its parent's servers from stdin, and when the
+parent closes the pipe or dies, ends those still alive and removes their directory. Standard library only.
+"""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_HAS_PROC = Path("/proc/self/stat").exists()
+_POLL_SECONDS = 0.01
+_GUARD_SECONDS = 0.5
+
+
+def alive(pid: int) -> bool:
+    """Whether a process still runs: one that waits to be reaped does not."""
+    return any(each == pid and not state.startswith("Z") for each, _, state in _processes(pid))
+
+
+def kill_tree(pid: int, seconds: float = 30.0) -> None:
+    """SIGKILL a process that we started and its children, and wait until they are gone."""
+    if not alive(pid):
+        return
+    # Stopped, it can neither fork nor reap: the pids of its children stay theirs until all are killed.
+    os.kill(pid, signal.SIGSTOP)
+    tree = [*_children(pid), pid]
+    for each in tree:
+        _signal(each, signal.SIGKILL)
+    if not _wait_until(lambda: not any(map(alive, tree)), seconds):
+        raise TimeoutError(f"Processes {tree} did not end.")
+
+
+class Guard:
+    """Ends the processes it is told of, and removes their directory, when this process closes it or dies."""
+
+    def __init__(self, directory: Path) -> None:
+        command = [sys.executable, "-I", __file__, str(os.getpid()), str(directory)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def watch(self, pid: int) -> None:
+        """Tell the guard of a process whose command line names the directory."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % pid)
+        self._process.stdin.flush()
+
+    def close(self, seconds: float = 30.0) -> None:
+        """Let the guard end what is left, and wait for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(seconds)
+
+
+def _children(pid: int) -> list[int]:
+    return [each for each, parent, _ in _processes() if parent == pid]
+
+
+def _processes(pid: int | None = None) -> Iterator[tuple[int, int, str]]:
+    """The pid, parent's pid and state of one process or of all."""
+    if not _HAS_PROC:
+        yield from _listed_processes()
+        return
+    for entry in [Path(f"/proc/{pid}")] if pid else Path("/proc").glob("[0-9]*"):
+        try:
+            # The name, in parentheses, may itself hold spaces and parentheses.
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        yield int(entry.name), int(parent), state
+
+
+def _listed_processes() -> Iterator[tuple[int, int, str]]:
+    answer = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    )
+    for line in answer.stdout.splitlines():
+        pid, parent, state = line.split(maxsplit=2)
+        yield int(pid), int(parent), state
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _command_line(pid: int) -> str:
+    if _HAS_PROC:
+        path = Path(f"/proc/{pid}/cmdline")
+        return path.read_text(errors="replace") if path.exists() else ""
+    answer = subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return answer.stdout
+
+
+def _guard(parent: int, directory: str) -> None:
+    received = b""
+    # A process forked by the parent holds the pipe open too, so that its end alone would not tell.
+    while os.getppid() == parent:
+        if not select.select([sys.stdin], [], [], _GUARD_SECONDS)[0]:
+            continue
+        chunk = os.read(sys.stdin.fileno(), 4096)
+        if not chunk:
+            break
+        received += chunk
+    for pid in map(int, received.split()):
+        _end_if_ours(pid, directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _end_if_ours(pid: int, directory: str) -> None:
+    # A pid may have been given to another process since: ours names the directory in its command line.
+    if directory not in _command_line(pid) or not _signal(pid, signal.SIGQUIT):
+        return
+    if not _wait_until(lambda: not alive(pid), 5.0):
+        kill_tree(pid)
+
+
+if __name__ == "__main__":
+    _guard(int(sys.argv[1]), sys.argv[2])

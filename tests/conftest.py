@@ -1,0 +1,97 @@
+"""The servers of a test run, started once by the process that controls it, and a database for each test."""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import hypothesis
+import pytest
+
+from perdure.testing import servers
+
+# xdist's workers are told of the servers by the environment that they inherit.
+_VARIABLE = "PERDURE_TEST_SERVERS"
+
+
+class Server(NamedTuple):
+    """A server that this run proves the stores against."""
+
+    label: str
+    url: str
+
+
+_RUNNING = pytest.StashKey[ExitStack]()
+_SERVERS = pytest.StashKey[list[Server]]()
+
+hypothesis.settings.register_profile("perdure", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("perdure")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--servers",
+        choices=("first", "all"),
+        default="first",
+        help="run the tests of stores on the first server found, or on all",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and _runs_tests(config):
+        config.stash[_RUNNING] = ExitStack()
+        started = _start(config.stash[_RUNNING], everything=config.getoption("--servers") == "all")
+        os.environ[_VARIABLE] = json.dumps(started)
+    config.stash[_SERVERS] = [Server(*each) for each in json.loads(os.environ.get(_VARIABLE, "[]"))]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _RUNNING in config.stash:
+        config.stash[_RUNNING].close()
+        os.environ.pop(_VARIABLE, None)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return "servers: " + (", ".join(each.label for each in config.stash[_SERVERS]) or "none needed")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    started = metafunc.config.stash[_SERVERS]
+    if "postgres_server_url" in metafunc.fixturenames and len(started) > 1:
+        labels = [each.label for each in started]
+        metafunc.parametrize("postgres_server_url", range(len(started)), indirect=True, ids=labels)
+
+
+@pytest.fixture
+def postgres_server_url(request: pytest.FixtureRequest) -> str:
+    """The URL of the run's PostgreSQL, where a test may create databases of its own."""
+    return request.config.stash[_SERVERS][getattr(request, "param", 0)].url
+
+
+@pytest.fixture
+def postgres_url(postgres_server_url: str) -> Iterator[str]:
+    """The URL of a new, empty database that only this test uses."""
+    name = f"test_{uuid.uuid4().hex}"
+    servers.create_database(postgres_server_url, name)
+    yield servers.with_database(postgres_server_url, name)
+    servers.drop_database(postgres_server_url, name)
+
+
+def _runs_tests(config: pytest.Config) -> bool:
+    return not (config.option.collectonly or config.option.help or config.option.version)
+
+
+def _start(running: ExitStack, *, everything: bool) -> list[Server]:
+    given = servers.given_url()
+    started = [Server(f"PostgreSQL of {servers.URL_VARIABLE}", given)] if given else []
+    found = servers.find_all() if everything else []
+    try:
+        for binaries in found or ([] if given else [servers.find()]):
+            # Without fsync: what survives a crash is proved on servers that those tests start themselves.
+            server = running.enter_context(servers.PostgresServer(binaries, fsync=False))
+            started.append(Server(server.label, server.url()))
+    except servers.ServerNotFound as missing:
+        raise pytest.UsageError(str(missing)) from missing
+    return started
