@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Literal
 
 import perdure
 from bench import seed, work
@@ -18,7 +19,12 @@ from bench.timing import milliseconds
 from perdure import LightningStore, PostgresLightningStore, SqliteLightningStore
 
 Engine = Literal["sqlite", "postgres"]
-KIT: Any = perdure
+KIT = SimpleNamespace(
+    Span=perdure.Span,
+    TraceStatus=perdure.TraceStatus,
+    OtelResource=perdure.OtelResource,
+    EnqueueRolloutRequest=perdure.EnqueueRolloutRequest,
+)
 SPANS_A_ROLLOUT = 100
 WARM_CLAIMS = 5
 

@@ -65,6 +65,7 @@ SELECT * FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[], 
 """
 
 Pool = Any
+SPAN_NAME = "chat a-model-of-middling-size"
 
 
 def micros() -> int:
@@ -107,16 +108,22 @@ async def _claim_complete(pool: Pool) -> None:
 
 def span_columns(trace: int) -> list[list[Any]]:
     """One batch, column by column, of the same size as the spans that ours stores."""
-    rollout_id, attempt_id = f"ro-{secrets.token_hex(6)}", f"at-{secrets.token_hex(4)}"
-    now = micros()
-    rows = []
-    for number in range(1, BATCH + 1):
-        body = json.dumps({"attributes": span_attributes(number), "events": [], "links": []}).encode()
-        rows.append(
-            (now // 86_400_000_000, rollout_id, attempt_id, f"{number:016x}", f"{trace:032x}", None, "chat",
-             now, now + 250_000, "OK", number, len(body), body)
-        )  # fmt: skip
+    ids = f"ro-{secrets.token_hex(6)}", f"at-{secrets.token_hex(4)}"
+    rows = [span_row(*ids, f"{number:016x}", f"{trace:032x}", number) for number in range(1, BATCH + 1)]
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def span_row(rollout_id: str, attempt_id: str, span_id: str, trace_id: str, number: int) -> tuple[Any, ...]:
+    names = {"rollout_id": rollout_id, "attempt_id": attempt_id, "trace_id": trace_id, "span_id": span_id}
+    status = {"status_code": "OK", "description": None}
+    empty: dict[str, Any] = {"events": [], "links": [], "context": None, "parent": None, "parent_id": None}
+    told = {"name": SPAN_NAME, "status": status, "attributes": span_attributes(number)}
+    body = json.dumps({**names, **told, **empty}).encode()
+    now = micros()
+    return (
+        now // 86_400_000_000, rollout_id, attempt_id, span_id, trace_id, None, SPAN_NAME,
+        now, now + 250_000, "OK", number, len(body), body,
+    )  # fmt: skip
 
 
 async def add_many_spans(pool: Pool, size: int) -> float:

@@ -1,4 +1,7 @@
-"""SQLite's raw limit: group commit by hand, with nothing else between the callers and the engine."""
+"""SQLite's raw limit: group commit by hand, with nothing else between the callers and the engine.
+
+All values are made before the clock starts.
+"""
 
 import asyncio
 import json
@@ -78,18 +81,17 @@ def _answer(group: list[Call], error: apsw.Error | None) -> None:
 
 
 async def enqueue(path: Path, size: int) -> float:
-    raw = GroupCommit(path)
-    rate = await spread(CALLERS, size, lambda number: raw.insert([make_row(number)]))
-    await raw.close()
-    return rate
+    return await _insert(path, [[make_row(number)] for number in range(size)], CALLERS)
 
 
 async def enqueue_many(path: Path, size: int) -> float:
+    batches = range(max(size // BATCH, 1))
+    rows = [[make_row(batch * BATCH + one) for one in range(BATCH)] for batch in batches]
+    return BATCH * await _insert(path, rows, BATCH_CALLERS)
+
+
+async def _insert(path: Path, calls: list[list[Row]], callers: int) -> float:
     raw = GroupCommit(path)
-
-    async def call(number: int) -> None:
-        await raw.insert([make_row(number * BATCH + one) for one in range(BATCH)])
-
-    rate = BATCH * await spread(BATCH_CALLERS, max(size // BATCH, 1), call)
+    rate = await spread(callers, len(calls), lambda number: raw.insert(calls[number]))
     await raw.close()
     return rate

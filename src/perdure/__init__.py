@@ -82,7 +82,8 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("perdure.kernel.errors")
     if name in _HOME_OF:
-        return getattr(import_module(_HOME_OF[name]), name)
+        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        return value
     raise AttributeError(f"module 'perdure' has no attribute {name!r}")
 
 

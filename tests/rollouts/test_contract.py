@@ -19,7 +19,8 @@ from perdure import (
     SqliteLightningStore,
 )
 from perdure.kernel.clock import MICROS
-from perdure.testing import ManualClock, servers
+from perdure.testing import servers
+from perdure.testing.clock import ManualClock
 from perdure.testing.contract import *  # noqa: F403
 from perdure.testing.contract import Harness
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from perdure.kernel.errors import StorageClosed
@@ -35,13 +36,24 @@ class Background:
             loop = self._started()
         asyncio.run_coroutine_threadsafe(coroutine, loop)
 
-    async def ask(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine in the thread and wait for its result in the caller's loop."""
+    async def ask(
+        self, action: Callable[[], Coroutine[Any, Any, T]], *, started: Callable[[], bool] | None = None
+    ) -> T:
+        """Run a coroutine in the thread and wait for its result in the caller's loop.
+
+        Cancelling the caller cancels the coroutine, unless `started` says that it has gone too far for that.
+        """
         with self._lock:
             if self._closed:
                 raise StorageClosed()
             loop = self._started()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(action(), loop))
+        handle = asyncio.run_coroutine_threadsafe(action(), loop)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(handle))
+        except asyncio.CancelledError:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_cancel_unless, started, handle)
+            raise
 
     def every(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         """Call `action` again and again; an error is logged and the next time comes all the same."""
@@ -50,7 +62,9 @@ class Background:
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._main, args=(self._loop,), name=self._name, daemon=True)
+            self._thread = threading.Thread(
+                target=self._main, args=(self._loop,), name=self._name, daemon=True
+            )
             self._thread.start()
         return self._loop
 
@@ -77,6 +91,11 @@ class Background:
             return
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+
+
+def _cancel_unless(started: Callable[[], bool] | None, handle: Future[Any]) -> None:
+    if started is None or not started():
+        handle.cancel()
 
 
 async def _repeat(seconds: float, action: Callable[[], Awaitable[object]]) -> None:

@@ -23,7 +23,9 @@ class Transition:
 class Machine:
     """A named set of statuses and the transitions between them."""
 
-    def __init__(self, name: str, statuses: Iterable[str], *, start: dict[str, str], final: Iterable[str]) -> None:
+    def __init__(
+        self, name: str, statuses: Iterable[str], *, start: dict[str, str], final: Iterable[str]
+    ) -> None:
         self.name = name
         self.statuses = tuple(statuses)
         self.start = start

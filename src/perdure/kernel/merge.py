@@ -1,7 +1,7 @@
 """Merging of concurrent calls into lists.
 
-A batch is whatever queued while the last batch of the same kind ran; nothing ever waits on a timer. Calls merge
-only if their operation, namespace and shared arguments are equal.
+A batch is whatever queued while the last batch of the same kind ran; nothing ever waits on a timer. Calls
+merge only if their operation, namespace and shared arguments are equal.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from perdure.kernel.storage.port import refuse_nested
 
 BATCH_ITEMS = 256
 BATCH_BYTES = 1 << 20
+OVERLAP_ITEMS = 256
+"""More than this many are sent in two halves, so that callers go on with one while the engine does the other."""
 
 Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 """Runs a list of items and answers each with its result, or with an exception for that item alone."""
@@ -35,7 +37,8 @@ class _Lane:
         """The next batch; a caller that has gone takes its item with it."""
         batch: list[tuple[asyncio.Future[Any], Any, int]] = []
         size = 0
-        while self.waiting and len(batch) < BATCH_ITEMS:
+        limit = min(BATCH_ITEMS, max(OVERLAP_ITEMS, (len(self.waiting) + 1) // 2))
+        while self.waiting and len(batch) < limit:
             size += self.waiting[0][2]
             if batch and size > BATCH_BYTES:
                 break

@@ -19,6 +19,7 @@ __all__ = [
     "OpenRecord",
     "Record",
     "boolean",
+    "expected",
     "list_of",
     "nested",
     "one_of",
@@ -28,6 +29,7 @@ __all__ = [
 
 Check = Callable[[Any], Any]
 Names = Collection[str] | None
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class _Manners:
@@ -45,7 +47,7 @@ class _Manners:
     ) -> dict[str, Any]:
         """Give the fields as a dictionary, nested records included; `mode="json"` gives JSON types only."""
         chosen = _chosen(_fields_of(self), include, exclude)
-        dumped = _dump_fields(chosen, exclude_none)
+        dumped: dict[str, Any] = _dump(_without_none(chosen) if exclude_none else chosen, exclude_none)
         if mode == "python":
             return dumped
         return cast(dict[str, Any], decode_json(encode_json(dumped, what=type(self).__name__, nan="keep")))
@@ -109,21 +111,26 @@ def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str,
     }
 
 
-def _dump_fields(fields: dict[str, Any], exclude_none: bool) -> dict[str, Any]:
-    dump = functools.partial(_dump, exclude_none=exclude_none)
-    kept = {name: value for name, value in fields.items() if value is not None} if exclude_none else fields
-    return dict(zip(kept, map(dump, kept.values()), strict=True))
-
-
 def _dump(value: Any, exclude_none: bool) -> Any:
-    # map() spends one Python frame a level, a comprehension two: the deepest allowed input must still dump.
+    # Loops in one function spend one frame a level: the deepest allowed input must still dump.
+    if isinstance(value, _Manners):
+        value = _without_none(_fields_of(value)) if exclude_none else _fields_of(value)
     kind = type(value)
-    if kind is list or kind is tuple:
-        return kind(map(functools.partial(_dump, exclude_none=exclude_none), value))
     if kind is dict:
-        children = map(functools.partial(_dump, exclude_none=exclude_none), value.values())
-        return dict(zip(value, children, strict=True))
-    return _dump_fields(_fields_of(value), exclude_none) if isinstance(value, _Manners) else value
+        fields = {}
+        for key, child in value.items():
+            fields[key] = child if type(child) in _SCALARS else _dump(child, exclude_none)
+        return fields
+    if kind is list or kind is tuple:
+        children = []
+        for child in value:
+            children.append(child if type(child) in _SCALARS else _dump(child, exclude_none))
+        return kind(children)
+    return value
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _as_dict(cls: type, obj: Any) -> dict[str, Any]:

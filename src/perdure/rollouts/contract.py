@@ -38,10 +38,16 @@ class LightningStore:
     `perdure.testing.contract` holds the tests such a store should pass.
     """
 
+    def in_namespace(self, namespace: str) -> LightningStore:
+        """A store over the same database that sees another namespace; closing either closes both."""
+        raise NotImplementedError(f"{type(self).__name__} has no namespaces")
+
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         """What this store can do; nothing special by default."""
-        return LightningStoreCapabilities(thread_safe=False, async_safe=False, zero_copy=False, otlp_traces=False)
+        return LightningStoreCapabilities(
+            thread_safe=False, async_safe=False, zero_copy=False, otlp_traces=False
+        )
 
     async def statistics(self) -> LightningStoreStatistics:
         """How much of everything the store holds."""
@@ -88,7 +94,9 @@ class LightningStore:
         """Queue many rollouts in their order."""
         raise NotImplementedError
 
-    async def dequeue_rollout(self, worker_id: str | None = None, *, queue: str = "default") -> AttemptedRollout | None:
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, queue: str = "default"
+    ) -> AttemptedRollout | None:
         """Claim the next rollout and begin its next attempt; None if the queue is empty."""
         raise NotImplementedError
 
@@ -188,11 +196,15 @@ class LightningStore:
         """The next number for a span of this rollout."""
         raise NotImplementedError
 
-    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
         """The next numbers for many (rollout_id, attempt_id) pairs, in their order."""
         raise NotImplementedError
 
-    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
         """Wait until all have ended or `timeout` seconds have passed; gives those that have ended."""
         raise NotImplementedError
 
@@ -222,11 +234,11 @@ class LightningStore:
         self,
         rollout_id: str,
         input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | None | Unset = UNSET,
-        resources_id: str | None | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         """Set what is given. A status is set whatever the rollout's status was."""
         raise NotImplementedError

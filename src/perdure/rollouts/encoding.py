@@ -198,7 +198,9 @@ def resources_from(row: Row) -> ResourcesUpdate:
 # --- spans ------------------------------------------------------------------------------------------------
 
 
-def new_span(span: Span, *, numbered: bool = True, size: int | None = None) -> tuple[NewSpan, tuple[str, bytes] | None]:
+def new_span(
+    span: Span, *, numbered: bool = True, size: int | None = None
+) -> tuple[NewSpan, tuple[str, bytes] | None]:
     """A span ready to be stored, and its resource to be stored once by its hash."""
     fields = dict(vars(span))
     resource = fields.pop("resource")

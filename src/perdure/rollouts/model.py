@@ -1,6 +1,6 @@
 """The state machines of rollouts, attempts and workers, and the rules between them.
 
-Everything here is pure: no I/O, no clock, no randomness. A table leaves a status alone where it names no step.
+Everything here is pure: no I/O, no clock, no randomness. A table leaves a status alone where it has no step.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ ATTEMPT: Final = Machine("attempt", ATTEMPT_STATUSES, start={"claimed": PREPARIN
 ATTEMPT.on("span", [PREPARING, UNRESPONSIVE], RUNNING)
 ATTEMPT.on("too long", LIVE, TIMEOUT)
 ATTEMPT.on("silent", LIVE, UNRESPONSIVE)
-for _status in ATTEMPT_STATUSES:
-    ATTEMPT.always(reported(_status), _status)
+for _attempt_status in ATTEMPT_STATUSES:
+    ATTEMPT.always(reported(_attempt_status), _attempt_status)
 
 _NOT_CANCELLED = [status for status in ROLLOUT_STATUSES if status != CANCELLED]
 
-ROLLOUT: Final = Machine("rollout", ROLLOUT_STATUSES, start={"enqueued": QUEUING, "started": PREPARING}, final=ENDED)
+ROLLOUT: Final = Machine(
+    "rollout", ROLLOUT_STATUSES, start={"enqueued": QUEUING, "started": PREPARING}, final=ENDED
+)
 ROLLOUT.on("claimed", QUEUED, PREPARING)
 ROLLOUT.on("first span", [QUEUING, PREPARING, REQUEUING], RUNNING)
 ROLLOUT.on("revived", [QUEUING, PREPARING, REQUEUING, FAILED], RUNNING)
@@ -71,8 +73,8 @@ ROLLOUT.on(reported(SUCCEEDED), _NOT_CANCELLED, SUCCEEDED)
 ROLLOUT.on("reported failure, retry", _NOT_CANCELLED, REQUEUING)
 ROLLOUT.on("reported failure, no retry", _NOT_CANCELLED, FAILED)
 ROLLOUT.always("attempt started", PREPARING)
-for _status in ROLLOUT_STATUSES:
-    ROLLOUT.always(set_to(_status), _status)
+for _rollout_status in ROLLOUT_STATUSES:
+    ROLLOUT.always(set_to(_rollout_status), _rollout_status)
 
 WORKER: Final = Machine("worker", WORKER_STATUSES, start={"heartbeat": UNKNOWN}, final=())
 WORKER.always("assigned", BUSY)
@@ -152,7 +154,8 @@ def deadline_of(limits: Limits, start_time: int, heartbeat: int | None) -> int |
     if limits.timeout_seconds is not None:
         ends.append(start_time + to_micros(limits.timeout_seconds))
     if limits.unresponsive_seconds is not None:
-        ends.append((heartbeat or start_time) + to_micros(limits.unresponsive_seconds))
+        heard = start_time if heartbeat is None else heartbeat
+        ends.append(heard + to_micros(limits.unresponsive_seconds))
     return min(ends) + 1 if ends else None
 
 
@@ -160,8 +163,10 @@ def lapse_event(limits: Limits, now: int, start_time: int, heartbeat: int | None
     """Which limit a live attempt has passed; running too long counts before silence."""
     if limits.timeout_seconds is not None and now - start_time > to_micros(limits.timeout_seconds):
         return "too long"
-    silent_since = heartbeat or start_time
-    if limits.unresponsive_seconds is not None and now - silent_since > to_micros(limits.unresponsive_seconds):
+    silent_since = start_time if heartbeat is None else heartbeat
+    if limits.unresponsive_seconds is not None and now - silent_since > to_micros(
+        limits.unresponsive_seconds
+    ):
         return "silent"
     return None
 

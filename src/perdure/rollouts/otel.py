@@ -47,6 +47,7 @@ _MACHINERY = frozenset(
         "trace_config",
     }
 )
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _TAKEN = frozenset(dir(Span)).union(field.name for field in Span._declared)
 
 
@@ -168,6 +169,8 @@ def _attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, bytes | bytearray):
         return value.hex()
     if isinstance(value, tuple | list):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, get_args, overload
+from typing import Any, ClassVar, Final, Generic, Literal, TypedDict, TypeVar, get_args, overload
 
 from msgspec import field
 
@@ -58,6 +58,11 @@ class Unset:
     """The type of `UNSET`, which stands for an argument that was not given (None is a value)."""
 
     __slots__ = ()
+    _only: ClassVar[Unset | None] = None
+
+    def __new__(cls) -> Unset:
+        cls._only = cls._only or super().__new__(cls)
+        return cls._only
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -74,11 +79,11 @@ def _check_member(value: object, members: tuple[str, ...], what: str) -> None:
         raise InvalidInput(f"{what} must be one of {', '.join(members)}, not {value!r}")
 
 
-def _check_seconds(value: object, what: str) -> float:
+def _check_seconds(value: object, what: str, *, least: float = 0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(f"{what} must be a number or None, not {type(value).__name__}")
-    if not 0 <= value <= MAX_SECONDS:
-        raise InvalidInput(f"{what} must lie between 0 and {MAX_SECONDS:g}, not {value!r}")
+    if not least <= value <= MAX_SECONDS:
+        raise InvalidInput(f"{what} must lie between {least:g} and {MAX_SECONDS:g}, not {value!r}")
     return float(value)
 
 
@@ -207,7 +212,8 @@ class EnqueueRolloutRequest(Record, kw_only=True):
         if self.priority != 0 or type(self.priority) is not int:
             _check_priority(self.priority)
         if self.not_before is not None:
-            self.not_before = _check_seconds(self.not_before, "EnqueueRolloutRequest.not_before")
+            what = "EnqueueRolloutRequest.not_before"
+            self.not_before = _check_seconds(self.not_before, what, least=-MAX_SECONDS)
 
 
 def _check_metadata(metadata: object) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import string
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from msgspec import field, structs
 
@@ -93,7 +94,7 @@ class PromptTemplate(Resource, kw_only=True):
     template: str
     engine: Literal["jinja", "f-string", "poml"]
 
-    def format(self, **kwargs: Any) -> str:
+    def format(self, /, **kwargs: Any) -> str:
         """Fill in the places.
 
         The `f-string` engine knows names only, no attributes and no indexes. `jinja` renders plain data in
@@ -140,13 +141,36 @@ def _is_modest(spec: str) -> bool:
 
 
 def _render_jinja(template: str, values: Mapping[str, Any]) -> str:
-    sandbox = _engine_module("jinja2.sandbox", "jinja", "jinja2")
-    environment = sandbox.ImmutableSandboxedEnvironment()
+    environment = _engine_module("jinja2.sandbox", "jinja", "jinja2").ImmutableSandboxedEnvironment()
     environment.globals.clear()
+    environment.intercepted_binops = frozenset({"*", "%", "**"})
+    environment.binop_table |= {
+        "*": _of_numbers(operator.mul),
+        "%": _of_numbers(operator.mod),
+        "**": _refused,
+    }
+    failures = (import_module("jinja2").TemplateError, ArithmeticError, LookupError, TypeError, ValueError)
     try:
         return "".join(_capped(environment.from_string(template).generate(**_plain(values))))
-    except import_module("jinja2").TemplateError as error:
+    except failures as error:
         raise InvalidInput(f"the template cannot be rendered: {error}") from error
+
+
+def _of_numbers(operate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Keep an operator from making a giant string or list."""
+
+    def checked(left: Any, right: Any) -> Any:
+        return (
+            operate(left, right)
+            if isinstance(left, int | float) and isinstance(right, int | float)
+            else _refused()
+        )
+
+    return checked
+
+
+def _refused(*_: Any) -> NoReturn:
+    raise TypeError("the operator is only for numbers, and powers are not supported")
 
 
 def _capped(chunks: Iterator[str]) -> Iterator[str]:
@@ -163,7 +187,10 @@ def _render_poml(template: str, values: Mapping[str, Any]) -> str:
     # The renderer opens a text that names a file, and markup never does.
     if not template.lstrip().startswith("<"):
         raise InvalidInput("a POML template must start with a tag")
-    rendered = poml.poml(template, context=_plain(values), chat=False)
+    try:
+        rendered = poml.poml(template, context=_plain(values), chat=False)
+    except (OSError, RuntimeError) as error:
+        raise InvalidInput(f"the template cannot be rendered: {error}") from error
     return rendered if isinstance(rendered, str) else encode_json(rendered, what="prompt")
 
 

@@ -14,7 +14,7 @@ from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Row, Storage
 from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
 from perdure.rollouts.operations import claim, enqueue, queries, report, resources, spans, workers
-from perdure.rollouts.operations.claim import Claimed
+from perdure.rollouts.operations.claim import Claim, Claimed
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange, SweepDue, watched
@@ -30,7 +30,9 @@ POLL_ROWS = 1000
 class Rollouts:
     """The rollouts of one namespace. `kind` is what this holder sees and changes."""
 
-    def __init__(self, storage: Storage, kinds: Kinds, *, namespace: str = "default", kind: str = TASK) -> None:
+    def __init__(
+        self, storage: Storage, kinds: Kinds, *, namespace: str = "default", kind: str = TASK
+    ) -> None:
         self.storage = storage
         self.namespace = namespace
         self._kinds = kinds
@@ -62,7 +64,7 @@ class Rollouts:
             return await self.storage.run(operation, *args, ns=ns)
 
     async def _write_lined(self, operation: Operation[..., T], *args: Any) -> T:
-        """Operations whose last argument says whether to lock lines first, which most rollouts do not need."""
+        """For operations whose last argument says whether to lock lines first; most rollouts have none."""
         try:
             return await self._write_watched(operation, *args, False)
         except LinesNeeded:
@@ -100,11 +102,19 @@ class Rollouts:
 
     async def claim(self, worker_id: str | None, limit: int, queue: str = DEFAULT_QUEUE) -> list[Claimed]:
         batch = partial(self._claim_batch, queue=queue)
-        item = claim.Claim(worker_id, limit)
-        claimed: list[Claimed] = await self._merger.call(("claim", queue), batch, item, undelivered=self._give_back)
-        return claimed
+        item = Claim(worker_id, limit)
+        answer: asyncio.Future[list[Claimed]] = self._merger.call(
+            ("claim", queue), batch, item, undelivered=self._give_back
+        )
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # The answer may be there although its caller never got to see it.
+            if not answer.cancelled() and answer.exception() is None:
+                self._give_back(answer.result())
+            raise
 
-    async def _claim_batch(self, claims: Sequence[claim.Claim], queue: str) -> list[list[Claimed]]:
+    async def _claim_batch(self, claims: Sequence[Claim], queue: str) -> list[list[Claimed]]:
         return await self._write_watched(claim.claim, claims, queue, self._kind, self._kinds)
 
     def _give_back(self, claimed: list[Claimed]) -> None:
@@ -121,7 +131,9 @@ class Rollouts:
     def start_attempt(self, rollout_id: str, worker_id: str | None) -> asyncio.Future[Claimed]:
         return self._merger.call("start_attempt", self._start_attempt_batch, (rollout_id, worker_id))
 
-    async def _start_attempt_batch(self, requests: Sequence[tuple[str, str | None]]) -> list[Claimed | NotFound]:
+    async def _start_attempt_batch(
+        self, requests: Sequence[tuple[str, str | None]]
+    ) -> list[Claimed | NotFound]:
         return await self._write_lined(claim.start_attempts, requests, self._kind, self._kinds)
 
     # --- reports and changes ----------------------------------------------------------------------------
@@ -153,7 +165,9 @@ class Rollouts:
 
     # --- spans ------------------------------------------------------------------------------------------
 
-    def add_spans(self, call: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> asyncio.Future[Stored]:
+    def add_spans(
+        self, call: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]
+    ) -> asyncio.Future[Stored]:
         """Store the spans of one call, at most 1,000, all or none."""
         size = sum(span.size for span in call)
         return self._merger.call("spans", self._span_batch, (call, parts), size=size)
@@ -243,12 +257,14 @@ class Rollouts:
 
     # --- waiting ----------------------------------------------------------------------------------------
 
-    async def wait(self, rollout_ids: Sequence[str], timeout: float | None) -> dict[str, tuple[Row, Row | None]]:
-        """Those of the rollouts that have ended, once all have or the time is up.
+    async def wait(
+        self, rollout_ids: Sequence[str], timeout: float | None
+    ) -> dict[str, tuple[Row, Row | None]]:
+        """Those of the rollouts that have ended, once all that exist have or the time is up.
 
         Nothing is polled here: a hint wakes the waiter, who then reads what it was about.
         """
-        pending = set(rollout_ids)
+        pending = set(await self._read(queries.present, rollout_ids))
         ended: dict[str, tuple[Row, Row | None]] = {}
         deadline = None if timeout is None else time.monotonic() + timeout
         watch = self.storage.signals.watch(ENDED_CHANNEL, pending)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from msgspec import UNSET as KEEP
 
 from perdure.kernel.codec import check_text, encode_json
-from perdure.kernel.errors import BadQuery, InvalidInput
-from perdure.kernel.storage.filters import check_page, given
-from perdure.kernel.storage.port import Row
-from perdure.rollouts import encoding
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.filters import given
+from perdure.rollouts import arguments, encoding
 from perdure.rollouts.contract import LightningStore
-from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.records import (
@@ -37,6 +36,8 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.spans import Span
 
 SPANS_A_CALL = 500
+
+logger = logging.getLogger(__name__)
 
 
 class DatabaseLightningStore(LightningStore):
@@ -63,12 +64,17 @@ class DatabaseLightningStore(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         zero_copy = self._rollouts.storage.engine == "postgres"
-        return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=zero_copy, otlp_traces=False)
+        return LightningStoreCapabilities(
+            thread_safe=True, async_safe=True, zero_copy=zero_copy, otlp_traces=False
+        )
 
     async def statistics(self) -> LightningStoreStatistics:
         counts = await self._rollouts.statistics()
-        uptime = time.monotonic() - self._opened
-        return LightningStoreStatistics(name=type(self).__name__, uptime=uptime, **counts)  # type: ignore[typeddict-item]
+        statistics = LightningStoreStatistics(
+            name=type(self).__name__, uptime=time.monotonic() - self._opened
+        )
+        statistics.update(cast("LightningStoreStatistics", counts))
+        return statistics
 
     async def health(self) -> Mapping[str, Any]:
         """Whether the database works, and which indexes are still being built."""
@@ -122,7 +128,9 @@ class DatabaseLightningStore(LightningStore):
         requests = [encoding.from_request(request) for request in rollouts]
         return [encoding.rollout_from(row) for row in await self._rollouts.enqueue_many(requests)]
 
-    async def dequeue_rollout(self, worker_id: str | None = None, *, queue: str = "default") -> AttemptedRollout | None:
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, queue: str = "default"
+    ) -> AttemptedRollout | None:
         claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, queue=queue)
         return claimed[0] if claimed else None
 
@@ -178,6 +186,9 @@ class DatabaseLightningStore(LightningStore):
         if not new:
             return []
         stored = await self._rollouts.add_spans(new, list(parts.items()))
+        for item, number in zip(new, stored, strict=True):
+            if number is None:
+                logger.error("Duplicated span added: %s of attempt %s", item.span_id, item.attempt_id)
         self._remember_parts(parts)
         await self._after_spans(new, stored)
         return stored
@@ -197,7 +208,9 @@ class DatabaseLightningStore(LightningStore):
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         return await self._rollouts.next_sequence_id(check_text(rollout_id, "rollout_id"))
 
-    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
         ids = [check_text(rollout_id, "rollout_id") for rollout_id, _ in rollout_attempt_ids]
         return await self._rollouts.next_sequence_ids(ids)
 
@@ -230,9 +243,11 @@ class DatabaseLightningStore(LightningStore):
             ("name", "exact", name),
             ("name", "contains", name_contains),
         )
-        query = _query(conditions, filter_logic, sort_by, sort_order, limit, offset)
+        query = arguments.query(conditions, filter_logic, sort_by, sort_order, limit, offset)
         attempt_id = encoding.text_or_none(attempt_id, "attempt_id")
-        page, parts = await self._rollouts.query_spans(check_text(rollout_id, "rollout_id"), attempt_id, query)
+        page, parts = await self._rollouts.query_spans(
+            check_text(rollout_id, "rollout_id"), attempt_id, query
+        )
         return PaginatedResult(
             items=encoding.spans_from(page[0], parts), limit=limit, offset=offset, total=page[1]
         )
@@ -256,11 +271,11 @@ class DatabaseLightningStore(LightningStore):
         statuses = status_in if status_in is not None else status
         ids = rollout_id_in if rollout_id_in is not None else rollout_ids
         conditions = given(
-            ("status", "within", _members(statuses, ROLLOUT_STATUSES, "status")),
-            ("rollout_id", "within", _texts(ids, "rollout_id_in")),
+            ("status", "within", arguments.members(statuses, ROLLOUT_STATUSES, "status")),
+            ("rollout_id", "within", arguments.texts(ids, "rollout_id_in")),
             ("rollout_id", "contains", rollout_id_contains),
         )
-        query = _query(conditions, filter_logic, sort_by, sort_order, limit, offset)
+        query = arguments.query(conditions, filter_logic, sort_by, sort_order, limit, offset)
         (rows, total), attempts = await self._rollouts.query(query)
         items = [encoding.rollout_from(row, attempts.get(row[0])) for row in rows]
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
@@ -274,9 +289,9 @@ class DatabaseLightningStore(LightningStore):
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Attempt]:
-        query = _query([], "and", sort_by, sort_order, limit, offset)
+        query = arguments.query([], "and", sort_by, sort_order, limit, offset)
         page = await self._rollouts.query_attempts(check_text(rollout_id, "rollout_id"), query)
-        return _result(page, encoding.attempt_from, limit, offset)
+        return arguments.result(page, encoding.attempt_from, limit, offset)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         found = await self._rollouts.get(check_text(rollout_id, "rollout_id"))
@@ -286,10 +301,14 @@ class DatabaseLightningStore(LightningStore):
         found = await self._rollouts.get(check_text(rollout_id, "rollout_id"))
         return encoding.attempt_from(found[1]) if found and found[1] else None
 
-    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout):
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout
+        ):
             raise InvalidInput(f"timeout must be a number of seconds, not {timeout!r}")
-        ids = list(dict.fromkeys(_texts(rollout_ids, "rollout_ids") or ()))
+        ids = list(dict.fromkeys(arguments.texts(rollout_ids, "rollout_ids") or ()))
         ended = await self._rollouts.wait(ids, timeout)
         return [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
 
@@ -298,18 +317,20 @@ class DatabaseLightningStore(LightningStore):
         rollout_id: str,
         input: Any = UNSET,
         mode: Any = UNSET,
-        resources_id: str | None | Unset = UNSET,
+        resources_id: str | Unset | None = UNSET,
         status: Any = UNSET,
         config: Any = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         if config is None or status is None:
             raise InvalidInput("status and config cannot be None")
         change = RolloutChange(
             rollout_id=check_text(rollout_id, "rollout_id"),
-            status=KEEP if status is UNSET else _member(status, ROLLOUT_STATUSES, "status"),
+            status=KEEP if status is UNSET else arguments.member(status, ROLLOUT_STATUSES, "status"),
             mode=KEEP if mode is UNSET else encoding.check_mode(mode),
-            resources_id=KEEP if isinstance(resources_id, Unset) else encoding.text_or_none(resources_id, "resources_id"),
+            resources_id=KEEP
+            if isinstance(resources_id, Unset)
+            else encoding.text_or_none(resources_id, "resources_id"),
             config=KEEP if config is UNSET else encoding.encode_config(config),
             metadata=KEEP if metadata is UNSET else encoding.encode_metadata(metadata),
             input=KEEP if input is UNSET else encode_json(input, what="input"),
@@ -328,10 +349,10 @@ class DatabaseLightningStore(LightningStore):
         report = AttemptReport(
             rollout_id=check_text(rollout_id, "rollout_id"),
             attempt_id=check_text(attempt_id, "attempt_id"),
-            status=KEEP if status is UNSET else _member(status, ATTEMPT_STATUSES, "status"),
+            status=KEEP if status is UNSET else arguments.member(status, ATTEMPT_STATUSES, "status"),
             worker_id=KEEP if worker_id is UNSET else encoding.text_or_none(worker_id, "worker_id"),
-            last_heartbeat_time=_time_or_keep(last_heartbeat_time),
-            metadata=KEEP if metadata is UNSET else _body_or_none(metadata, "metadata"),
+            last_heartbeat_time=arguments.time_or_keep(last_heartbeat_time),
+            metadata=KEEP if metadata is UNSET else arguments.body_or_none(metadata, "metadata"),
         )
         return encoding.attempt_from(await self._rollouts.report(report))
 
@@ -350,8 +371,10 @@ class DatabaseLightningStore(LightningStore):
         conditions = given(
             ("resources_id", "exact", resources_id), ("resources_id", "contains", resources_id_contains)
         )
-        query = _query(conditions, "and", sort_by, sort_order, limit, offset)
-        return _result(await self._rollouts.query_resources(query), encoding.resources_from, limit, offset)
+        query = arguments.query(conditions, "and", sort_by, sort_order, limit, offset)
+        return arguments.result(
+            await self._rollouts.query_resources(query), encoding.resources_from, limit, offset
+        )
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         row = await self._rollouts.get_resources(check_text(resources_id, "resources_id"))
@@ -362,7 +385,9 @@ class DatabaseLightningStore(LightningStore):
         return encoding.resources_from(row) if row else None
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return encoding.resources_from(await self._rollouts.add_resources(encoding.encode_resources(resources)))
+        return encoding.resources_from(
+            await self._rollouts.add_resources(encoding.encode_resources(resources))
+        )
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         body = encoding.encode_resources(resources)
@@ -383,11 +408,13 @@ class DatabaseLightningStore(LightningStore):
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
         conditions = given(
-            ("status", "within", _members(status_in, WORKER_STATUSES, "status")),
+            ("status", "within", arguments.members(status_in, WORKER_STATUSES, "status")),
             ("worker_id", "contains", worker_id_contains),
         )
-        query = _query(conditions, filter_logic, sort_by, sort_order, limit, offset)
-        return _result(await self._rollouts.query_workers(query), encoding.worker_from, limit, offset)
+        query = arguments.query(conditions, filter_logic, sort_by, sort_order, limit, offset)
+        return arguments.result(
+            await self._rollouts.query_workers(query), encoding.worker_from, limit, offset
+        )
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         row = await self._rollouts.get_worker(check_text(worker_id, "worker_id"))
@@ -396,51 +423,7 @@ class DatabaseLightningStore(LightningStore):
     async def update_worker(self, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
         if heartbeat_stats is None:
             raise TypeError("heartbeat_stats cannot be None; leave it out to keep the last ones")
-        stats = None if heartbeat_stats is UNSET else encoding.encode_metadata(heartbeat_stats, "heartbeat_stats")
+        stats = (
+            None if heartbeat_stats is UNSET else encoding.encode_metadata(heartbeat_stats, "heartbeat_stats")
+        )
         return encoding.worker_from(await self._rollouts.beat(check_text(worker_id, "worker_id"), stats))
-
-
-def _query(conditions: Iterable[Any], logic: Any, sort_by: Any, sort_order: Any, limit: int, offset: int) -> Query:
-    check_page(limit, offset)
-    chosen = tuple(conditions)
-    for condition in chosen:
-        if condition.test != "within":
-            check_text(condition.value, condition.field)
-    return Query(chosen, logic, sort_by, sort_order, limit, offset)
-
-
-def _result(page: Page, decode: Any, limit: int, offset: int) -> PaginatedResult[Any]:
-    rows: Sequence[Row] = page[0]
-    return PaginatedResult(items=[decode(row) for row in rows], limit=limit, offset=offset, total=page[1])
-
-
-def _member(value: Any, members: Sequence[str], what: str) -> str:
-    if value not in members:
-        raise InvalidInput(f"{what} must be one of {', '.join(members)}, not {value!r}")
-    return str(value)
-
-
-def _members(values: Sequence[Any] | None, members: Sequence[str], what: str) -> list[str] | None:
-    if values is None:
-        return None
-    if isinstance(values, str):
-        raise BadQuery(f"{what} must be a list, not a string")
-    return [_member(value, members, what) for value in values]
-
-
-def _texts(values: Sequence[str] | None, what: str) -> list[str] | None:
-    if values is None:
-        return None
-    if isinstance(values, str):
-        raise BadQuery(f"{what} must be a list, not a string")
-    return [check_text(value, what) for value in values]
-
-
-def _time_or_keep(value: Any) -> Any:
-    if value is UNSET:
-        return KEEP
-    return None if value is None else encoding.micros(value, "last_heartbeat_time")
-
-
-def _body_or_none(value: Any, what: str) -> str | None:
-    return None if value is None else encoding.encode_metadata(value, what)

@@ -56,8 +56,8 @@ class SqliteLightningStore(DatabaseLightningStore):
 class PostgresLightningStore(DatabaseLightningStore):
     """A durable store on PostgreSQL 15 or newer, shared by any number of processes.
 
-    It connects at the first call. Every call ends within `timeout` seconds. Set `pgbouncer` behind a pooler in
-    transaction mode.
+    It connects at the first call. Every call ends within `timeout` seconds. Set `pgbouncer` behind a pooler
+    in transaction mode.
     """
 
     def __init__(
@@ -101,7 +101,9 @@ class InMemoryLightningStore(DatabaseLightningStore):
         watchdog_interval: float | None = WATCHDOG_SECONDS,
     ) -> None:
         self._memory = _machine_memory()
-        self._eviction = _threshold(eviction_memory_threshold, 0.7, self._memory, "eviction_memory_threshold", least=1)
+        self._eviction = _threshold(
+            eviction_memory_threshold, 0.7, self._memory, "eviction_memory_threshold", least=1
+        )
         self._safe = (
             int(self._eviction * 0.8)
             if safe_memory_threshold is None
@@ -118,7 +120,9 @@ class InMemoryLightningStore(DatabaseLightningStore):
         return None if self._estimator is None else self._estimator(span)
 
     async def _after_spans(self, spans: Sequence[NewSpan], stored: Sequence[int | None]) -> None:
-        self._held.bytes += sum(span.size for span, number in zip(spans, stored, strict=True) if number is not None)
+        self._held.bytes += sum(
+            span.size for span, number in zip(spans, stored, strict=True) if number is not None
+        )
         if self._held.bytes > self._eviction and not self._held.evicting:
             self._held.evicting = True
             try:

@@ -48,7 +48,14 @@ class LightningStoreThreaded(LightningStore):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        return LightningStoreCapabilities(**{**self.store.capabilities, "thread_safe": True, "async_safe": True})
+        return LightningStoreCapabilities(
+            **{**self.store.capabilities, "thread_safe": True, "async_safe": True}
+        )
+
+    def in_namespace(self, namespace: str) -> LightningStoreThreaded:
+        sibling = LightningStoreThreaded(self.store.in_namespace(namespace))
+        sibling._portal, sibling._lock = self._portal, self._lock
+        return sibling
 
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()

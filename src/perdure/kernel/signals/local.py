@@ -81,5 +81,9 @@ class LocalSignals:
             return frozenset(key for on, key in self._watchers if on == channel)
 
     def close(self) -> None:
+        """Wake everybody: what they read next says that the store is closed."""
         with self._lock:
+            left = {watch for watchers in self._watchers.values() for watch in watchers}
             self._watchers.clear()
+        for watch in left:
+            watch.tell(watch.keys)

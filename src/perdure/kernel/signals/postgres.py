@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import asyncpg
@@ -23,15 +23,20 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "perdure"
 PAYLOAD_BYTES = 7000
-_FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_FAILURES = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 
 
 class PostgresSignals:
     """A local hub whose hints also reach the hubs of other processes."""
 
-    def __init__(self, dsn: str, background: Background, options: dict[str, Any]) -> None:
-        self._dsn = dsn
-        self._options = options
+    def __init__(self, background: Background, connect: Callable[[], Awaitable[Any]]) -> None:
+        self._connect = connect
         self._background = background
         self._local = LocalSignals()
         self._origin = os.urandom(6).hex()
@@ -85,14 +90,14 @@ class PostgresSignals:
             pause = min(pause * 2, 5.0)
 
     async def _converse(self) -> None:
-        connection = await asyncpg.connect(self._dsn, timeout=5.0, command_timeout=5.0, **self._options)
+        connection = await self._connect()
         try:
             await connection.add_listener(CHANNEL, self._hear)
             await self._send_forever(connection)
         finally:
             connection.terminate()
 
-    async def _send_forever(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    async def _send_forever(self, connection: Any) -> None:
         assert self._wake is not None
         connection.add_termination_listener(lambda _: self._stir())
         while not connection.is_closed():

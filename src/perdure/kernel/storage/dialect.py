@@ -60,7 +60,9 @@ def statement(text: str) -> Statement:
     sqlite = _HAS.sub(r"instr(\1, :\2) > 0", sqlite).replace("{lock}", "").replace("{skip}", "")
     postgres = _AMONG.sub(r"= ANY(:\1)", text)
     postgres = _HAS.sub(r"strpos(\1, :\2) > 0", postgres)
-    postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace("{skip}", "FOR NO KEY UPDATE SKIP LOCKED")
+    postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace(
+        "{skip}", "FOR NO KEY UPDATE SKIP LOCKED"
+    )
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -107,9 +109,13 @@ def _bulk_postgres(update: BulkUpdate) -> str:
     names = update.sets + update.keys + tuple(map("was_{}".format, update.guards))
     columns = update.sets + update.keys + update.guards
     sets = ", ".join(map("{0} = v.{0}".format, update.sets))
-    where = [f"t.{key} = v.{key}" for key in update.keys] + [f"t.{guard} = v.was_{guard}" for guard in update.guards]
+    where = [f"t.{key} = v.{key}" for key in update.keys] + [
+        f"t.{guard} = v.was_{guard}" for guard in update.guards
+    ]
     source = " ".join(("unnest(", _arrays(update.table, columns), ") AS v(", ", ".join(names), ")"))
-    return " ".join(("UPDATE", update.table.name, "AS t SET", sets, "FROM", source, "WHERE", " AND ".join(where)))
+    return " ".join(
+        ("UPDATE", update.table.name, "AS t SET", sets, "FROM", source, "WHERE", " AND ".join(where))
+    )
 
 
 def _arrays(table: Table, columns: Sequence[str]) -> str:
@@ -150,7 +156,19 @@ def lock_postgres(table: Table) -> str:
     names = ", ".join(table.key)
     source = " ".join(("SELECT * FROM unnest(", _arrays(table, table.key), ")"))
     return " ".join(
-        ("SELECT", names, "FROM", table.name, "WHERE (", names, ") IN (", source, ") ORDER BY", names, "FOR NO KEY UPDATE")
+        (
+            "SELECT",
+            names,
+            "FROM",
+            table.name,
+            "WHERE (",
+            names,
+            ") IN (",
+            source,
+            ") ORDER BY",
+            names,
+            "FOR NO KEY UPDATE",
+        )
     )
 
 
@@ -161,8 +179,8 @@ def create_table(table: Table, engine: str) -> str:
     tail = ""
     if engine == "postgres" and table.hot:
         tail = (
-            " WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,"
-            " autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
+            " WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02,"
+            " autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
         )
     return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail
 

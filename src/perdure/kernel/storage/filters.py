@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure.kernel.errors import BadQuery
+from perdure.kernel.storage.dialect import Statement, statement
 
 Kind = Literal["time", "text", "int"]
 Test = Literal["exact", "within", "contains"]
 
-MAX_OFFSET = 2**62
+MAX_ROWS = 2**53
+"""The largest limit or offset; it stands for everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,51 @@ def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, 
     return " ORDER BY " + field.column + " " + sort_order.upper() + nulls + ", " + ties
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a query lists: the columns to show, and the table with the conditions that always hold."""
+
+    view: str
+    source: str
+
+    def page(
+        self, clause: Clause, order: str, limit: int, offset: int
+    ) -> tuple[Statement, Mapping[str, Any]]:
+        part = _page(limit, offset)
+        text = "SELECT " + self.view + " FROM " + self.source + " AND " + clause.sql + order + part.sql
+        return statement(text), {**clause.values, **part.values}
+
+    def count(self, clause: Clause) -> Statement:
+        return statement("SELECT count(*) FROM " + self.source + " AND " + clause.sql)
+
+    def heads(
+        self, column: str, values: Sequence[str], order: str, limit: int, offset: int
+    ) -> tuple[Statement, Mapping[str, Any]]:
+        """A page out of the first rows for each value of a column, which an index has in order."""
+        branch = "SELECT * FROM (SELECT " + self.view + " FROM " + self.source + " AND " + column + " = :h"
+        branches = [branch + str(number) + order + " LIMIT :top) AS b" for number in range(len(values))]
+        text = (
+            "SELECT * FROM ("
+            + " UNION ALL ".join(branches)
+            + ") AS heads"
+            + order
+            + " LIMIT :limit OFFSET :offset"
+        )
+        bound: dict[str, Any] = {"h" + str(number): value for number, value in enumerate(values)}
+        return statement(text), {**bound, "top": limit + offset, "limit": limit, "offset": offset}
+
+
 def check_page(limit: int, offset: int) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not -1 <= limit <= MAX_ROWS:
         raise BadQuery(f"limit is {limit!r}; it must be -1 (everything) or a whole number from 0 on")
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_ROWS:
         raise BadQuery(f"offset is {offset!r}; it must be a whole number from 0 on")
 
 
-def page(limit: int, offset: int) -> Clause:
+def _page(limit: int, offset: int) -> Clause:
     """LIMIT and OFFSET as bound values; -1 means everything."""
     if limit == -1 and offset == 0:
         return Clause("", {})
-    return Clause(" LIMIT :limit OFFSET :offset", {"limit": MAX_OFFSET if limit == -1 else limit, "offset": offset})
+    return Clause(
+        " LIMIT :limit OFFSET :offset", {"limit": MAX_ROWS if limit == -1 else limit, "offset": offset}
+    )

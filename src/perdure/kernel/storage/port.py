@@ -80,15 +80,21 @@ class Storage(Protocol):
     timers: Background
     ids: Ids
 
-    def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Awaitable[Result]:
+    def run(
+        self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None
+    ) -> Awaitable[Result]:
         """Run a writing operation and return its result once it is durable."""
         ...
 
-    def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Awaitable[Result]:
+    def read(
+        self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None
+    ) -> Awaitable[Result]:
         """Run a reading operation on one consistent snapshot."""
         ...
 
-    def background(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Awaitable[Result]:
+    def background(
+        self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None
+    ) -> Awaitable[Result]:
         """Run a writing operation in the lane that yields to callers."""
         ...
 

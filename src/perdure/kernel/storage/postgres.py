@@ -1,5 +1,8 @@
 """The PostgreSQL driver: pooled connections, whole-operation retries, and no answer left in doubt.
 
+Connections belong to one event loop in a thread of the driver's own, so that callers may come from any thread
+and any loop, and may go away at any time.
+
 An operation runs at READ COMMITTED. It is run again on a deadlock, a serialization failure, or a connection
 lost before the commit was sent. If the commit's answer is lost, the server is asked what became of the
 transaction; only if it cannot say is the outcome unknown.
@@ -8,10 +11,14 @@ transaction; only if it cannot say is the outcome unknown.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 
@@ -23,19 +30,27 @@ from perdure.kernel.signals.postgres import PostgresSignals
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Engine, Operation, Result, Row, inside_operation, refuse_nested
-from perdure.kernel.storage.postgres_connection import CONTENDED, LOST, Pools, translate
+from perdure.kernel.storage.postgres_connection import (
+    CONTENDED,
+    LOST,
+    Connection,
+    Connections,
+    Pool,
+    translate,
+)
 from perdure.kernel.storage.postgres_schema import upgrade
 from perdure.kernel.storage.schema import Schema, Table
-
-if TYPE_CHECKING:
-    from perdure.kernel.storage.postgres_connection import Connection, Pool
 
 SHARDS = 16
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_PRELUDE_WRITE = f"SELECT {_NOW}, pg_current_xact_id()::text, set_config('statement_timeout', $1, true)"
+# After a crash the server gives out again the ids that had not reached the disk: an id is of one era.
+_ERA = "pg_postmaster_start_time()::text || coalesce(pg_last_wal_replay_lsn()::text, '')"
+_XID = f"pg_current_xact_id()::text || ' ' || {_ERA}"
+_PRELUDE_WRITE = f"SELECT {_NOW}, {_XID}, set_config('statement_timeout', $1, true)"
 _PRELUDE_READ = f"SELECT {_NOW}, NULL, set_config('statement_timeout', $1, true)"
+_STATE = f"SELECT pg_xact_status($1::text::xid8), {_ERA}"
 
 
 class PostgresTx:
@@ -57,11 +72,15 @@ class PostgresTx:
         return sql.bind_postgres(parameters)
 
     async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
-        row: Row | None = await self._wait(self._connection.fetchrow(sql.postgres, *self._bind(sql, parameters)))
+        row: Row | None = await self._wait(
+            self._connection.fetchrow(sql.postgres, *self._bind(sql, parameters))
+        )
         return row
 
     async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
-        rows: Sequence[Row] = await self._wait(self._connection.fetch(sql.postgres, *self._bind(sql, parameters)))
+        rows: Sequence[Row] = await self._wait(
+            self._connection.fetch(sql.postgres, *self._bind(sql, parameters))
+        )
         return rows
 
     async def execute(self, sql: Statement, /, **parameters: Any) -> int:
@@ -91,8 +110,12 @@ class PostgresTx:
             await self._wait(self._connection.fetch(dialect.lock_postgres(table), *columns))
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+        if not keys:
+            return []
         columns = list(zip(*keys, strict=True))
-        found: Sequence[Row] = await self._wait(self._connection.fetch(dialect.existing_postgres(table), *columns))
+        found: Sequence[Row] = await self._wait(
+            self._connection.fetch(dialect.existing_postgres(table), *columns)
+        )
         return found
 
     def hint(self, channel: str, key: str) -> None:
@@ -132,6 +155,17 @@ def _drive(operation: Coroutine[Any, Any, Any], tx: PostgresTx) -> Any:
             error = thrown
 
 
+@dataclass(slots=True)
+class _Call:
+    """One call of an operation, and whether it has got a connection."""
+
+    operation: Operation[..., Any]
+    args: tuple[Any, ...]
+    ns: int | None
+    write: bool
+    started: bool = False
+
+
 class PostgresStorage:
     """A PostgreSQL database, shared with any number of other processes."""
 
@@ -149,88 +183,90 @@ class PostgresStorage:
     ) -> None:
         self.schema = Schema(tables)
         self.ids: Ids = ids or RandomIds()
-        self.where = ""
         self._timeout = timeout
-        self._pools = Pools(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
-        self.where = self._pools.where
+        self._connections = Connections(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        self.where = self._connections.where
         self.timers = Background("perdure-background")
-        self.signals: Signals = PostgresSignals(dsn, self.timers, self._pools.options())
+        self.signals: Signals = PostgresSignals(self.timers, self._connections.single)
         self._upgraded = False
         self._missing_indexes: list[str] = []
         self._degraded: str | None = None
         self._closed = False
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
         refuse_nested()
-        result: Result = await self._owned(self._until_deadline(operation, args, ns, write=True))
+        result: Result = await self._owned(_Call(operation, args, ns, write=True))
         return result
 
     async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
         refuse_nested()
-        result: Result = await self._owned(self._until_deadline(operation, args, ns, write=False))
+        result: Result = await self._owned(_Call(operation, args, ns, write=False))
         return result
 
     background = run
 
-    async def _owned(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Cancelling the caller does not cancel work that has started."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+    async def _owned(self, call: _Call) -> Any:
+        """Cancelling the caller drops work that waits for a connection, never work that has started."""
+        if self._closed:
+            raise errors.StorageClosed()
+        return await self.timers.ask(partial(self._until_deadline, call), started=lambda: call.started)
 
-    async def _until_deadline(
-        self, operation: Operation[..., Any], args: tuple[Any, ...], ns: int | None, *, write: bool
-    ) -> Any:
+    async def _until_deadline(self, call: _Call) -> Any:
         inside_operation.set(True)
         deadline = time.monotonic() + self._timeout
         pause = 0.005
-        while True:
+        for tries in itertools.count(1):
             try:
-                result = await self._once(operation, args, ns, write, deadline)
+                result = await self._once(call, deadline)
                 self._degraded = None
                 return result
             except (*CONTENDED, *LOST, TimeoutError) as error:
-                failure = translate(error, self.where)
-                if isinstance(error, LOST):
+                failure = errors.StorageClosed() if self._closed else translate(error, self.where)
+                if isinstance(failure, errors.StorageUnavailable):
                     self._degraded = str(failure)
-                if not self._may_retry(error) or time.monotonic() + pause > deadline:
+                if not self._may_retry(error, tries) or time.monotonic() + pause > deadline:
                     raise failure from error
             except asyncpg.PostgresError as error:
                 raise translate(error, self.where) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
+        return None
 
-    def _may_retry(self, error: BaseException) -> bool:
+    def _may_retry(self, error: BaseException, tries: int) -> bool:
         """A server that was never reached is reported at once; so is a call that ran into its time limit."""
-        return self._upgraded and not isinstance(error, TimeoutError) and not self._closed
+        # A value that cannot be bound stays so, and a key that is still taken is no race.
+        hopeless = isinstance(error, TimeoutError | ValueError) or (
+            isinstance(error, asyncpg.UniqueViolationError) and tries >= 5
+        )
+        return self._upgraded and not hopeless and not self._closed
 
-    async def _once(
-        self, operation: Operation[..., Any], args: tuple[Any, ...], ns: int | None, write: bool, deadline: float
-    ) -> Any:
+    async def _once(self, call: _Call, deadline: float) -> Any:
         if self._closed:
             raise errors.StorageClosed()
-        pool = await self._pools.get(self._prepare)
+        pool = await self._connections.pool(self._prepare)
         left = max(deadline - time.monotonic(), 0.01)
         async with pool.acquire(timeout=left) as connection:
-            await connection.execute(_BEGIN_WRITE if write else _BEGIN_READ)
+            call.started = True
+            await connection.execute(_BEGIN_WRITE if call.write else _BEGIN_READ)
             try:
-                prelude = _PRELUDE_WRITE if write else _PRELUDE_READ
+                prelude = _PRELUDE_WRITE if call.write else _PRELUDE_READ
                 row = await connection.fetchrow(prelude, str(int(left * 1000)))
                 assert row is not None
-                tx = PostgresTx(connection, ns, row[0], self.ids)
-                result = await _drive(operation(tx, *args), tx)
+                tx = PostgresTx(connection, call.ns, row[0], self.ids)
+                result = await _drive(call.operation(tx, *call.args), tx)
             except BaseException:
                 await _abandon(connection)
                 raise
             return await self._commit(connection, tx, row[1], result, deadline)
 
-    async def _commit(self, connection: Connection, tx: PostgresTx, xid: str | None, result: Any, deadline: float) -> Any:
+    async def _commit(
+        self, connection: Connection, tx: PostgresTx, xid: str | None, result: Any, deadline: float
+    ) -> Any:
         try:
-            await connection.execute("COMMIT")
+            if await connection.execute("COMMIT") != "COMMIT":
+                raise errors.StorageError(f"PostgreSQL at {self.where}: a hidden error undid the operation")
         except (*LOST, TimeoutError) as error:
-            connection.terminate()
+            _discard(connection)
             if xid is not None and not await self._was_committed(xid, deadline, error):
                 raise ConnectionResetError("the transaction was lost before its commit") from error
         if tx.hints:
@@ -242,18 +278,23 @@ class PostgresStorage:
         while time.monotonic() < deadline:
             try:
                 state = await self._ask_state(xid)
-            except (*LOST, TimeoutError):
+            except (*LOST, TimeoutError, asyncpg.PostgresError):
                 state = "unreachable"
             if state in ("committed", "aborted"):
                 return state == "committed"
             await asyncio.sleep(0.05)
-        raise errors.OutcomeUnknown(f"PostgreSQL at {self.where}: the commit was not answered: {cause}") from cause
+        raise errors.OutcomeUnknown(
+            f"PostgreSQL at {self.where}: the commit was not answered: {cause}"
+        ) from cause
 
-    async def _ask_state(self, xid: str) -> str | None:
-        connection = await asyncpg.connect(self._pools.dsn, timeout=5.0, command_timeout=5.0, **self._pools.options())
+    async def _ask_state(self, xid: str) -> str:
+        connection = await self._connections.single()
         try:
-            state: str | None = await connection.fetchval("SELECT pg_xact_status($1::text::xid8)", xid)
-            return state
+            number, _, era = xid.partition(" ")
+            state, now = await connection.fetchrow(_STATE, number)
+            if now != era and state != "aborted":
+                raise errors.OutcomeUnknown(f"PostgreSQL at {self.where} crashed during the commit")
+            return str(state)
         except asyncpg.InvalidParameterValueError:
             # After a crash the id may lie in the server's future: it never reached the disk.
             return "aborted"
@@ -270,7 +311,7 @@ class PostgresStorage:
                 self.timers.spawn(self._build_indexes(missing))
 
     async def _build_indexes(self, missing: Sequence[tuple[Table, Any]]) -> None:
-        connection = await asyncpg.connect(self._pools.dsn, **self._pools.options())
+        connection = await self._connections.single()
         try:
             for table, index in missing:
                 await connection.execute(dialect.create_index(table, index, concurrently=True))
@@ -290,8 +331,7 @@ class PostgresStorage:
             return
         self._closed = True
         self.signals.close()
-        self.timers.close(self._pools.close_here)
-        await self._pools.close()
+        self.timers.close(self._connections.close)
 
 
 async def _abandon(connection: Connection) -> None:
@@ -299,4 +339,10 @@ async def _abandon(connection: Connection) -> None:
     try:
         await connection.execute("ROLLBACK", timeout=5.0)
     except (*LOST, TimeoutError, asyncpg.PostgresError):
+        _discard(connection)
+
+
+def _discard(connection: Connection) -> None:
+    # The pool takes a connection back by itself when it is lost, and then refuses to cut it.
+    with contextlib.suppress(asyncpg.InterfaceError):
         connection.terminate()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from perdure.kernel import errors
 
-if TYPE_CHECKING:
-    Pool = asyncpg.Pool[asyncpg.Record]
-    Connection = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+Pool: TypeAlias = Any
+Connection: TypeAlias = Any
 
 LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -47,6 +47,8 @@ _ERRORS: tuple[tuple[type[BaseException], type[errors.StorageError]], ...] = (
 
 def translate(error: BaseException, where: str) -> BaseException:
     """PostgreSQL's error as one of ours, without the connection's secrets; anything else as it is."""
+    if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+        return errors.InvalidInput(f"PostgreSQL at {where}: {error}")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
             return ours(f"PostgreSQL at {where}: {str(error) or type(error).__name__}")
@@ -61,7 +63,7 @@ def describe(dsn: str) -> str:
     return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
 
 
-class PlainConnection(asyncpg.Connection[asyncpg.Record]):
+class PlainConnection(asyncpg.Connection):  # type: ignore[misc]
     """Our settings are local to a transaction, so that a released connection needs no reset."""
 
     def get_reset_query(self) -> str:
@@ -75,13 +77,18 @@ def keep_alive(connection: Any) -> None:
     if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):
         return
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000)):
+    for option, value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 20_000),
+    ):
         if hasattr(socket, option):
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class Pools:
-    """A pool of connections for each event loop that uses the database."""
+class Connections:
+    """The pool of connections, made when it is first needed, in the driver's own event loop."""
 
     def __init__(self, dsn: str, *, size: int, timeout: float, pgbouncer: bool) -> None:
         self.dsn = dsn
@@ -89,19 +96,18 @@ class Pools:
         self._size = size
         self._timeout = timeout
         self._pgbouncer = pgbouncer
-        self._pools: dict[asyncio.AbstractEventLoop, asyncio.Task[Pool]] = {}
+        self._opening: asyncio.Task[Pool] | None = None
 
-    async def get(self, prepare: Callable[[Pool], Awaitable[None]]) -> Pool:
-        """The running loop's pool; `prepare` is awaited once when it is made."""
-        loop = asyncio.get_running_loop()
-        task = self._pools.get(loop)
+    async def pool(self, prepare: Callable[[Pool], Awaitable[None]]) -> Pool:
+        """The pool; `prepare` is awaited once when it is made."""
+        task = self._opening
         if task is None:
-            task = self._pools[loop] = loop.create_task(self._open(prepare))
+            task = self._opening = asyncio.get_running_loop().create_task(self._open(prepare))
         try:
             return await asyncio.shield(task)
         except BaseException:
-            if task.done() and (task.cancelled() or task.exception() is not None):
-                self._pools.pop(loop, None)
+            if task is self._opening and _has_failed(task):
+                self._opening = None
             raise
 
     async def _open(self, prepare: Callable[[Pool], Awaitable[None]]) -> Pool:
@@ -113,7 +119,7 @@ class Pools:
             timeout=min(self._timeout, 10.0),
             command_timeout=self._timeout,
             connection_class=PlainConnection,
-            init=self._init,
+            init=_init,
             **self.options(),
         )
         try:
@@ -123,37 +129,32 @@ class Pools:
             raise
         return pool
 
+    async def single(self) -> Connection:
+        """A connection outside the pool."""
+        return await asyncpg.connect(self.dsn, timeout=5.0, command_timeout=5.0, **self.options())
+
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"server_settings": {"application_name": "perdure"}}
         if self._pgbouncer:
             options["statement_cache_size"] = 0
         return options
 
-    @staticmethod
-    async def _init(connection: Any) -> None:
-        keep_alive(connection)
-
     async def close(self) -> None:
-        """Close the running loop's pool in order, and what other loops left behind at once."""
-        here = asyncio.get_running_loop()
-        for loop, task in list(self._pools.items()):
-            del self._pools[loop]
-            if not task.done() or task.cancelled() or task.exception() is not None:
-                task.cancel()
-            elif loop is here:
-                await _close_pool(task.result())
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(task.result().terminate)
-
-    async def close_here(self) -> None:
-        """Close only the running loop's pool."""
-        task = self._pools.pop(asyncio.get_running_loop(), None)
-        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-            await _close_pool(task.result())
+        task, self._opening = self._opening, None
+        if task is None:
+            return
+        if not task.done() or _has_failed(task):
+            task.cancel()
+            return
+        try:
+            await asyncio.wait_for(task.result().close(), 5.0)
+        except (TimeoutError, *LOST):
+            task.result().terminate()
 
 
-async def _close_pool(pool: Pool) -> None:
-    try:
-        await asyncio.wait_for(pool.close(), 5.0)
-    except (TimeoutError, *LOST):
-        pool.terminate()
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _init(connection: Connection) -> None:
+    keep_alive(connection)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from perdure.kernel.errors import NewerSchema
 from perdure.kernel.storage import dialect
+from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, SCHEMA_GENERATION, Index, Schema, Table
 
-if TYPE_CHECKING:
-    from perdure.kernel.storage.postgres_connection import Connection
-
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('perdure schema', 0))"
-_COLUMNS = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+_COLUMNS = (
+    "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+)
 _INDEXES = """
 SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relnamespace = current_schema()::regnamespace
@@ -43,7 +41,9 @@ async def _upgrade_table(connection: Connection, table: Table, present: set[str]
             await connection.execute(dialect.add_column(table, column, "postgres"))
 
 
-async def _upgrade_indexes(connection: Connection, schema: Schema, tables: set[str]) -> list[tuple[Table, Index]]:
+async def _upgrade_indexes(
+    connection: Connection, schema: Schema, tables: set[str]
+) -> list[tuple[Table, Index]]:
     indexes = dict(await connection.fetch(_INDEXES))
     sizes = dict(await connection.fetch(_SIZES))
     missing = []

@@ -57,6 +57,7 @@ class Writer:
         self._signals = signals
         self._urgent: deque[Call] = deque()
         self._background: deque[Call] = deque()
+        self._running: list[Call] = []
         self._ready = threading.Condition(threading.Lock())
         self._closing = False
         self._dead: BaseException | None = None
@@ -82,8 +83,9 @@ class Writer:
         try:
             self._build_indexes()
             while group := self._take():
+                self._running = group
                 self._commit(group)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             self._die(error)
 
     def _build_indexes(self) -> None:
@@ -126,7 +128,7 @@ class Writer:
         """Nothing may hang on a thread that is gone."""
         with self._ready:
             self._dead = error
-            left = [*self._urgent, *self._background]
+            left = [*self._running, *self._urgent, *self._background]
             self._urgent.clear()
             self._background.clear()
         for call in left:
@@ -134,7 +136,9 @@ class Writer:
         self._answer(left)
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Sequence[Call]], None], calls: Sequence[Call]) -> None:
+def _call_soon(
+    loop: asyncio.AbstractEventLoop, function: Callable[[Sequence[Call]], None], calls: Sequence[Call]
+) -> None:
     try:
         loop.call_soon_threadsafe(function, calls)
     except RuntimeError:
@@ -182,7 +186,9 @@ class SqliteStorage:
         result: Result = await self._submit(Job(operation, args, ns), background=False)
         return result
 
-    async def background(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+    async def background(
+        self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None
+    ) -> Result:
         result: Result = await self._submit(Job(operation, args, ns), background=True)
         return result
 
@@ -195,7 +201,7 @@ class SqliteStorage:
         return call.future
 
     async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
-        job = Job(operation, args, ns)
+        job = Job(operation, args, ns, reading=True)
         if self._engine.in_memory:
             result: Result = await self._submit(job, background=False)
             return result

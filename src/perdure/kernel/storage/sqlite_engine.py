@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,10 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
         operation.send(None)
     except StopIteration as stop:
         return stop.value
+    except RuntimeError as error:
+        if "event loop" in str(error):
+            raise errors.SuspendedOperation() from error
+        raise
     operation.close()
     raise errors.SuspendedOperation()
 
@@ -115,6 +120,7 @@ class Job:
     operation: Callable[..., Coroutine[Any, Any, Any]]
     args: tuple[Any, ...]
     ns: int | None
+    reading: bool = False
     result: Any = None
     error: BaseException | None = None
     hints: dict[Hint, None] = field(default_factory=dict)
@@ -188,7 +194,9 @@ class SqliteEngine:
     def _upgrade(self, connection: apsw.Connection) -> None:
         self._refuse_foreign(connection)
         with _immediate(connection):
-            present = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
+            present = {
+                str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()
+            }
             for table in self.schema.tables.values():
                 self._upgrade_table(connection, table, present)
             self._check_generation(connection)
@@ -203,7 +211,9 @@ class SqliteEngine:
         if table.name not in present:
             connection.execute(dialect.create_table(table, "sqlite"))
         else:
-            columns = {row[1] for row in connection.execute("PRAGMA table_info(" + table.name + ")").fetchall()}
+            columns = {
+                row[1] for row in connection.execute("PRAGMA table_info(" + table.name + ")").fetchall()
+            }
             for column in table.columns:
                 if column.name not in columns:
                     connection.execute(dialect.add_column(table, column, "sqlite"))
@@ -219,7 +229,9 @@ class SqliteEngine:
         if row is None:
             connection.execute("INSERT INTO perdure_meta VALUES ('schema', ?)", (str(SCHEMA_GENERATION),))
         elif int(row[0]) > SCHEMA_GENERATION:
-            raise errors.NewerSchema(f"{self.path} has schema {row[0]}; this release knows {SCHEMA_GENERATION}")
+            raise errors.NewerSchema(
+                f"{self.path} has schema {row[0]}; this release knows {SCHEMA_GENERATION}"
+            )
 
     def build_index(self, table: Table, index: Index) -> None:
         """Build one index that was put off at open."""
@@ -241,7 +253,7 @@ class SqliteEngine:
                 if not self.connection.in_transaction:
                     self._fail(jobs, job.error or errors.StorageUnavailable(f"{self.path}: transaction lost"))
                     return []
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             self._fail(jobs, error)
             return []
         return self._commit(jobs)
@@ -250,9 +262,10 @@ class SqliteEngine:
         self.connection.execute("SAVEPOINT operation")
         tx = SqliteTx(self.connection, job.ns, self.clock.now(), self.ids)
         try:
-            job.result = drive(job.operation(tx, *job.args))
+            with _query_only(self.connection) if job.reading else nullcontext():
+                job.result = drive(job.operation(tx, *job.args))
             job.hints = tx.hints
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             job.error = translate(error, self.path)
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK TO operation")
@@ -262,7 +275,7 @@ class SqliteEngine:
     def _commit(self, jobs: Sequence[Job]) -> list[Hint]:
         try:
             self.connection.execute("COMMIT")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             unknown = errors.OutcomeUnknown(f"{self.path}: the commit failed: {error}")
             self._fail(jobs, unknown)
             return []
@@ -298,7 +311,7 @@ class SqliteEngine:
         try:
             tx = SqliteTx(connection, job.ns, self.clock.now(), self.ids)
             job.result = drive(job.operation(tx, *job.args))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             job.error = translate(error, self.path)
         finally:
             if connection.in_transaction:
@@ -322,6 +335,16 @@ class _immediate:  # noqa: N801 - reads as a statement
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _query_only(connection: apsw.Connection) -> Iterator[None]:
+    """What only reads is held to it, also where it runs on the writing connection."""
+    connection.execute("PRAGMA query_only = ON")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA query_only = OFF")
 
 
 def _last_rowid(connection: apsw.Connection, table: Table) -> int:

@@ -33,7 +33,9 @@ async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: K
     """Give each claim the next rollouts of the queue, each with its new attempt, in one transaction."""
     await ripen(tx)
     wanted = sum(item.limit for item in claims)
-    rows = list(await tx.all(tables.CLAIM, queue=queue, kind=kind, n=wanted, target=ROLLOUT.step(QUEUING, "claimed")))
+    rows = list(
+        await tx.all(tables.CLAIM, queue=queue, kind=kind, n=wanted, target=ROLLOUT.step(QUEUING, "claimed"))
+    )
     rows.sort(key=lambda row: (-row[11], row[12]))
     rows = await _hold_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
@@ -108,7 +110,11 @@ async def _hold_lines(tx: Tx, rows: list[Row]) -> list[Row]:
 
 
 async def _hold_for(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]]) -> None:
-    holders = [(row[13], row[0], attempt[3]) for row, attempt in zip(rows, attempts, strict=True) if row[13] is not None]
+    holders = [
+        (row[13], row[0], attempt[3])
+        for row, attempt in zip(rows, attempts, strict=True)
+        if row[13] is not None
+    ]
     if holders:
         await lines.hold(tx, holders)
 
@@ -138,7 +144,15 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
         if rollout is None or latest is None or latest.id != attempt_id or latest.status != rollout.status:
             continue
         queued = rollout.queued_as or REQUEUING
-        back = (queued, rollout.position, rollout.attempts - 1, tx.ns, rollout_id, rollout.status, rollout.attempts)
+        back = (
+            queued,
+            rollout.position,
+            rollout.attempts - 1,
+            tx.ns,
+            rollout_id,
+            rollout.status,
+            rollout.attempts,
+        )
         if await tx.update_many(tables.GIVE_BACK, [back]):
             await tx.execute(tables.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
             workers.released(latest.worker_id, attempt_id)
@@ -152,7 +166,7 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
 async def start_attempts(
     tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool
 ) -> list[Claimed | NotFound]:
-    """Begin another attempt of each (rollout_id, worker_id), whatever its status and however many there were."""
+    """Begin another attempt of each (rollout_id, worker_id), whatever its status and its limits."""
     work = Work(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in requests], [kind], lined=lined)
     workers = Workers(tx)

@@ -12,7 +12,16 @@ from perdure.kernel.clock import DAY_MICROS
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import tables
-from perdure.rollouts.model import DEFAULT_QUEUE, PREPARING, QUEUED, ROLLOUT, TASK, Kinds, deadline_of, limits_of
+from perdure.rollouts.model import (
+    DEFAULT_QUEUE,
+    PREPARING,
+    QUEUED,
+    ROLLOUT,
+    TASK,
+    Kinds,
+    deadline_of,
+    limits_of,
+)
 from perdure.rollouts.operations.lines import hold, lock_lines
 from perdure.rollouts.operations.work import READY_CHANNEL, save_counts
 from perdure.rollouts.operations.workers import Workers
@@ -85,14 +94,21 @@ async def _lines_of(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, str | N
 
 
 def _row(
-    tx: Tx, request: NewRollout, ordinal: int, latest: str | None, holders: dict[str, str | None], kinds: Kinds
+    tx: Tx,
+    request: NewRollout,
+    ordinal: int,
+    latest: str | None,
+    holders: dict[str, str | None],
+    kinds: Kinds,
 ) -> tuple[Any, ...]:
     """A row of rollouts. Exactly one of ready, due_at and behind is set."""
     if request.kind not in kinds:
         raise InvalidInput(f"no such kind of rollout: {request.kind}")
     start = tx.now + ordinal
-    position = ready = start
-    due_at = behind = None
+    position = start
+    ready: int | None = start
+    due_at: int | None = None
+    behind: int | None = None
     if request.not_before is not None and request.not_before > start:
         position, ready, due_at = request.not_before + ordinal, None, request.not_before
     elif request.line is not None and holders[request.line] is not None:
@@ -160,11 +176,27 @@ async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tu
     return [(_view(row), attempt_view(attempt)) for row, attempt in zip(rows, attempts, strict=True)]
 
 
-def new_attempt(tx: Tx, rollout_id: str, sequence_id: int, config: str, worker_id: str | None) -> tuple[Any, ...]:
+def new_attempt(
+    tx: Tx, rollout_id: str, sequence_id: int, config: str, worker_id: str | None
+) -> tuple[Any, ...]:
     """A row of attempts, watched from now on if the config sets limits."""
     check_at = deadline_of(limits_of(config), tx.now, None)
     attempt_id = ids.attempt_id(tx.ids)
-    return (tx.ns, rollout_id, sequence_id, attempt_id, PREPARING, tx.now, None, worker_id, None, check_at, None, 1, None)
+    return (
+        tx.ns,
+        rollout_id,
+        sequence_id,
+        attempt_id,
+        PREPARING,
+        tx.now,
+        None,
+        worker_id,
+        None,
+        check_at,
+        None,
+        1,
+        None,
+    )
 
 
 def attempt_view(attempt: tuple[Any, ...]) -> Row:

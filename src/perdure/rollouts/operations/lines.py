@@ -17,12 +17,14 @@ async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     """Make the lines that do not exist, lock them all, and tell who holds each."""
     wanted = sorted(set(names))
     await tx.execute_many(tables.OPEN_LINE, [{"line": line} for line in wanted])
-    return {line: holder for line, holder in await tx.all(tables.LOCK_LINES, names=wanted)}
+    return {row[0]: row[1] for row in await tx.all(tables.LOCK_LINES, names=wanted)}
 
 
 async def hold(tx: Tx, holders: Sequence[tuple[str, str | None, str | None]]) -> None:
     """Set (line, holder, attempt) for each line."""
-    await tx.update_many(tables.HOLD_LINES, [(holder, attempt, tx.ns, line) for line, holder, attempt in holders])
+    await tx.update_many(
+        tables.HOLD_LINES, [(holder, attempt, tx.ns, line) for line, holder, attempt in holders]
+    )
 
 
 async def leave(tx: Tx, rollouts: Iterable[RolloutRow]) -> None:
@@ -47,7 +49,9 @@ async def promote(tx: Tx, line: str, leaver: str) -> None:
 async def try_lines(tx: Tx, names: Iterable[str]) -> frozenset[str]:
     """Lock those of the lines that nobody else has locked; a claim never waits."""
     wanted = sorted(set(names))
-    return frozenset(row[0] for row in await tx.all(tables.TRY_LINES, names=wanted)) if wanted else frozenset()
+    return (
+        frozenset(row[0] for row in await tx.all(tables.TRY_LINES, names=wanted)) if wanted else frozenset()
+    )
 
 
 async def ripen_lines(tx: Tx, limit: int) -> None:

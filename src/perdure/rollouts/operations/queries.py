@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.kernel.errors import SpansEvicted
-from perdure.kernel.storage.dialect import statement
-from perdure.kernel.storage.filters import Clause, Condition, Field, order_by, page, where
+from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, order_by, where
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import tables
 from perdure.rollouts.model import ENDED
@@ -75,17 +74,15 @@ WORKER_FIELDS: Mapping[str, Field] = {
     "current_attempt_id": Field("current_attempt_id", "text", null=True),
 }
 SPAN_ORDER = "sequence_id, start_ns NULLS LAST, end_ns NULLS LAST, ordinal"
-SPAN_VIEW = "rollout_id, attempt_id, sequence_id, resource_hash, scope_hash, format, body"
 
 
-async def _page(tx: Tx, select: str, source: str, clause: Clause, order: str, query: Query) -> Page:
-    """One page of `source`, and how many rows match in all."""
-    part = page(query.limit, query.offset)
-    values = {**clause.values, **part.values}
-    rows = await tx.all(statement(select + source + clause.sql + order + part.sql), **values)
+async def _page(tx: Tx, listing: Listing, clause: Clause, order: str, query: Query) -> Page:
+    """One page of a listing, and how many rows match in all."""
+    sql, values = listing.page(clause, order, query.limit, query.offset)
+    rows = await tx.all(sql, **values)
     if query.limit == -1 and query.offset == 0:
         return rows, len(rows)
-    total = await tx.one(statement("SELECT count(*)" + source + clause.sql), **clause.values)
+    total = await tx.one(listing.count(clause), **clause.values)
     return rows, int(total[0]) if total else 0
 
 
@@ -112,8 +109,7 @@ async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page:
 async def _scan(tx: Tx, query: Query, kind: str, order: str) -> Page:
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
     clause = Clause(clause.sql, {**clause.values, "kind": kind})
-    source = " FROM rollouts WHERE ns = :ns AND kind = :kind AND "
-    return await _page(tx, "SELECT " + tables.ROLLOUT_VIEW, source, clause, order, query)
+    return await _page(tx, tables.LIST_ROLLOUTS, clause, order, query)
 
 
 def _statuses(query: Query) -> tuple[str, ...] | None:
@@ -135,12 +131,8 @@ async def _merge_statuses(tx: Tx, query: Query, kind: str, order: str, statuses:
     present = [status for status in statuses if counted.get(status, 0)]
     if not present or query.limit == 0:
         return [], total
-    branch = "SELECT * FROM (SELECT " + tables.ROLLOUT_VIEW + " FROM rollouts WHERE ns = :ns AND kind = :kind"
-    branches = [branch + " AND status = :s" + str(i) + order + " LIMIT :top) AS b" for i in range(len(present))]
-    text = "SELECT * FROM (" + " UNION ALL ".join(branches) + ") AS heads" + order + " LIMIT :limit OFFSET :offset"
-    values: dict[str, Any] = {"s" + str(i): status for i, status in enumerate(present)}
-    values |= {"kind": kind, "top": query.limit + query.offset, "limit": query.limit, "offset": query.offset}
-    return await tx.all(statement(text), **values), total
+    sql, values = tables.LIST_ROLLOUTS.heads("status", present, order, query.limit, query.offset)
+    return await tx.all(sql, kind=kind, **values), total
 
 
 async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> dict[str, Row]:
@@ -150,9 +142,7 @@ async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> d
     return {row[0]: row for row in rows}
 
 
-async def get_rollouts(
-    tx: Tx, rollout_ids: Sequence[str], kind: str
-) -> list[tuple[Row, Row | None] | None]:
+async def get_rollouts(tx: Tx, rollout_ids: Sequence[str], kind: str) -> list[tuple[Row, Row | None] | None]:
     """Each rollout with its latest attempt; None for an unknown one."""
     rows = {row[0]: row for row in await tx.all(tables.GET_ROLLOUTS, ids=list(rollout_ids), kinds=[kind])}
     attempts = await _latest(tx, [row[0] for row in rows.values() if row[9]], [kind])
@@ -168,6 +158,11 @@ async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[tuple[Row, Row |
     return [(tuple(row)[:10], attempts.get(row[0])) for row in rows]
 
 
+async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
+    """Those of the rollouts that exist."""
+    return [row[0] for row in await tx.all(tables.PRESENT, ids=list(rollout_ids))]
+
+
 async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
     return [row[0] for row in await tx.all(tables.ENDED_AMONG, ids=list(rollout_ids), ended=sorted(ENDED))]
 
@@ -179,9 +174,7 @@ async def query_attempts(tx: Tx, rollout_id: str, query: Query, kind: str) -> Pa
     if await tx.one(tables.ROLLOUT_EXISTS, id=rollout_id, kinds=[kind]) is None:
         return [], 0
     order = order_by(ATTEMPT_FIELDS, query.sort_by, query.sort_order, "sequence_id")
-    source = " FROM attempts WHERE ns = :ns AND rollout_id = :rollout_id AND "
-    clause = Clause("TRUE", {"rollout_id": rollout_id})
-    return await _page(tx, "SELECT " + tables.ATTEMPT_VIEW, source, clause, order, query)
+    return await _page(tx, tables.LIST_ATTEMPTS, Clause("TRUE", {"rollout_id": rollout_id}), order, query)
 
 
 async def query_spans(
@@ -202,13 +195,12 @@ async def query_spans(
 
 async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page:
     order = order_by(SPAN_FIELDS, query.sort_by, query.sort_order, SPAN_ORDER)
-    source = " FROM spans WHERE ns = :ns AND rollout_id = :rollout_id AND "
     clause = where(SPAN_FIELDS, query.conditions, query.logic)
     values = {**clause.values, "rollout_id": rollout_id}
-    if attempt_id is not None:
-        source += "attempt_id = :attempt_id AND "
-        values["attempt_id"] = attempt_id
-    return await _page(tx, "SELECT " + SPAN_VIEW, source, Clause(clause.sql, values), order, query)
+    if attempt_id is None:
+        return await _page(tx, tables.LIST_SPANS, Clause(clause.sql, values), order, query)
+    values["attempt_id"] = attempt_id
+    return await _page(tx, tables.LIST_ATTEMPT_SPANS, Clause(clause.sql, values), order, query)
 
 
 async def _parts(tx: Tx, rows: Sequence[Row]) -> Mapping[str, bytes]:
@@ -219,13 +211,13 @@ async def _parts(tx: Tx, rows: Sequence[Row]) -> Mapping[str, bytes]:
 async def query_resources(tx: Tx, query: Query) -> Page:
     order = order_by(RESOURCE_FIELDS, query.sort_by, query.sort_order, "create_time, id")
     clause = where(RESOURCE_FIELDS, query.conditions, query.logic)
-    return await _page(tx, "SELECT " + tables.RESOURCES_VIEW, " FROM resources WHERE ns = :ns AND ", clause, order, query)
+    return await _page(tx, tables.LIST_RESOURCES, clause, order, query)
 
 
 async def query_workers(tx: Tx, query: Query) -> Page:
     order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
     clause = where(WORKER_FIELDS, query.conditions, query.logic)
-    return await _page(tx, "SELECT " + tables.WORKER_VIEW, " FROM workers WHERE ns = :ns AND ", clause, order, query)
+    return await _page(tx, tables.LIST_WORKERS, clause, order, query)
 
 
 async def get_workers(tx: Tx, ids: Sequence[str]) -> list[Row | None]:

@@ -11,7 +11,16 @@ from msgspec import UNSET, UnsetType
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Operation, Result, Row, Tx
 from perdure.rollouts import tables
-from perdure.rollouts.model import ATTEMPT, LIVE, REPORTED, Kinds, lapse_event, reported, rollout_event, set_to
+from perdure.rollouts.model import (
+    ATTEMPT,
+    LIVE,
+    REPORTED,
+    Kinds,
+    lapse_event,
+    reported,
+    rollout_event,
+    set_to,
+)
 from perdure.rollouts.operations.lines import leave
 from perdure.rollouts.operations.work import AttemptRow, Work, save_counts
 from perdure.rollouts.operations.workers import Workers
@@ -25,9 +34,9 @@ class AttemptReport(msgspec.Struct, frozen=True):
     rollout_id: str
     attempt_id: str
     status: str | UnsetType = UNSET
-    worker_id: str | None | UnsetType = UNSET
-    last_heartbeat_time: int | None | UnsetType = UNSET
-    metadata: str | None | UnsetType = UNSET
+    worker_id: str | UnsetType | None = UNSET
+    last_heartbeat_time: int | UnsetType | None = UNSET
+    metadata: str | UnsetType | None = UNSET
 
 
 async def report_attempts(
@@ -69,7 +78,7 @@ def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptRep
     if report.worker_id is not UNSET:
         attempt.worker_id = report.worker_id or None
     if report.last_heartbeat_time is not UNSET:
-        attempt.last_heartbeat_time = report.last_heartbeat_time
+        attempt.hear(report.last_heartbeat_time, work.rollouts[attempt.rollout_id].limits)
     if report.metadata is not UNSET:
         attempt.metadata = report.metadata
     if report.status is not UNSET:
@@ -101,8 +110,8 @@ class RolloutChange(msgspec.Struct, frozen=True):
 
     rollout_id: str
     status: str | UnsetType = UNSET
-    mode: str | None | UnsetType = UNSET
-    resources_id: str | None | UnsetType = UNSET
+    mode: str | UnsetType | None = UNSET
+    resources_id: str | UnsetType | None = UNSET
     config: str | UnsetType = UNSET
     metadata: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
@@ -110,7 +119,8 @@ class RolloutChange(msgspec.Struct, frozen=True):
     @property
     def edits(self) -> bool:
         return any(
-            value is not UNSET for value in (self.mode, self.resources_id, self.config, self.metadata, self.input)
+            value is not UNSET
+            for value in (self.mode, self.resources_id, self.config, self.metadata, self.input)
         )
 
 
@@ -167,7 +177,7 @@ def _watch_anew(work: Work, rollout_id: str) -> None:
         attempts[-1].watch(work.rollouts[rollout_id].limits)
 
 
-class SweepDue(Exception):  # noqa: N818 - a signal to sweep first, not an error
+class SweepDue(Exception):
     """Something is overdue: let the watchdog run, then run the operation again."""
 
 
@@ -188,7 +198,11 @@ async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> int:
     lapsed: list[AttemptRow] = []
     for rollout_id, attempts in work.attempts.items():
         for attempt in attempts:
-            if attempt.check_at is not None and attempt.check_at <= tx.now and _check(work, rollout_id, attempt):
+            if (
+                attempt.check_at is not None
+                and attempt.check_at <= tx.now
+                and _check(work, rollout_id, attempt)
+            ):
                 lapsed.append(attempt)
     await work.save()
     if lined:
@@ -203,7 +217,7 @@ async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> int:
 
 
 def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
-    """Compare a live attempt with its true deadline: end it, or look again later. An older one is left alone."""
+    """Compare the latest attempt with its true deadline: end it, or look again later."""
     rollout = work.rollouts[rollout_id]
     if not work.is_latest(attempt):
         attempt.check_at, attempt.dirty = None, True
@@ -215,7 +229,11 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
     attempt.status = ATTEMPT.step(attempt.status, event)
     attempt.reason = attempt.status
     attempt.watch(rollout.limits)
-    work.move(rollout, rollout_event(rollout.limits, attempt.status, attempt.sequence_id, lapsed=True), attempt.status)
+    work.move(
+        rollout,
+        rollout_event(rollout.limits, attempt.status, attempt.sequence_id, lapsed=True),
+        attempt.status,
+    )
     return True
 
 

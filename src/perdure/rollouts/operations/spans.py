@@ -41,7 +41,12 @@ Stored = list[int | None]
 
 
 async def add_spans(
-    tx: Tx, calls: Sequence[Sequence[NewSpan]], parts: Sequence[tuple[str, bytes]], kind: str, kinds: Kinds, lined: bool
+    tx: Tx,
+    calls: Sequence[Sequence[NewSpan]],
+    parts: Sequence[tuple[str, bytes]],
+    kind: str,
+    kinds: Kinds,
+    lined: bool,
 ) -> list[Stored | NotFound]:
     """Store the spans of each call. A call that names an unknown rollout or attempt stores nothing.
 
@@ -161,11 +166,11 @@ class _Adding:
             await self.tx.execute_many(tables.SAVE_PART, rows)
 
     def _hear(self, fresh: Sequence[NewSpan]) -> list[tuple[Any, ...]]:
-        """Let each attempt that spoke move; returns the heartbeats of those whose row is not written anyway."""
+        """Let each attempt that spoke move; returns the heartbeats of those that did not."""
         beats: list[tuple[Any, ...]] = []
         for key in dict.fromkeys((span.rollout_id, span.attempt_id) for span in fresh):
             attempt = self._attempts[key]
-            attempt.last_heartbeat_time = self.tx.now
+            attempt.hear(self.tx.now, self.work.rollouts[attempt.rollout_id].limits)
             if ATTEMPT.moves(attempt.status, "span"):
                 self._speak(attempt)
             else:

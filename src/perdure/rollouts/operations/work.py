@@ -29,7 +29,7 @@ ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
 
 
-class LinesNeeded(Exception):  # noqa: N818 - a signal to run again, not an error
+class LinesNeeded(Exception):
     """A rollout stands in a line, whose lock comes first: run the operation again with lines."""
 
 
@@ -55,6 +55,9 @@ class RolloutRow(msgspec.Struct):
     was: str = ""
     dirty: bool = False
 
+    def __post_init__(self) -> None:
+        self.was = self.status
+
     @property
     def limits(self) -> Limits:
         return limits_of(self.config)
@@ -77,6 +80,16 @@ class AttemptRow(msgspec.Struct):
     charged: int
     was: str = ""
     dirty: bool = False
+
+    def __post_init__(self) -> None:
+        self.was = self.status
+
+    def hear(self, time: int | None, limits: Limits) -> None:
+        """Set the heartbeat; the watchdog's time stays, unless the attempt is now overdue before it."""
+        self.last_heartbeat_time = time
+        deadline = deadline_of(limits, self.start_time, time)
+        if self.check_at is not None and deadline is not None and deadline < self.check_at:
+            self.check_at, self.dirty = deadline, True
 
     def watch(self, limits: Limits) -> None:
         """Set when the watchdog looks at this attempt next."""
@@ -103,14 +116,14 @@ class Work:
         if lined:
             await self.tx.all(tables.LOCK_LINES_OF, ids=wanted)
         for row in await self.tx.all(tables.LOAD_ROLLOUTS, ids=wanted, kinds=list(kinds)):
-            rollout = RolloutRow(*row, was=row[3])
+            rollout = RolloutRow(*row)
             if rollout.line is not None and not lined:
                 raise LinesNeeded
             self.rollouts[rollout.id] = rollout
             self.attempts[rollout.id] = []
         if self.rollouts:
             for row in await self.tx.all(tables.LOAD_ATTEMPTS, ids=list(self.rollouts)):
-                self.attempts[row[0]].append(AttemptRow(*row, was=row[3]))
+                self.attempts[row[0]].append(AttemptRow(*row))
 
     def rollout(self, rollout_id: str) -> RolloutRow:
         rollout = self.rollouts.get(rollout_id)
@@ -175,9 +188,21 @@ class Work:
         await self._tell(changed)
 
     async def _save_rollouts(self, changed: Sequence[RolloutRow]) -> None:
+        ns = self.tx.ns
         rows = [
-            (r.status, r.outcome, r.position, r.ready, r.due_at, r.behind, r.attempts, r.end_time)
-            + (self.tx.ns, r.id, r.was)
+            (
+                r.status,
+                r.outcome,
+                r.position,
+                r.ready,
+                r.due_at,
+                r.behind,
+                r.attempts,
+                r.end_time,
+                ns,
+                r.id,
+                r.was,
+            )
             for r in changed
         ]
         if rows and await self.tx.update_many(tables.MOVE_ROLLOUTS, rows) != len(rows):
@@ -185,8 +210,20 @@ class Work:
 
     async def _save_attempts(self) -> None:
         rows = [
-            (a.status, a.end_time, a.worker_id, a.last_heartbeat_time, a.check_at, a.reason, a.charged, a.metadata)
-            + (self.tx.ns, a.rollout_id, a.sequence_id, a.was)
+            (
+                a.status,
+                a.end_time,
+                a.worker_id,
+                a.last_heartbeat_time,
+                a.check_at,
+                a.reason,
+                a.charged,
+                a.metadata,
+                self.tx.ns,
+                a.rollout_id,
+                a.sequence_id,
+                a.was,
+            )
             for attempts in self.attempts.values()
             for a in attempts
             if a.dirty

@@ -28,11 +28,13 @@ class WorkerRow(msgspec.Struct):
 
 
 class Workers:
-    """Workers loaded under their locks; those that do not exist yet are made."""
+    """Workers loaded under their locks; one that does not exist is made when something is said of it."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self._rows: dict[str, WorkerRow] = {}
+        self._known: set[str] = set()
+        self._touched: set[str] = set()
 
     async def load(self, ids: Iterable[str | None]) -> None:
         wanted = sorted({worker_id for worker_id in ids if worker_id})
@@ -40,8 +42,11 @@ class Workers:
         if wanted:
             for row in await self._tx.all(tables.LOAD_WORKERS, ids=wanted):
                 self._rows[row[0]] = WorkerRow(*row)
+                self._known.add(row[0])
 
     def __getitem__(self, worker_id: str) -> WorkerRow:
+        """A worker to be changed."""
+        self._touched.add(worker_id)
         return self._rows[worker_id]
 
     def follow(self, attempt: AttemptRow) -> None:
@@ -51,9 +56,10 @@ class Workers:
         """
         if not attempt.worker_id:
             return
-        worker = self._rows[attempt.worker_id]
-        if attempt.status not in LIVE and worker.current_attempt_id not in (None, attempt.id):
+        held = self._rows[attempt.worker_id].current_attempt_id
+        if attempt.status not in LIVE and held not in (None, attempt.id):
             return
+        worker = self[attempt.worker_id]
         worker.status = WORKER.step(worker.status, worker_event(attempt.status))
         if attempt.status in LIVE:
             self._busy(worker, attempt.rollout_id, attempt.id)
@@ -62,7 +68,7 @@ class Workers:
 
     def claimed(self, worker_id: str | None, rollout_id: str, attempt_id: str, *, dequeued: bool) -> None:
         if worker_id:
-            worker = self._rows[worker_id]
+            worker = self[worker_id]
             worker.status = WORKER.step(worker.status, "assigned")
             if dequeued:
                 worker.last_dequeue_time = self._tx.now
@@ -70,7 +76,7 @@ class Workers:
 
     def found_nothing(self, worker_id: str | None) -> None:
         if worker_id:
-            worker = self._rows[worker_id]
+            worker = self[worker_id]
             was, worker.status = worker.status, WORKER.step(worker.status, "found nothing")
             worker.last_dequeue_time = self._tx.now
             if worker.status != was:
@@ -91,9 +97,14 @@ class Workers:
         worker.current_rollout_id = worker.current_attempt_id = None
 
     async def save(self) -> None:
-        if self._rows:
-            rows = [msgspec.structs.asdict(worker) for _, worker in sorted(self._rows.items())]
-            await self._tx.execute_many(tables.SAVE_WORKER, rows)
+        """Write what was changed. Of two that make the same worker the second runs again."""
+        touched = [self._rows[worker_id] for worker_id in sorted(self._touched)]
+        new = [(self._tx.ns, *msgspec.structs.astuple(row)) for row in touched if row.id not in self._known]
+        changed = [msgspec.structs.asdict(row) for row in touched if row.id in self._known]
+        if changed:
+            await self._tx.execute_many(tables.SAVE_WORKER, changed)
+        if new:
+            await self._tx.insert_many(tables.WORKERS, new)
 
 
 @dataclass(frozen=True, slots=True)

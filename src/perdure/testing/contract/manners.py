@@ -90,7 +90,7 @@ class TestRecords(Contract):
     async def test_attempt_must_belong_to_its_rollout(self, store: LightningStore) -> None:
         one, two = await new_rollout(store), await new_rollout(store)
         values = {**one.model_dump(), "attempt": two.attempt.model_dump()}
-        with pytest.raises(ValueError, match="rollout_id"):
+        with pytest.raises(ValueError, match="rollout"):
             AttemptedRollout.model_validate(values)
 
     async def test_changing_an_answer_changes_nothing_stored(self, store: LightningStore) -> None:

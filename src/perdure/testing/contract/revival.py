@@ -29,7 +29,8 @@ async def silent(
     store: LightningStore, harness: Harness, retried: bool, worker_id: str | None = None
 ) -> AttemptedRollout:
     """A rollout whose only attempt the watchdog holds for unresponsive."""
-    config = retrying(*(["unresponsive"] if retried else []), unresponsive_seconds=10)
+    condition: tuple[AttemptStatus, ...] = ("unresponsive",) if retried else ()
+    config = retrying(*condition, unresponsive_seconds=10)
     started = await new_rollout(store, config, worker_id)
     await harness.advance(11)
     assert (await latest(store, started.rollout_id)).status == "unresponsive"

@@ -1,0 +1,52 @@
+"""Write the charts and the table of errors into the pages that show them: python docs/regenerate.py"""
+
+from pathlib import Path
+
+from perdure.kernel import errors
+from perdure.rollouts.model import MACHINES
+
+DOCS = Path(__file__).resolve().parent
+
+
+def error_classes() -> list[type[errors.PerdureError]]:
+    """Every error, in the order of the source."""
+    return [
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, errors.PerdureError)
+    ]
+
+
+def error_table() -> str:
+    """The errors as a table."""
+    rows = ["| code | class | HTTP | what it means |", "|---|---|---|---|"]
+    for each in error_classes():
+        meaning = (each.__doc__ or "").strip().partition("\n")[0]
+        rows.append(f"| `{each.code}` | `{each.__name__}` | {each.http_status} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def blocks() -> dict[str, dict[str, str]]:
+    """What stands between the marks of each page."""
+    charts = {f"machine {each.name}": f"```mermaid\n{each.chart()}```\n" for each in MACHINES}
+    return {"state-machines.md": charts, "errors.md": {"errors": error_table()}}
+
+
+def filled(page: str, name: str, text: str) -> str:
+    """The page with `text` between the marks of `name`."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    head, rest = page.split(begin, 1)
+    return head + begin + text + end + rest.split(end, 1)[1]
+
+
+def page_as_generated(name: str) -> str:
+    """A page as it should be."""
+    page = (DOCS / name).read_text(encoding="utf-8")
+    for block, text in blocks()[name].items():
+        page = filled(page, block, text)
+    return page
+
+
+if __name__ == "__main__":
+    for name in blocks():
+        (DOCS / name).write_text(page_as_generated(name), encoding="utf-8")

@@ -1,0 +1,209 @@
+"""Settings from arguments, the environment and a file; each can say where it came from.
+
+What is given explicitly wins over the environment, the environment over the file, the file over the default.
+An empty variable counts as not set. A variable with `_FILE` after its name holds the path of a file with the
+value, so that a secret need not stand in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+
+import msgspec
+
+from perdure.kernel.codec import MAX_TEXT, check_text
+from perdure.kernel.errors import InvalidInput
+
+__all__ = ["Secret", "Settings", "load_settings", "mask_url"]
+
+FILE_NAME = "perdure.toml"
+FILE_VARIABLE = "PERDURE_CONFIG"
+PREFIX = "PERDURE_"
+TABLE = "perdure"
+
+VARIABLES = {
+    "database_url": (
+        "PERDURE_DATABASE_URL",
+        "DATABASE_URL",
+        "DATABASE_URI",
+        "POSTGRES_URI",
+        "POSTGRES_URI_CUSTOM",
+    )
+}
+"""Settings that have other variables than `PERDURE_` and their name; the first that is set counts."""
+
+SECRETS = frozenset({"database_url"})
+MAX_URL = 16_384
+
+_IN_URL = re.compile(r"(?s)^([^:/?#]+://[^:]*:).*(@.*)$")
+_IN_WORDS = re.compile(r"(?i)(\b\w*(?:password|passwd|pwd|secret|token)=)[^&\s]*")
+_SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+
+
+def mask_url(url: str) -> str:
+    """The URL without its passwords, fit for a log. Of a URL that is not well-formed it hides too much."""
+    return _IN_WORDS.sub(r"\1***", _IN_URL.sub(r"\1***\2", url))
+
+
+class Secret(str):
+    """A text that shows its passwords to whoever uses it, and to nobody who prints what holds it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(mask_url(self))
+
+
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What perdure is told by its surroundings. `sources` says of each setting where its value came from."""
+
+    database_url: str = Secret("sqlite:///perdure.db")
+    namespace: Annotated[str, msgspec.Meta(min_length=1)] = "default"
+    watchdog_interval: Seconds | None = 1.0
+    pool_size: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 4
+    timeout: Seconds = 30.0
+    pgbouncer: bool = False
+    synchronous: Literal["FULL", "NORMAL", "EXTRA"] = "FULL"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_json: bool = False
+    sources: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Found(NamedTuple):
+    """A value as it was found, and where. `text` tells that its type must be read out of a string."""
+
+    value: Any
+    source: str
+    text: bool = False
+
+
+def load_settings(
+    explicit: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """The settings that hold in `directory` (the working directory) with this `environment` (the process's).
+
+    An explicit None counts as not given, except where None is a value (`watchdog_interval`).
+    """
+    environment = os.environ if environment is None else environment
+    found = {
+        **_in_file(environment, Path(directory or ".")),
+        **_in_environment(environment),
+        **_in_arguments(explicit or {}),
+    }
+    values = {name: _value(name, each) for name, each in found.items()}
+    sources = {name: found[name].source if name in found else "default" for name in _types()}
+    return Settings(**values, sources=MappingProxyType(sources))
+
+
+@cache
+def _types() -> dict[str, Any]:
+    hints = get_type_hints(Settings, include_extras=True)
+    return {name: hints[name] for name in Settings.__struct_fields__ if name != "sources"}
+
+
+def _in_arguments(explicit: Mapping[str, Any]) -> dict[str, _Found]:
+    unknown = sorted(set(explicit) - set(_types()))
+    if unknown:
+        raise InvalidInput(f"there is no setting {unknown[0]!r}; there are {', '.join(_types())}")
+    return {
+        name: _Found(value, "argument")
+        for name, value in explicit.items()
+        if value is not None or type(None) in get_args(_types()[name])
+    }
+
+
+def _in_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
+    found: dict[str, _Found] = {}
+    for name in _types():
+        for variable in VARIABLES.get(name, (PREFIX + name.upper(),)):
+            each = _variable(environment, variable, secret=name in SECRETS)
+            if each is not None and name not in found:
+                found[name] = each
+    return found
+
+
+def _variable(environment: Mapping[str, str], variable: str, *, secret: bool) -> _Found | None:
+    value = environment.get(variable)
+    path = environment.get(variable + "_FILE") if secret else None
+    if value and path:
+        raise InvalidInput(f"{variable} and {variable}_FILE are both set; only one of them can count")
+    if path:
+        return _Found(_secret_in(Path(path), variable + "_FILE"), f"environment {variable}_FILE", text=True)
+    return _Found(value, f"environment {variable}", text=True) if value else None
+
+
+def _secret_in(path: Path, variable: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{variable}: cannot read {path}: {_reason(error)}") from None
+
+
+def _in_file(environment: Mapping[str, str], directory: Path) -> dict[str, _Found]:
+    named = environment.get(FILE_VARIABLE)
+    path = directory / (named or FILE_NAME)
+    if not named and not path.exists():
+        return {}
+    table = _table(path)
+    unknown = sorted(set(table) - set(_types()))
+    if unknown:
+        raise InvalidInput(f"{path}: there is no setting {unknown[0]!r}; there are {', '.join(_types())}")
+    return {name: _Found(value, f"file {path}") for name, value in table.items()}
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read {path}: {_reason(error)}") from None
+    stray = sorted(set(content) - {TABLE})
+    if stray:
+        raise InvalidInput(f"{path}: {stray[0]!r} is not known; settings stand in the table [{TABLE}]")
+    table = content.get(TABLE, {})
+    if not isinstance(table, dict):
+        raise InvalidInput(f"{path}: {TABLE!r} must be a table; write [{TABLE}] above the settings")
+    return table
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+
+
+def _value(name: str, found: _Found) -> Any:
+    kind = _types()[name]
+    raw = _from_text(found.value, kind) if isinstance(found.value, str) else found.value
+    try:
+        value = msgspec.convert(raw, kind, strict=not found.text)
+        if isinstance(value, str):
+            check_text(value, name, max_length=MAX_URL if name in SECRETS else MAX_TEXT)
+    except (msgspec.ValidationError, InvalidInput) as error:
+        shown = "" if name in SECRETS else f" {found.value!r}:"
+        raise InvalidInput(f"{name} from {found.source}:{shown} {error}") from None
+    return Secret(value) if name in SECRETS else value
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    """The ways in which people write a choice, a switch, or that there is none."""
+    choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
+    if choices:
+        return next((choice for choice in choices if choice.lower() == text.strip().lower()), text)
+    if type(None) in get_args(kind) and text.strip().lower() in ("off", "none"):
+        return None
+    if kind is bool:
+        return _SWITCHES.get(text.strip().lower(), text.strip())
+    return text

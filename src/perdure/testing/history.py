@@ -1,0 +1,191 @@
+"""What the callers of a store saw, call by call, so that it can be compared with the database afterwards.
+
+Every call is written down before it is made and again when it is answered: `ok`, `fail` (it certainly had no
+effect) or `info` (nobody knows: the answer was lost, or whoever waited for it was killed). The lines are so
+small that a pipe takes each whole; a caller that is killed leaves its last call open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from perdure.kernel.errors import OutcomeUnknown, PerdureError
+
+T = TypeVar("T")
+
+Outcome = Literal["ok", "fail", "info"]
+UNTYPED = "untyped"
+"""The code of an answer that is none of the errors a store may give."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[Any]).decode
+
+
+class Call(msgspec.Struct):
+    """One call: what was asked, when, and how it ended. Times are nanoseconds of the monotonic clock."""
+
+    process: str
+    number: int
+    function: str
+    given: dict[str, Any]
+    started: int
+    ended: int | None = None
+    outcome: Outcome = "info"
+    got: dict[str, Any] = {}
+    code: str = ""
+    message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    @property
+    def open(self) -> bool:
+        """Whether it may have had its effect, or may not."""
+        return self.outcome == "info"
+
+    def before(self, other: Call) -> bool:
+        """Whether this call was answered before the other was made."""
+        return self.ended is not None and self.ended < other.started
+
+    def __str__(self) -> str:
+        return f"{self.process}#{self.number} {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """How a recorded call ended, and with which value if it is ok."""
+
+    outcome: Outcome
+    value: T | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+
+class Recorder:
+    """Writes down the calls of one process. `write` gets one whole line at a time."""
+
+    def __init__(self, process: str, write: Callable[[bytes], object]) -> None:
+        self.process = process
+        self._write = write
+        self._number = 0
+
+    def mark(self, what: str) -> None:
+        """Note that something begins; a mark is no call."""
+        self._line("mark", 0, what)
+
+    async def call(
+        self,
+        function: str,
+        given: Mapping[str, Any],
+        action: Awaitable[T],
+        got: Callable[[T], Mapping[str, Any]],
+    ) -> Answer[T]:
+        """Await `action`, which must not have begun, and record the call and its answer."""
+        self._number += 1
+        number = self._number
+        self._line("invoke", number, function, given)
+        try:
+            value = await action
+        except asyncio.CancelledError:
+            self._line("info", number, "cancelled", "")
+            raise
+        except PerdureError as error:
+            outcome: Outcome = "info" if isinstance(error, OutcomeUnknown) else "fail"
+            self._line(outcome, number, error.code, error.message)
+            return Answer(outcome)
+        except Exception as error:  # noqa: BLE001 - recorded as a violation
+            self._line("info", number, UNTYPED, repr(error)[:500])
+            return Answer("info")
+        self._line("ok", number, got(value))
+        return Answer("ok", value)
+
+    def _line(self, what: str, number: int, *rest: Any) -> None:
+        self._write(_encode([what, self.process, number, time.monotonic_ns(), *rest]) + b"\n")
+
+
+@dataclass
+class History:
+    """The calls of any number of processes."""
+
+    calls: dict[tuple[str, int], Call] = field(default_factory=dict)
+    marks: list[tuple[str, str]] = field(default_factory=list)
+
+    def read(self, lines: Iterable[bytes]) -> None:
+        """Add the lines of recorders; each line must be whole."""
+        for line in lines:
+            what, process, number, at, *rest = _decode(line)
+            if what == "mark":
+                self.marks.append((process, rest[0]))
+            elif what == "invoke":
+                self.calls[process, number] = Call(process, number, rest[0], rest[1], at)
+            else:
+                self._answer(self.calls[process, number], what, at, rest)
+
+    @staticmethod
+    def _answer(call: Call, outcome: Outcome, at: int, rest: list[Any]) -> None:
+        call.outcome, call.ended = outcome, at
+        if outcome == "ok":
+            call.got = rest[0]
+        else:
+            call.code, call.message = rest
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self.calls.values())
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def as_of(self, began: int, ended: int) -> list[Call]:
+        """The calls as somebody saw them who read the database between these two moments.
+
+        What was answered later is open; what was made later has not happened.
+        """
+        return [
+            call if call.ended is not None and call.ended < began else _opened(call)
+            for call in self
+            if call.started <= ended
+        ]
+
+    def outcomes(self) -> Counter[str]:
+        """How many calls ended how; errors by their codes."""
+        counts: Counter[str] = Counter(call.outcome for call in self)
+        counts.update(f"{call.outcome}: {call.code}" for call in self if call.code)
+        return counts
+
+
+def _opened(call: Call) -> Call:
+    return Call(call.process, call.number, call.function, call.given, call.started)
+
+
+@dataclass
+class Report:
+    """What a check found. No violation means that the database agrees with everything that was seen."""
+
+    calls: int = 0
+    rollouts: int = 0
+    attempts: int = 0
+    spans: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def __str__(self) -> str:
+        counted = (
+            f"{self.calls} calls, {self.rollouts} rollouts, {self.attempts} attempts, {self.spans} spans"
+        )
+        if self.ok:
+            return f"none lost, none doubled: {counted}"
+        listed = "\n".join(f"  - {violation}" for violation in self.violations[:50])
+        return f"{len(self.violations)} violations in {counted}:\n{listed}"

@@ -1,0 +1,284 @@
+"""A world in one thread: virtual time, a database without threads, and faults that a seed decides.
+
+The code under test is the real one, down to SQLite. Only time, the network between a caller and the database,
+and chance are ours, so that the same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import selectors
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from perdure.kernel import errors
+from perdure.kernel.background import Background
+from perdure.kernel.clock import Clock, to_micros
+from perdure.kernel.ids import Ids
+from perdure.kernel.signals.local import LocalSignals
+from perdure.kernel.signals.port import Hint, Signals
+from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
+from perdure.kernel.storage.schema import Schema, Table
+from perdure.kernel.storage.sqlite_engine import MEMORY, Job, SqliteEngine
+
+__all__ = [
+    "Faults",
+    "InlineStorage",
+    "SimulatedClock",
+    "SimulatedDatabase",
+    "SimulatedStorage",
+    "Trace",
+    "VirtualLoop",
+    "run_virtual",
+]
+
+T = TypeVar("T")
+
+
+class _Skipper(selectors.BaseSelector):
+    """Waits for nothing: time jumps to the next timer instead."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self._keys[fileobj] = selectors.SelectorKey(fileobj, fileobj, events, data)
+        return self._keys[fileobj]
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("nothing is left that could ever happen: every task waits")
+        self.time += max(timeout, 0.0)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock stands still while something runs, and jumps when everything waits."""
+
+    def __init__(self) -> None:
+        self._skipper = _Skipper()
+        super().__init__(self._skipper)
+
+    def time(self) -> float:
+        return self._skipper.time
+
+    def _write_to_self(self) -> None:
+        """There is no other thread to be woken from."""
+
+
+def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `main` in virtual time; what it leaves behind is cancelled."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main())
+
+
+class SimulatedClock:
+    """The database's clock: virtual time plus whatever it was set off by, and never backwards."""
+
+    def __init__(self, start: float = 1_800_000_000.0) -> None:
+        self._start = start
+        self._last = 0
+        self.skew = 0.0
+
+    def now(self) -> int:
+        time = asyncio.get_running_loop().time()
+        self._last = max(self._last + 1, to_micros(self._start + time + self.skew))
+        return self._last
+
+    def jump(self, seconds: float) -> None:
+        self.skew += seconds
+
+    def settle(self) -> None:
+        """Go on from the latest time that was shown, at the normal pace."""
+        ahead = self._last / 1e6 - self._start - asyncio.get_running_loop().time()
+        self.skew = max(self.skew, ahead)
+
+
+class InlineStorage:
+    """A SQLite database without threads: each call is done, and committed, before it returns."""
+
+    engine: Engine = "sqlite"
+
+    def __init__(self, database: SqliteEngine, signals: Signals | None = None) -> None:
+        self.database = database
+        self.signals: Signals = signals or LocalSignals()
+        self.timers = Background("perdure-inline")
+
+    @classmethod
+    def open(
+        cls, tables: Iterable[Table], *, clock: Clock, ids: Ids, path: str = MEMORY, vfs: str | None = None
+    ) -> InlineStorage:
+        return cls(SqliteEngine(path, Schema(tables), clock=clock, ids=ids, vfs=vfs))
+
+    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+        job = Job(operation, args, ns)
+        self.commit([job])
+        result: Result = _answer(job)
+        return result
+
+    read = background = run
+
+    def commit(self, jobs: list[Job]) -> None:
+        """Run the jobs as one group; each has its result or its error afterwards."""
+        refuse_nested()
+        token = inside_operation.set(True)
+        try:
+            hints = self.database.commit_group(jobs)
+        finally:
+            inside_operation.reset(token)
+        if hints:
+            self.signals.publish(dict.fromkeys(hints))
+
+    async def health(self) -> Mapping[str, Any]:
+        reason = self.database.degraded
+        return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": []}
+
+    async def close(self) -> None:
+        self.signals.close()
+        self.database.close()
+
+
+def _answer(job: Job) -> Any:
+    if job.error is not None:
+        raise job.error
+    return job.result
+
+
+@dataclass
+class Faults:
+    """How likely each fault is now, and how slow the way to the database."""
+
+    latency: float = 0.0
+    error_before: float = 0.0
+    error_after: float = 0.0
+    lost: float = 0.0
+    doubled: float = 0.0
+    late: float = 0.0
+
+    def stop(self) -> None:
+        self.latency = self.error_before = self.error_after = self.lost = self.doubled = self.late = 0.0
+
+
+class Trace:
+    """What happened, as a running hash and the last few lines."""
+
+    def __init__(self, keep: int = 60) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._keep = keep
+        self.lines: list[str] = []
+
+    def add(self, *words: object) -> None:
+        line = f"{asyncio.get_running_loop().time():10.4f} " + " ".join(map(str, words))
+        self._hash.update(line.encode() + b"\n")
+        self.lines = [*self.lines[1 - self._keep :], line]
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class SimulatedDatabase:
+    """The database that the simulated callers share: what is asked for meanwhile is one group, one commit."""
+
+    def __init__(
+        self, tables: Iterable[Table], clock: Clock, ids: Ids, chance: random.Random, trace: Trace
+    ) -> None:
+        self.inline = InlineStorage.open(tables, clock=clock, ids=ids)
+        self.trace = trace
+        self.after_commit: Callable[[], None] = lambda: None
+        self._chance = chance
+        self._callers: list[SimulatedStorage] = []
+        self._waiting: list[tuple[Job, asyncio.Future[None]]] = []
+
+    def connect(self, name: str, faults: Faults) -> SimulatedStorage:
+        """A way to the database for one caller, with a hub of signals of its own."""
+        caller = SimulatedStorage(self, name, faults, self._chance)
+        self._callers.append(caller)
+        return caller
+
+    def disconnect(self, caller: SimulatedStorage) -> None:
+        self._callers.remove(caller)
+
+    def submit(self, job: Job) -> asyncio.Future[None]:
+        """Have a job done with the next group; cancelling takes it out, unless it was done already."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if not self._waiting:
+            loop.call_later(self._chance.uniform(0.0001, 0.005), self._commit)
+        self._waiting.append((job, future))
+        return future
+
+    def _commit(self) -> None:
+        taken, self._waiting = self._waiting, []
+        group = [(job, future) for job, future in taken if not future.cancelled()]
+        if not group:
+            return
+        self.inline.commit([job for job, _ in group])
+        for job, future in group:
+            self.trace.add(job.operation.__name__, type(job.error).__name__ if job.error else "ok")
+            future.set_result(None)
+        for caller in self._callers:
+            caller.tell([hint for job, _ in group for hint in job.hints])
+        self.after_commit()
+
+    def close(self) -> None:
+        self.inline.database.close()
+
+
+class SimulatedStorage:
+    """One caller's connection: slow, and sometimes cut before the commit or after it."""
+
+    engine: Engine = "sqlite"
+
+    def __init__(self, database: SimulatedDatabase, name: str, faults: Faults, chance: random.Random) -> None:
+        self.name = name
+        self.faults = faults
+        self.signals: Signals = LocalSignals()
+        self.timers = Background("perdure-simulated")
+        self._database = database
+        self._chance = chance
+
+    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+        refuse_nested()
+        job = Job(operation, args, ns)
+        await self._travel()
+        if self._chance.random() < self.faults.error_before:
+            raise errors.StorageUnavailable(f"{self.name}: cut off before the commit")
+        await self._database.submit(job)
+        if self._chance.random() < self.faults.error_after:
+            raise errors.OutcomeUnknown(f"{self.name}: cut off after the commit")
+        await self._travel()
+        result: Result = _answer(job)
+        return result
+
+    read = background = run
+
+    async def _travel(self) -> None:
+        if self.faults.latency:
+            await asyncio.sleep(self._chance.uniform(0, self.faults.latency))
+
+    def tell(self, hints: Iterable[Hint]) -> None:
+        """Carry hints to this caller's hub: some never arrive, some twice, some after later ones."""
+        for hint in dict.fromkeys(hints):
+            if self._chance.random() < self.faults.lost:
+                continue
+            for _ in range(2 if self._chance.random() < self.faults.doubled else 1):
+                late = self._chance.random() < self.faults.late
+                delay = self._chance.uniform(0.1, 5.0) if late else 0.001
+                asyncio.get_running_loop().call_later(delay, self.signals.publish, [hint])
+
+    async def health(self) -> Mapping[str, Any]:
+        return await self._database.inline.health()
+
+    async def close(self) -> None:
+        self.signals.close()
+        self._database.disconnect(self)

@@ -1,0 +1,1 @@
+"""Long runs that kill, crash and tear what the store stands on, and compare what is left with what was seen."""

@@ -1,0 +1,90 @@
+"""Runs the real `perdure` in a process of its own, with pipes or on a terminal."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND = [sys.executable, "-m", "perdure.cli"]
+COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# What a test run may be called with, and what the terminal's look depends on.
+LOOK = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM")
+NOTHING: Mapping[str, str] = {}
+
+
+def settings(folder: Path, more: Mapping[str, str] = NOTHING) -> dict[str, str]:
+    """The environment of a command that keeps its temporary files in `folder`."""
+    kept = {name: value for name, value in os.environ.items() if name not in LOOK}
+    own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "TERM": "xterm-256color"}
+    return {**kept, **own, **more}
+
+
+def perdure(
+    folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without a terminal."""
+    command, environment = [*COMMAND, *arguments], settings(folder, more)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(
+        self, folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING, columns: int = 100
+    ) -> None:
+        self._main, ours = pty.openpty()
+        fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self.output = ""
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            env=settings(folder, more),
+            stdin=ours,
+            stdout=ours,
+            stderr=ours,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(ours)
+
+    def read_until(self, text: str) -> None:
+        """Read what is printed up to `text`, which must come."""
+        while text not in self.output:
+            assert self._read(), self.output
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._main, b"\x03")
+
+    def end(self) -> int:
+        """Read the rest, and give the exit code."""
+        while self._read():
+            pass
+        os.close(self._main)
+        return self.process.wait()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._main, 65536)
+        except OSError:
+            # Linux says so when the last writer has closed its side.
+            return False
+        self.output += data.decode(errors="replace")
+        return bool(data)
+
+    @property
+    def text(self) -> str:
+        """What was printed, without the terminal's own language."""
+        return ESCAPE.sub("", self.output)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

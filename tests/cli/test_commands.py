@@ -1,0 +1,142 @@
+"""The commands that look, and what every command does with a mistake."""
+
+import json
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perdure import SqliteLightningStore, __version__
+from perdure.rollouts.model import MACHINES
+
+from .command import COMMAND, ROOT, perdure, settings
+
+
+def test_the_installed_command_is_this_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"perdure": "perdure.cli:main"}
+    assert project["version"] == __version__
+
+
+def test_version(tmp_path: Path) -> None:
+    ended = perdure(tmp_path, "version")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(f"perdure {__version__}, python 3.")
+    facts = json.loads(perdure(tmp_path, "version", "--json").stdout)
+    assert set(facts) == {"perdure", "python", "sqlite", "asyncpg"}
+    assert facts["perdure"] == __version__
+
+
+def test_machines(tmp_path: Path) -> None:
+    ended = perdure(tmp_path, "machines")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "\n".join(f"%% {each.name}\n{each.chart()}" for each in MACHINES)
+    charts = json.loads(perdure(tmp_path, "machines", "--json").stdout)
+    assert charts == {each.name: each.chart() for each in MACHINES}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("demo", "--help")])
+def test_help_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    ended = perdure(tmp_path, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Usage: perdure" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("unknown",),
+        ("demo", "surplus"),
+        ("demo", "--unknown"),
+        ("demo", "--rollouts", "0"),
+        ("demo", "--rollouts", "10001"),
+        ("demo", "--rollouts", "many"),
+        ("demo", "--seed", "x"),
+        ("demo", "--database"),
+        ("version", "--yaml"),
+    ],
+    ids=" ".join,
+)
+def test_bad_arguments_are_code_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    ended = perdure(tmp_path, *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Error" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def error_of(ended: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+    """The code and the message of a command that failed as it should: one line, no traceback."""
+    assert ended.returncode == 1
+    found = re.fullmatch(r"perdure: (\w+): (.+)\n", ended.stderr)
+    assert found is not None, ended.stderr
+    return found[1], found[2]
+
+
+@pytest.mark.parametrize(
+    ("database", "code"),
+    [
+        ("mysql://localhost/agents", "invalid_input"),
+        ("sqlite:///", "invalid_input"),
+        ("sqlite:///missing/agents.db", "storage_unavailable"),
+        ("sqlite:///folder", "not_a_database"),
+        ("sqlite:///text.db", "not_a_database"),
+        ("postgresql://user:secret@127.0.0.1:1/agents", "storage_unavailable"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_line_and_code_1(
+    tmp_path: Path, database: str, code: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.db").write_text(
+        "This is a text, and a long one, so that nobody takes it for empty. " * 20
+    )
+    ended = perdure(tmp_path, "demo", "--json", "--database", database)
+    assert error_of(ended)[0] == code
+    assert ended.stdout == ""
+    assert "secret" not in ended.stderr
+
+
+async def test_an_owned_database_names_its_owner(tmp_path: Path) -> None:
+    async with SqliteLightningStore(tmp_path / "agents.db"):
+        ended = perdure(tmp_path, "demo", "--database", "sqlite:///agents.db")
+    code, message = error_of(ended)
+    assert code == "database_owned"
+    assert str(os.getpid()) in message
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [*COMMAND, "machines"],
+            env=settings(tmp_path),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("arguments", [("machines",), ("demo", "--rollouts", "1", "--json")], ids=" ".join)
+def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [*COMMAND, *arguments]
+        ended = subprocess.run(
+            command, env=settings(tmp_path), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == 1
+    assert re.fullmatch(r"perdure: the system refused: .+\n", ended.stderr)
+
+
+def test_a_name_that_the_system_refuses_is_one_line(tmp_path: Path) -> None:
+    ended = perdure(tmp_path, "demo", "--database", "sqlite:///" + "x" * 300)
+    assert ended.returncode == 1
+    assert re.fullmatch(r"perdure: .+\n", ended.stderr)
