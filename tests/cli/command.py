@@ -27,6 +27,12 @@ def settings(folder: Path, more: Mapping[str, str] = NOTHING) -> dict[str, str]:
     return {**kept, **own, **more}
 
 
+def after(preparation: str, *arguments: str) -> list[str]:
+    """The command, behind a line of Python that prepares its process."""
+    start = "import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    return [sys.executable, "-c", f"{preparation}; {start}", *COMMAND[1:], *arguments]
+
+
 def perdure(
     folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
@@ -45,14 +51,13 @@ class Terminal:
         fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.output = ""
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            after("import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)", *arguments),
             cwd=folder,
             env=settings(folder, more),
             stdin=ours,
             stdout=ours,
             stderr=ours,
             start_new_session=True,
-            preexec_fn=_take_terminal,
         )
         os.close(ours)
 
@@ -84,7 +89,3 @@ class Terminal:
     def text(self) -> str:
         """What was printed, without the terminal's own language."""
         return ESCAPE.sub("", self.output)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

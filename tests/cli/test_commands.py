@@ -12,7 +12,7 @@ import pytest
 from perdure import SqliteLightningStore, __version__
 from perdure.rollouts.model import MACHINES
 
-from .command import COMMAND, ROOT, perdure, settings
+from .command import COMMAND, ROOT, after, perdure, settings
 
 
 def test_the_installed_command_is_this_one() -> None:
@@ -125,15 +125,21 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-@pytest.mark.parametrize("arguments", [("machines",), ("demo", "--rollouts", "1", "--json")], ids=" ".join)
-def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    with open("/dev/full", "w") as full:
-        command = [*COMMAND, *arguments]
+@pytest.mark.parametrize(
+    "arguments", [("machines",), ("demo", "--json", "--rollouts", "1", "--database", "memory:")], ids=" ".join
+)
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with (tmp_path / "output").open("w") as output:
         ended = subprocess.run(
-            command, env=settings(tmp_path), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            after("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", *arguments),
+            env=settings(tmp_path, {"PYTHONDONTWRITEBYTECODE": "1"}),
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert ended.returncode == 1
-    assert re.fullmatch(r"perdure: the system refused: .+\n", ended.stderr)
+    assert re.fullmatch(r"perdure: the system refused: .+\n", ended.stderr), ended.stderr
 
 
 def test_a_name_that_the_system_refuses_is_one_line(tmp_path: Path) -> None:

@@ -108,6 +108,35 @@ async def test_an_update_of_many_counts_only_rows_that_are_as_they_were_read(sto
     assert await storage.run(write, ns=NS) == (2, [10, 1, 30])
 
 
+async def test_an_update_of_many_with_values_that_all_rows_share(storage: Storage) -> None:
+    async def sizes(tx: Tx) -> list[Any]:
+        found = [await tx.one(FIND, id=name) for name in "abc"]
+        return [row[0] for row in found if row is not None]
+
+    async def write(tx: Tx) -> list[Any]:
+        await tx.insert_many(THINGS, [(NS, name, None, None, None) for name in "abc"])
+        seen: list[Any] = [await tx.update_many(RESIZE_EACH, [(5, NS, name, None) for name in "abc"])]
+        seen.append(await sizes(tx))
+        seen.append(await tx.update_many(RESIZE_EACH, [(None, NS, "a", 5), (7, NS, "b", 5)]))
+        seen.append(await sizes(tx))
+        seen.append(await tx.update_many(RESIZE_EACH, [(9, NS, name, None) for name in "abc"]))
+        seen.append(await sizes(tx))
+        return seen
+
+    seen = await storage.run(write, ns=NS)
+    assert seen == [3, [5, 5, 5], 2, [None, 7, 5], 1, [9, 7, 5]]
+
+
+async def test_inserts_of_rows_that_share_every_value_but_their_key(storage: Storage) -> None:
+    async def write(tx: Tx) -> list[Any]:
+        await tx.insert_many(THINGS, [(NS, f"n{n}", None, "same", b"same") for n in range(3)])
+        await tx.insert_many(THINGS, [(NS, "one", 1, None, None)])
+        return [tuple(row) for name in ("n0", "n2", "one") if (row := await tx.one(FIND, id=name))]
+
+    same = (None, "same", b"same")
+    assert await storage.run(write, ns=NS) == [same, same, (1, None, None)]
+
+
 async def test_locking_and_asking_for_known_keys(storage: Storage) -> None:
     async def write(tx: Tx) -> list[tuple[Any, ...]]:
         await put(tx, "a")

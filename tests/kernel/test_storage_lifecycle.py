@@ -115,7 +115,7 @@ async def test_a_loop_that_closed_harms_nobody(storage: Storage) -> None:
 
 
 async def test_a_loop_that_closed_before_the_answer_harms_nobody(storage: Storage, gate: Gate) -> None:
-    """The work had started: on an embedded engine it ends, on a server its connection ended with the loop."""
+    """The work had started: it ends, though nobody is there to hear of it."""
 
     async def ask_and_leave() -> None:
         call = asyncio.ensure_future(storage.run(gate.pass_through, "held", ns=NS))
@@ -125,8 +125,11 @@ async def test_a_loop_that_closed_before_the_answer_harms_nobody(storage: Storag
     await in_thread(ask_and_leave)
     await gate.open()
     await soon(storage.run(put, "later", ns=NS))
-    expected = ["later"] if storage.engine == "postgres" else ["held", "later"]
-    assert await stored(storage) == expected
+    await until_true(lambda: _is_stored(storage, "held"))
+
+
+async def _is_stored(storage: Storage, name: str) -> bool:
+    return name in await stored(storage)
 
 
 async def test_loops_that_closed_hold_no_connections(database: Database) -> None:

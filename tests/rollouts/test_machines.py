@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from tests.reliability.stories import explore
 
 from perdure.kernel.clock import MICROS
 from perdure.kernel.machine import Machine
 from perdure.rollouts import model
 from perdure.rollouts.model import ATTEMPT, ROLLOUT, WORKER, Limits
-from tests.reliability.stories import explore
 
 STAYS = "."
 

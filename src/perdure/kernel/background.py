@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from perdure.kernel.errors import StorageClosed
 
@@ -33,8 +33,7 @@ class Background:
             if self._closed:
                 coroutine.close()
                 return
-            loop = self._started()
-        asyncio.run_coroutine_threadsafe(coroutine, loop)
+            asyncio.run_coroutine_threadsafe(coroutine, self._started()).add_done_callback(_log_failure)
 
     async def ask(
         self, action: Callable[[], Coroutine[Any, Any, T]], *, started: Callable[[], bool] | None = None
@@ -47,13 +46,18 @@ class Background:
             if self._closed:
                 raise StorageClosed()
             loop = self._started()
-        handle = asyncio.run_coroutine_threadsafe(action(), loop)
+            handle = asyncio.run_coroutine_threadsafe(_contained(action), loop)
         try:
-            return await asyncio.shield(asyncio.wrap_future(handle))
+            result, error = await asyncio.shield(asyncio.wrap_future(handle))
         except asyncio.CancelledError:
+            if self._closed and handle.cancelled():
+                raise StorageClosed() from None
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_cancel_unless, started, handle)
             raise
+        if error is not None:
+            raise error
+        return cast(T, result)
 
     def every(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         """Call `action` again and again; an error is logged and the next time comes all the same."""
@@ -91,6 +95,20 @@ class Background:
             return
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+
+
+async def _contained(action: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T | None, BaseException | None]:
+    """Hand on what would end the event loop if it left a task: it is the caller's to see."""
+    try:
+        return await action(), None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
+
+
+def _log_failure(handle: Future[Any]) -> None:
+    error = None if handle.cancelled() else handle.exception()
+    if error is not None:
+        logger.error("work in the background failed: %s", error, exc_info=error)
 
 
 def _cancel_unless(started: Callable[[], bool] | None, handle: Future[Any]) -> None:

@@ -7,7 +7,6 @@ import time
 from typing import Protocol
 
 MICROS = 1_000_000
-DAY_MICROS = 86_400 * MICROS
 
 
 class Clock(Protocol):

@@ -74,7 +74,7 @@ class Machine:
         lines = ["stateDiagram-v2", "    direction LR"]
         lines += [f"    [*] --> {status}: {event}" for event, status in self.start.items()]
         for (source, target), events in self._edges().items():
-            lines.append(f"    {source} --> {target}: {', '.join(events)}")
+            lines.append(f"    {source} --> {target}: {' or '.join(events)}")
         lines += [f"    {status} --> [*]" for status in self.statuses if status in self.final]
         lines += self._overrides()
         return "\n".join(lines) + "\n"

@@ -17,27 +17,27 @@ from perdure.kernel.storage.port import refuse_nested
 
 BATCH_ITEMS = 256
 BATCH_BYTES = 1 << 20
-OVERLAP_ITEMS = 256
-"""More than this many are sent in two halves, so that callers go on with one while the engine does the other."""
+OVERLAP_ITEMS = 64
+"""So many waiting calls for each running batch make another worth while."""
 
 Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 """Runs a list of items and answers each with its result, or with an exception for that item alone."""
 
 
 class _Lane:
-    """The calls of one kind: what waits, and whether a batch runs."""
+    """The calls of one kind: what waits, and how many batches run."""
 
     __slots__ = ("running", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[asyncio.Future[Any], Any, int]] = deque()
-        self.running = False
+        self.running = 0
 
-    def take(self) -> list[tuple[asyncio.Future[Any], Any, int]]:
-        """The next batch; a caller that has gone takes its item with it."""
+    def take(self, batches: int) -> list[tuple[asyncio.Future[Any], Any, int]]:
+        """The next batch, a fair share if several run at once; who has gone takes their item along."""
+        limit = min(BATCH_ITEMS, max(OVERLAP_ITEMS, -(-len(self.waiting) // batches)))
         batch: list[tuple[asyncio.Future[Any], Any, int]] = []
         size = 0
-        limit = min(BATCH_ITEMS, max(OVERLAP_ITEMS, (len(self.waiting) + 1) // 2))
         while self.waiting and len(batch) < limit:
             size += self.waiting[0][2]
             if batch and size > BATCH_BYTES:
@@ -49,9 +49,10 @@ class _Lane:
 
 
 class Merger:
-    """Merges calls, separately in each event loop."""
+    """Merges calls, separately in each event loop; of each kind up to `batches` run at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: int = 1) -> None:
+        self._batches = batches
         self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Lane]] = (
             weakref.WeakKeyDictionary()
         )
@@ -80,8 +81,8 @@ class Merger:
             lane = lanes[key] = _Lane()
         future: asyncio.Future[Any] = loop.create_future()
         lane.waiting.append((future, item, size))
-        if not lane.running:
-            lane.running = True
+        if lane.running < self._batches and len(lane.waiting) > lane.running * OVERLAP_ITEMS:
+            lane.running += 1
             task = loop.create_task(self._drain(lanes, key, lane, batch, undelivered))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -95,17 +96,21 @@ class Merger:
         batch: Batch,
         undelivered: Callable[[Any], None] | None,
     ) -> None:
+        futures: list[asyncio.Future[Any]] = []
         try:
-            while entries := lane.take():
+            while entries := lane.take(self._batches):
                 futures = [future for future, _, _ in entries]
                 results = await _run(batch, [item for _, item, _ in entries])
                 for future, result in zip(futures, results, strict=True):
                     _settle(future, result, undelivered)
         finally:
-            lane.running = False
-            lanes.pop(key, None)
-            for future, _, _ in lane.waiting:
+            lane.running -= 1
+            for future in futures:
                 future.cancel()
+            if not lane.running:
+                lanes.pop(key, None)
+                for future, _, _ in lane.waiting:
+                    future.cancel()
 
 
 async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, wraps
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import check_text, decode_json, encode_json
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import InvalidInput, NotADatabase
 from perdure.kernel.storage.port import Row
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.operations.enqueue import NewRollout
@@ -27,6 +27,9 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate_resources
 from perdure.rollouts.spans import OtelResource, Span
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 JSON = "json"
 MAX_SPAN_BYTES = 64 << 20
@@ -129,6 +132,20 @@ def encode_resources(resources: Any) -> str:
 # --- what tables hold -------------------------------------------------------------------------------------
 
 
+def _stored(decode: Callable[P, T]) -> Callable[P, T]:
+    """What is stored was valid when it was written: where it is not, the database is damaged."""
+
+    @wraps(decode)
+    def decoded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return decode(*args, **kwargs)
+        except (ValueError, TypeError, KeyError) as error:
+            raise NotADatabase(f"a stored record is damaged: {error}") from error
+
+    return decoded
+
+
+@_stored
 def rollout_from(row: Row, attempt: Row | None = None, input: Any = msgspec.UNSET) -> Rollout:
     """A rollout as `ROLLOUT_VIEW` gives it, with its attempt if there is one."""
     fields = {
@@ -153,6 +170,7 @@ def attempted_from(claimed: tuple[Row, Row]) -> AttemptedRollout:
     return rollout
 
 
+@_stored
 def attempt_from(row: Row) -> Attempt:
     """An attempt as `ATTEMPT_VIEW` gives it."""
     return Attempt(
@@ -168,6 +186,7 @@ def attempt_from(row: Row) -> Attempt:
     )
 
 
+@_stored
 def worker_from(row: Row) -> Worker:
     """A worker as `WORKER_VIEW` gives it."""
     return Worker(
@@ -183,6 +202,7 @@ def worker_from(row: Row) -> Worker:
     )
 
 
+@_stored
 def resources_from(row: Row) -> ResourcesUpdate:
     """Resources as `RESOURCES_VIEW` gives them."""
     resources: NamedResources = validate_resources(decode_json(row[4]))
@@ -244,6 +264,7 @@ def _nanos(seconds: float | None) -> int | None:
     return None if seconds is None else min(max(round(seconds * 1e9), -_INT64), _INT64 - 1)
 
 
+@_stored
 def spans_from(rows: Sequence[Row], parts: Mapping[str, bytes]) -> list[Span]:
     """Spans as `SPAN_VIEW` gives them, with the parts that they share."""
     resources = {name: decode_json(body) for name, body in parts.items()}

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import NotADatabase
 from perdure.kernel.machine import Machine
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.records import ATTEMPT_STATUSES, ROLLOUT_STATUSES, WORKER_STATUSES
@@ -100,7 +101,10 @@ _limits = msgspec.json.Decoder(Limits)
 @lru_cache(maxsize=1024)
 def limits_of(config: str) -> Limits:
     """The limits in a config's stored text."""
-    return _limits.decode(config)
+    try:
+        return _limits.decode(config)
+    except msgspec.DecodeError as error:
+        raise NotADatabase(f"a stored config is damaged: {error}") from error
 
 
 def retries(limits: Limits, status: str, sequence_id: int) -> bool:

@@ -98,7 +98,7 @@ class PromptTemplate(Resource, kw_only=True):
         """Fill in the places.
 
         The `f-string` engine knows names only, no attributes and no indexes. `jinja` renders plain data in
-        a sandbox. `poml` runs the template as a program that can read files: use it for your own templates.
+        a sandbox. `poml` is stored but not rendered here, since such a template runs as a program.
         """
         rendered = _ENGINES[self.engine](self.template, kwargs)
         if len(rendered) > MAX_PROMPT:
@@ -182,16 +182,10 @@ def _capped(chunks: Iterator[str]) -> Iterator[str]:
             return
 
 
-def _render_poml(template: str, values: Mapping[str, Any]) -> str:
-    poml = _engine_module("poml", "poml", "poml")
-    # The renderer opens a text that names a file, and markup never does.
-    if not template.lstrip().startswith("<"):
-        raise InvalidInput("a POML template must start with a tag")
-    try:
-        rendered = poml.poml(template, context=_plain(values), chat=False)
-    except (OSError, RuntimeError) as error:
-        raise InvalidInput(f"the template cannot be rendered: {error}") from error
-    return rendered if isinstance(rendered, str) else encode_json(rendered, what="prompt")
+def _refuse_poml(template: str, values: Mapping[str, Any]) -> str:
+    raise InvalidInput(
+        "a poml template runs as a program and is not rendered here; use the poml package on it"
+    )
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +201,7 @@ def _engine_module(module: str, engine: str, package: str) -> Any:
         raise InvalidInput(message) from error
 
 
-_ENGINES = {"f-string": _format_names, "jinja": _render_jinja, "poml": _render_poml}
+_ENGINES = {"f-string": _format_names, "jinja": _render_jinja, "poml": _refuse_poml}
 
 ResourceUnion = LLM | ProxyLLM | PromptTemplate
 

@@ -19,10 +19,12 @@ from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange, SweepDue, watched
 from perdure.rollouts.operations.spans import NewSpan, Stored
-from perdure.rollouts.operations.work import ENDED_CHANNEL, LinesNeeded
+from perdure.rollouts.operations.work import ENDED_CHANNEL, LinesNeeded, ended_key
 
 T = TypeVar("T")
 
+POSTGRES_BATCHES = 3
+"""How many batches of the same calls may run at once where more than one connection writes."""
 POLL_SECONDS = 2.0
 POLL_ROWS = 1000
 
@@ -37,7 +39,7 @@ class Rollouts:
         self.namespace = namespace
         self._kinds = kinds
         self._kind = kind
-        self._merger = Merger()
+        self._merger = Merger(POSTGRES_BATCHES if storage.engine == "postgres" else 1)
         self._number: int | None = None
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -264,16 +266,18 @@ class Rollouts:
 
         Nothing is polled here: a hint wakes the waiter, who then reads what it was about.
         """
-        pending = set(await self._read(queries.present, rollout_ids))
+        ns = await self._ns()
+        pending = {ended_key(ns, name): name for name in await self._read(queries.present, rollout_ids)}
         ended: dict[str, tuple[Row, Row | None]] = {}
         deadline = None if timeout is None else time.monotonic() + timeout
         watch = self.storage.signals.watch(ENDED_CHANNEL, pending)
         try:
             changed = frozenset(pending)
             while True:
-                for rollout, attempt in await self._ended(sorted(changed & pending)):
+                asked = sorted(pending[key] for key in changed if key in pending)
+                for rollout, attempt in await self._ended(asked):
                     ended[rollout[0]] = (rollout, attempt)
-                    pending.discard(rollout[0])
+                    del pending[ended_key(ns, rollout[0])]
                 left = None if deadline is None else deadline - time.monotonic()
                 if not pending or (left is not None and left <= 0):
                     return ended
@@ -289,10 +293,16 @@ class Rollouts:
 
     async def poll_watched(self) -> None:
         """Make up for hints that were lost between processes: look at what is waited for, all at once."""
-        wanted = sorted(self.storage.signals.watched(ENDED_CHANNEL))
-        for start in range(0, len(wanted), POLL_ROWS):
-            ended = await self.storage.read(queries.ended_among, wanted[start : start + POLL_ROWS])
-            self.storage.signals.publish([(ENDED_CHANNEL, rollout_id) for rollout_id in ended])
+        wanted: dict[int, list[str]] = {}
+        for key in self.storage.signals.watched(ENDED_CHANNEL):
+            ns, _, rollout_id = key.partition("/")
+            wanted.setdefault(int(ns), []).append(rollout_id)
+        for number, ids in wanted.items():
+            for start in range(0, len(ids), POLL_ROWS):
+                ended = await self.storage.read(
+                    queries.ended_among, ids[start : start + POLL_ROWS], ns=number
+                )
+                self.storage.signals.publish([(ENDED_CHANNEL, ended_key(number, name)) for name in ended])
 
     def start_timers(self, watchdog_interval: float | None) -> None:
         """Run the watchdog by itself, and the polling where other processes write too."""

@@ -27,7 +27,6 @@ ROLLOUTS = Table(
         text("resources_id", null=True),
         integer("start_time"),
         integer("end_time", null=True),
-        integer("day"),
         text("idempotency_key", null=True),
         text("config"),
         text("metadata"),
@@ -129,7 +128,7 @@ SPANS = Table(
     "spans",
     (
         integer("ns"),
-        integer("day"),
+        integer("born"),
         text("rollout_id"),
         text("attempt_id"),
         text("span_id"),
@@ -147,9 +146,9 @@ SPANS = Table(
         text("format"),
         blob("body"),
     ),
-    key=("ns", "day", "rollout_id", "attempt_id", "span_id"),
+    key=("ns", "born", "rollout_id", "attempt_id", "span_id"),
     indexes=(
-        Index("spans_sequence", ("ns", "rollout_id", "sequence_id")),
+        Index("spans_sequence", ("ns", "born", "rollout_id", "sequence_id")),
         Index("spans_trace", ("ns", "trace_id")),
     ),
 )
@@ -199,8 +198,8 @@ ATTEMPT_VIEW = (
 )
 
 LOAD_ROLLOUTS = statement(
-    "SELECT " + ROLLOUT_STATE + ", config, day FROM rollouts"
-    " WHERE ns = :ns AND id {among:ids} AND kind {among:kinds} ORDER BY id {lock}"
+    "SELECT " + ROLLOUT_STATE + ", config, start_time FROM rollouts"
+    " WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}"
 )
 LOAD_ATTEMPTS = statement(
     "SELECT " + ATTEMPT_VIEW + ", check_at, reason, charged FROM attempts"
@@ -239,25 +238,31 @@ DROP_ATTEMPT = statement(
     """
 )
 GET_ROLLOUTS = statement(
-    "SELECT " + ROLLOUT_VIEW + " FROM rollouts WHERE ns = :ns AND id {among:ids} AND kind {among:kinds}"
+    "SELECT "
+    + ROLLOUT_VIEW
+    + " FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds}"
 )
 GET_ENDED = statement(
     "SELECT "
     + ROLLOUT_VIEW
-    + ", kind FROM rollouts WHERE ns = :ns AND id {among:ids} AND status {among:ended}"
+    + ", kind FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}"
 )
 PRESENT = statement("SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids}")
-ENDED_AMONG = statement("SELECT id FROM rollouts WHERE id {among:ids} AND status {among:ended}")
+ENDED_AMONG = statement(
+    "SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}"
+)
 GET_LATEST_ATTEMPTS = statement(
     """
     SELECT a.rollout_id, a.sequence_id, a.id, a.status, a.start_time, a.end_time, a.worker_id,
       a.last_heartbeat_time, a.metadata
     FROM rollouts AS r
     JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
-    WHERE r.ns = :ns AND r.id {among:ids} AND r.kind {among:kinds}
+    WHERE r.ns = :ns AND r.id {among:ids} AND {plain:r.kind} {among:kinds}
     """
 )
-ROLLOUT_EXISTS = statement("SELECT 1 FROM rollouts WHERE ns = :ns AND id = :id AND kind {among:kinds}")
+ROLLOUT_EXISTS = statement(
+    "SELECT 1 FROM rollouts WHERE ns = :ns AND id = :id AND {plain:kind} {among:kinds}"
+)
 
 # --- the queue --------------------------------------------------------------------------------------------
 
@@ -479,17 +484,24 @@ MARK_EVICTED = statement(
     WHERE ns = :ns AND rollout_id = :rollout_id
     """
 )
-DROP_SPANS = statement("DELETE FROM spans WHERE ns = :ns AND rollout_id = :rollout_id")
+DROP_SPANS = statement(
+    """
+    DELETE FROM spans WHERE ns = :ns AND rollout_id = :rollout_id
+      AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)
+    """
+)
 
 # --- listings ---------------------------------------------------------------------------------------------
 
 SPAN_VIEW = "rollout_id, attempt_id, sequence_id, resource_hash, scope_hash, format, body"
 LIST_ROLLOUTS = Listing(ROLLOUT_VIEW, "rollouts WHERE ns = :ns AND kind = :kind")
 LIST_ATTEMPTS = Listing(ATTEMPT_VIEW, "attempts WHERE ns = :ns AND rollout_id = :rollout_id")
-LIST_SPANS = Listing(SPAN_VIEW, "spans WHERE ns = :ns AND rollout_id = :rollout_id")
-LIST_ATTEMPT_SPANS = Listing(
-    SPAN_VIEW, "spans WHERE ns = :ns AND rollout_id = :rollout_id AND attempt_id = :attempt_id"
+SPANS_OF = (
+    "spans WHERE ns = :ns AND rollout_id = :rollout_id"
+    " AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)"
 )
+LIST_SPANS = Listing(SPAN_VIEW, SPANS_OF)
+LIST_ATTEMPT_SPANS = Listing(SPAN_VIEW, SPANS_OF + " AND attempt_id = :attempt_id")
 LIST_RESOURCES = Listing(RESOURCES_VIEW, "resources WHERE ns = :ns")
 LIST_WORKERS = Listing(WORKER_VIEW, "workers WHERE ns = :ns")
 

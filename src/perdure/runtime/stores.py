@@ -185,7 +185,10 @@ def open_store(url: str, **options: Any) -> DatabaseLightningStore:
 
 def _sqlite_path(url: str) -> str:
     """`sqlite:///relative`, `sqlite:////absolute`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidInput(f"{url!r} is not a URL: {error}") from error
     path = unquote(parts.netloc + parts.path)
     path = path[1:] if path.startswith("/") else path
     if not path:

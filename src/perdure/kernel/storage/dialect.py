@@ -7,6 +7,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{among:names}` | `IN (SELECT value FROM json_each(:names))` | `= ANY(:names)` |
 | `{lock}` | nothing: there is one writer | `FOR NO KEY UPDATE` |
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
+| `{plain:column}` | `+column`, which keeps the planner off its indexes | `column` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
 
 `:ns` and `:now` are bound by the transaction itself.
@@ -26,11 +27,23 @@ if TYPE_CHECKING:
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
+_PLAIN = re.compile(r"\{plain:([a-z_.]+)\}")
 _HAS = re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}")
 
 SQLITE_TYPES = {"int": "INTEGER", "text": "TEXT", "blob": "BLOB"}
 POSTGRES_TYPES = {"int": "BIGINT", "text": 'TEXT COLLATE "C"', "blob": "BYTEA"}
-POSTGRES_ARRAYS = {"int": "bigint[]", "text": "text[]", "blob": "bytea[]"}
+POSTGRES_SCALARS = {"int": "bigint", "text": "text", "blob": "bytea"}
+
+_EAGER_VACUUM = (
+    "fillfactor = 85",
+    "autovacuum_vacuum_scale_factor = 0.02",
+    "autovacuum_vacuum_threshold = 1000",
+    "autovacuum_analyze_scale_factor = 0.05",
+    "autovacuum_vacuum_cost_delay = 0",
+)
+
+Folded = tuple[bool, ...]
+"""For each column of a bulk write, whether all rows have the same value, which is then sent once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +69,9 @@ class Statement:
 def statement(text: str) -> Statement:
     """Translate `text` into both dialects, once."""
     lists = frozenset(_AMONG.findall(text))
-    sqlite = _AMONG.sub(r"IN (SELECT value FROM json_each(:\1))", text)
+    sqlite = _AMONG.sub(r"IN (SELECT value FROM json_each(:\1))", _PLAIN.sub(r"+\1", text))
     sqlite = _HAS.sub(r"instr(\1, :\2) > 0", sqlite).replace("{lock}", "").replace("{skip}", "")
-    postgres = _AMONG.sub(r"= ANY(:\1)", text)
+    postgres = _AMONG.sub(r"= ANY(:\1)", _PLAIN.sub(r"\1", text))
     postgres = _HAS.sub(r"strpos(\1, :\2) > 0", postgres)
     postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace(
         "{skip}", "FOR NO KEY UPDATE SKIP LOCKED"
@@ -89,38 +102,48 @@ class BulkUpdate:
     guards: tuple[str, ...] = ()
 
     @property
-    def sqlite(self) -> str:
-        return _bulk_sqlite(self)
+    def columns(self) -> tuple[str, ...]:
+        return self.sets + self.keys + self.guards
 
     @property
-    def postgres(self) -> str:
-        return _bulk_postgres(self)
+    def sqlite(self) -> str:
+        return _bulk_sqlite(self)
 
 
 @lru_cache(maxsize=256)
 def _bulk_sqlite(update: BulkUpdate) -> str:
     sets = ", ".join(map("{} = ?".format, update.sets))
-    where = " AND ".join(map("{} = ?".format, update.keys + update.guards))
+    where = " AND ".join([*map("{} = ?".format, update.keys), *map("{} IS ?".format, update.guards)])
     return " ".join(("UPDATE", update.table.name, "SET", sets, "WHERE", where))
 
 
-@lru_cache(maxsize=256)
-def _bulk_postgres(update: BulkUpdate) -> str:
-    names = update.sets + update.keys + tuple(map("was_{}".format, update.guards))
-    columns = update.sets + update.keys + update.guards
-    sets = ", ".join(map("{0} = v.{0}".format, update.sets))
-    where = [f"t.{key} = v.{key}" for key in update.keys] + [
-        f"t.{guard} = v.was_{guard}" for guard in update.guards
-    ]
-    source = " ".join(("unnest(", _arrays(update.table, columns), ") AS v(", ", ".join(names), ")"))
+@lru_cache(maxsize=1024)
+def update_postgres(update: BulkUpdate, folded: Folded) -> str:
+    columns, values = update.columns, _values(update.table, update.columns, folded)
+    sets = ", ".join(map("{} = {}".format, update.sets, values))
+    at = len(update.sets) + len(update.keys)
+    where = [*map("t.{} = {}".format, update.keys, values[len(update.sets) : at])]
+    # Written so that no index serves it: the row is found by its key.
+    where += map("t.{} IS NOT DISTINCT FROM {}".format, update.guards, values[at:])
+    source = _unnest(update.table, columns, folded)
     return " ".join(
         ("UPDATE", update.table.name, "AS t SET", sets, "FROM", source, "WHERE", " AND ".join(where))
     )
 
 
-def _arrays(table: Table, columns: Sequence[str]) -> str:
-    casts = (POSTGRES_ARRAYS[table.column(name).type] for name in columns)
-    return ", ".join(map("${}::{}".format, range(1, len(columns) + 1), casts))
+def _values(table: Table, columns: Sequence[str], folded: Folded) -> list[str]:
+    """What stands for each column: a parameter where it is folded, else a column of the unnested arrays."""
+    return [
+        f"${number}::{POSTGRES_SCALARS[table.column(name).type]}" if once else f"v.c{number}"
+        for number, (name, once) in enumerate(zip(columns, folded, strict=True), 1)
+    ]
+
+
+def _unnest(table: Table, columns: Sequence[str], folded: Folded) -> str:
+    numbered = [(number, name) for number, name in enumerate(columns, 1) if not folded[number - 1]]
+    arrays = [f"${number}::{POSTGRES_SCALARS[table.column(name).type]}[]" for number, name in numbered]
+    names = [f"c{number}" for number, _ in numbered]
+    return " ".join(("unnest(", ", ".join(arrays), ") AS v(", ", ".join(names), ")"))
 
 
 @lru_cache(maxsize=256)
@@ -129,11 +152,25 @@ def insert_sqlite(table: Table) -> str:
     return " ".join(("INSERT INTO", table.name, "(", ", ".join(table.names), ") VALUES (", marks, ")"))
 
 
-@lru_cache(maxsize=256)
-def insert_postgres(table: Table) -> str:
-    columns = ", ".join(table.names)
-    source = " ".join(("SELECT * FROM unnest(", _arrays(table, table.names), ")"))
-    return " ".join(("INSERT INTO", table.name, "(", columns, ")", source))
+@lru_cache(maxsize=1024)
+def insert_postgres(table: Table, folded: Folded) -> str:
+    names = table.names
+    values = ", ".join(_values(table, names, folded))
+    source = _unnest(table, names, folded)
+    return " ".join(("INSERT INTO", table.name, "(", ", ".join(names), ") SELECT", values, "FROM", source))
+
+
+def fold(rows: Sequence[tuple[Any, ...]], keep: int) -> tuple[Folded, list[Any]]:
+    """The rows as columns, those with one value for all as that value; the column `keep` is never folded."""
+    count = len(rows)
+    columns = list(zip(*rows, strict=True))
+    folded = tuple(place != keep and column.count(column[0]) == count for place, column in enumerate(columns))
+    return folded, [column[0] if once else column for column, once in zip(columns, folded, strict=True)]
+
+
+def _arrays(table: Table, columns: Sequence[str]) -> str:
+    casts = (POSTGRES_SCALARS[table.column(name).type] for name in columns)
+    return ", ".join(map("${}::{}[]".format, range(1, len(columns) + 1), casts))
 
 
 @lru_cache(maxsize=64)
@@ -178,10 +215,7 @@ def create_table(table: Table, engine: str) -> str:
     parts.append("PRIMARY KEY (" + ", ".join(table.key) + ")")
     tail = ""
     if engine == "postgres" and table.hot:
-        tail = (
-            " WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02,"
-            " autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
-        )
+        tail = " WITH (" + ", ".join(_EAGER_VACUUM) + ")"
     return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail
 
 

@@ -56,6 +56,8 @@ def where(fields: Mapping[str, Field], conditions: Sequence[Condition], logic: s
     values: dict[str, Any] = {}
     for number, condition in enumerate(conditions):
         name = "f" + str(number)
+        if condition.field not in fields:
+            raise BadQuery(f"there is no field {condition.field!r} to filter by")
         parts.append(_test(fields[condition.field].column, condition.test, name))
         values[name] = condition.value
     if not parts:
@@ -77,7 +79,7 @@ def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, 
         raise BadQuery(f"sort_order is {sort_order!r}; it must be 'asc' or 'desc'")
     if sort_by is None:
         return " ORDER BY " + ties
-    if sort_by not in fields:
+    if not isinstance(sort_by, str) or sort_by not in fields:
         raise BadQuery(f"Invalid sort_by: {sort_by}, allowed fields are: {', '.join(sorted(fields))}")
     field = fields[sort_by]
     nulls = ""

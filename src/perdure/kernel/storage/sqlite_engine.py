@@ -25,10 +25,11 @@ APPLICATION_ID = 0x70657264
 _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 _READ_FLAGS = apsw.SQLITE_OPEN_READONLY
 
-_ERRORS: tuple[tuple[type[apsw.Error], type[errors.StorageError]], ...] = (
+_ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
     (apsw.FullError, errors.StorageFull),
     (apsw.NotADBError, errors.NotADatabase),
     (apsw.CorruptError, errors.NotADatabase),
+    (UnicodeDecodeError, errors.NotADatabase),
     (apsw.ReadOnlyError, errors.ReadOnlyDatabase),
     (apsw.CantOpenError, errors.StorageUnavailable),
     (apsw.IOError, errors.StorageUnavailable),
@@ -167,7 +168,7 @@ class SqliteEngine:
                 connection.close()
                 raise
             return connection
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self.path) from error
 
     def connect(self, flags: int = _READ_FLAGS) -> apsw.Connection:
@@ -279,7 +280,10 @@ class SqliteEngine:
             unknown = errors.OutcomeUnknown(f"{self.path}: the commit failed: {error}")
             self._fail(jobs, unknown)
             return []
-        self.degraded = None
+        # A full disk may refuse one operation and leave the transaction of the others alone.
+        self.degraded = next(
+            (str(job.error) for job in jobs if isinstance(job.error, errors.StorageError)), None
+        )
         return [hint for job in jobs for hint in job.hints]
 
     def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:

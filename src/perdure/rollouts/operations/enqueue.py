@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from perdure.kernel import ids
-from perdure.kernel.clock import DAY_MICROS
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import tables
@@ -133,7 +132,6 @@ def _row(
         resources_id,
         start,
         None,
-        start // DAY_MICROS,
         request.idempotency_key,
         request.config,
         request.metadata,
@@ -143,7 +141,7 @@ def _row(
 
 def _view(row: tuple[Any, ...]) -> Row:
     """The row in the shape of `ROLLOUT_VIEW`."""
-    return (row[1], row[16], row[17], row[14], row[15], row[4], row[20], row[21], row[22], row[13])
+    return (row[1], row[16], row[17], row[14], row[15], row[4], row[19], row[20], row[21], row[13])
 
 
 async def _count(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> None:

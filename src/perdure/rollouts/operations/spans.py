@@ -122,8 +122,8 @@ class _Adding:
         """The spans that are not stored yet, each once."""
         keyed: dict[tuple[Any, ...], NewSpan] = {}
         for span in spans:
-            day = self.work.rollouts[span.rollout_id].day
-            keyed.setdefault((self.tx.ns, day, span.rollout_id, span.attempt_id, span.span_id), span)
+            born = self.work.rollouts[span.rollout_id].start_time
+            keyed.setdefault((self.tx.ns, born, span.rollout_id, span.attempt_id, span.span_id), span)
         for row in await self.tx.existing(tables.SPANS, list(keyed)):
             keyed.pop(tuple(row), None)
         return list(keyed.values())
@@ -141,7 +141,7 @@ class _Adding:
         self.numbers[id(span)] = sequence_id
         return (
             self.tx.ns,
-            self.work.rollouts[span.rollout_id].day,
+            self.work.rollouts[span.rollout_id].start_time,
             span.rollout_id,
             span.attempt_id,
             span.span_id,

@@ -29,6 +29,11 @@ ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
 
 
+def ended_key(ns: int | None, rollout_id: str) -> str:
+    """What the end of a rollout is published as."""
+    return str(ns) + "/" + rollout_id
+
+
 class LinesNeeded(Exception):
     """A rollout stands in a line, whose lock comes first: run the operation again with lines."""
 
@@ -51,7 +56,7 @@ class RolloutRow(msgspec.Struct):
     attempts: int
     end_time: int | None
     config: str
-    day: int
+    start_time: int
     was: str = ""
     dirty: bool = False
 
@@ -237,7 +242,7 @@ class Work:
         for rollout in changed:
             if rollout.status in ENDED and rollout.status != rollout.was:
                 ended.setdefault(rollout.kind, []).append((rollout.id, rollout.status))
-                self.tx.hint(ENDED_CHANNEL, rollout.id)
+                self.tx.hint(ENDED_CHANNEL, ended_key(self.tx.ns, rollout.id))
             elif rollout.ready is not None:
                 self.tx.hint(READY_CHANNEL, rollout.queue)
         for kind, rollouts in ended.items():

@@ -1,0 +1,146 @@
+"""One statement, two dialects: what the marks become, and how parameters are bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.kernel.storage import dialect
+from perdure.kernel.storage.dialect import BulkUpdate, statement
+from perdure.kernel.storage.schema import Column, Index, Table, blob, integer, text
+
+SHELVES = Table(
+    "shelves",
+    (
+        integer("ns"),
+        text("id"),
+        integer("height", null=True),
+        integer("used", default=0),
+        blob("label", null=True),
+    ),
+    key=("ns", "id"),
+    hot=True,
+)
+
+
+def test_parameters_keep_their_names_or_get_numbers() -> None:
+    made = statement("SELECT a FROM t WHERE ns = :ns AND b = :b AND c = :ns")
+    assert made.sqlite == "SELECT a FROM t WHERE ns = :ns AND b = :b AND c = :ns"
+    assert made.postgres == "SELECT a FROM t WHERE ns = $1 AND b = $2 AND c = $1"
+    assert made.names == ("ns", "b")
+    assert made.bind_postgres({"b": 2, "ns": 1, "unused": 3}) == [1, 2]
+
+
+def test_casts_are_not_parameters() -> None:
+    made = statement("SELECT :a::text, x::bigint FROM t")
+    assert made.postgres == "SELECT $1::text, x::bigint FROM t"
+    assert made.names == ("a",)
+
+
+def test_a_missing_parameter_is_noticed() -> None:
+    with pytest.raises(KeyError):
+        statement("SELECT :a").bind_postgres({"b": 1})
+
+
+def test_lists() -> None:
+    made = statement("SELECT a FROM t WHERE b {among:names} AND c {among:others}")
+    assert made.sqlite == (
+        "SELECT a FROM t WHERE b IN (SELECT value FROM json_each(:names))"
+        " AND c IN (SELECT value FROM json_each(:others))"
+    )
+    assert made.postgres == "SELECT a FROM t WHERE b = ANY($1) AND c = ANY($2)"
+    assert made.lists == {"names", "others"}
+    assert made.bind_sqlite({"names": ['a"', "ü"], "others": [1], "n": 5}) == {
+        "names": '["a\\"", "\\u00fc"]',
+        "others": "[1]",
+        "n": 5,
+    }
+
+
+def test_parts_of_text() -> None:
+    made = statement("SELECT a FROM t WHERE {has:t.name,part}")
+    assert made.sqlite == "SELECT a FROM t WHERE instr(t.name, :part) > 0"
+    assert made.postgres == "SELECT a FROM t WHERE strpos(t.name, $1) > 0"
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"), [("{lock}", "FOR NO KEY UPDATE"), ("{skip}", "FOR NO KEY UPDATE SKIP LOCKED")]
+)
+def test_row_locks_are_for_the_engine_that_has_them(mark: str, words: str) -> None:
+    made = statement("SELECT a FROM t ORDER BY a " + mark)
+    assert made.sqlite == "SELECT a FROM t ORDER BY a "
+    assert made.postgres == "SELECT a FROM t ORDER BY a " + words
+
+
+def test_a_column_that_the_planner_must_not_seek_by() -> None:
+    made = statement("SELECT a FROM t WHERE {plain:t.kind} = :kind")
+    assert made.sqlite == "SELECT a FROM t WHERE +t.kind = :kind"
+    assert made.postgres == "SELECT a FROM t WHERE t.kind = $1"
+
+
+def test_a_statement_is_translated_once() -> None:
+    assert statement("SELECT 1 AS once") is statement("SELECT 1 AS once")
+
+
+def test_an_update_of_many() -> None:
+    update = BulkUpdate(SHELVES, sets=("height", "label"), keys=("ns", "id"), guards=("used",))
+    assert update.sqlite.startswith(
+        "UPDATE shelves SET height = ?, label = ? WHERE ns = ? AND id = ? AND used "
+    )
+    assert update.columns == ("height", "label", "ns", "id", "used")
+
+
+def test_a_value_that_all_rows_share_is_sent_once() -> None:
+    update = BulkUpdate(SHELVES, sets=("height",), keys=("ns", "id"), guards=("used",))
+    folded, columns = dialect.fold([(5, 1, "a", None), (5, 1, "b", None)], keep=2)
+    assert (folded, columns) == ((True, True, False, True), [5, 1, ("a", "b"), None])
+    made = dialect.update_postgres(update, folded)
+    assert made.startswith(
+        "UPDATE shelves AS t SET height = $1::bigint FROM unnest( $3::text[] ) AS v( c3 )"
+        " WHERE t.ns = $2::bigint AND t.id = v.c3 AND t.used "
+    )
+
+
+def test_one_row_keeps_a_column_to_unnest() -> None:
+    assert dialect.fold([(1, "a", 2)], keep=1) == ((True, False, True), [1, ("a",), 2])
+
+
+def test_inserts_name_their_columns() -> None:
+    """So that a newer release may have added some."""
+    assert dialect.insert_sqlite(SHELVES) == (
+        "INSERT INTO shelves ( ns, id, height, used, label ) VALUES ( ?, ?, ?, ?, ? )"
+    )
+    assert dialect.insert_postgres(SHELVES, (True, False, False, True, True)) == (
+        "INSERT INTO shelves ( ns, id, height, used, label ) SELECT $1::bigint, v.c2, v.c3, $4::bigint,"
+        " $5::bytea FROM unnest( $2::text[], $3::bigint[] ) AS v( c2, c3 )"
+    )
+
+
+def test_rows_are_locked_in_the_order_of_their_keys() -> None:
+    assert dialect.lock_postgres(SHELVES) == (
+        "SELECT ns, id FROM shelves WHERE ( ns, id ) IN ( SELECT * FROM unnest( $1::bigint[], $2::text[] ) )"
+        " ORDER BY ns, id FOR NO KEY UPDATE"
+    )
+
+
+def test_tables() -> None:
+    assert dialect.create_table(SHELVES, "sqlite") == (
+        "CREATE TABLE IF NOT EXISTS shelves (ns INTEGER NOT NULL, id TEXT NOT NULL, height INTEGER,"
+        " used INTEGER NOT NULL DEFAULT 0, label BLOB, PRIMARY KEY (ns, id))"
+    )
+    made = dialect.create_table(SHELVES, "postgres")
+    assert made.startswith(
+        'CREATE TABLE IF NOT EXISTS shelves (ns BIGINT NOT NULL, id TEXT COLLATE "C" NOT NULL, height BIGINT,'
+        " used BIGINT NOT NULL DEFAULT 0, label BYTEA, PRIMARY KEY (ns, id)) WITH (fillfactor = 85,"
+    )
+
+
+def test_columns_and_indexes_that_are_added() -> None:
+    column = Column("depth", "int", null=True)
+    index = Index("shelves_height", ("ns", "height DESC"), "height IS NOT NULL", unique=True)
+    assert dialect.add_column(SHELVES, column, "sqlite") == "ALTER TABLE shelves ADD COLUMN depth INTEGER"
+    assert dialect.add_column(SHELVES, column, "postgres") == "ALTER TABLE shelves ADD COLUMN depth BIGINT"
+    assert dialect.create_index(SHELVES, index) == (
+        "CREATE UNIQUE INDEX IF NOT EXISTS shelves_height ON shelves (ns, height DESC)"
+        " WHERE height IS NOT NULL"
+    )
+    assert "INDEX CONCURRENTLY IF NOT EXISTS" in dialect.create_index(SHELVES, index, concurrently=True)

@@ -1,0 +1,143 @@
+"""Clock, identifiers and errors."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+
+import pytest
+
+from perdure.kernel import clock, errors, ids
+from perdure.kernel.clock import SystemClock
+from perdure.testing.clock import ManualClock, SeededIds
+
+# --- the clock --------------------------------------------------------------------------------------------
+
+
+def test_the_clock_never_repeats_itself() -> None:
+    own = SystemClock()
+    readings = [own.now() for _ in range(5000)]
+    assert readings == sorted(set(readings))
+    assert abs(readings[-1] - time.time() * 1e6) < 60e6
+
+
+def test_the_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SystemClock()
+    before = own.now()
+    monkeypatch.setattr(time, "time_ns", lambda: (before - 3600 * clock.MICROS) * 1000)
+    assert [own.now(), own.now()] == [before + 1, before + 2]
+    monkeypatch.setattr(time, "time_ns", lambda: (before + 3600 * clock.MICROS) * 1000)
+    assert own.now() == before + 3600 * clock.MICROS
+
+
+def test_the_clock_is_one_for_all_threads() -> None:
+    own = SystemClock()
+    readings: list[list[int]] = [[] for _ in range(4)]
+
+    def read(mine: list[int]) -> None:
+        mine += [own.now() for _ in range(2000)]
+
+    threads = [threading.Thread(target=read, args=(mine,)) for mine in readings]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    every = [reading for mine in readings for reading in mine]
+    assert len(set(every)) == len(every)
+
+
+def test_seconds_and_microseconds() -> None:
+    assert clock.to_micros(1.5) == 1_500_000
+    assert clock.to_seconds(1_500_000) == 1.5
+    assert clock.to_micros_or_none(None) is None
+    assert clock.to_seconds_or_none(None) is None
+    assert clock.to_micros_or_none(0.0) == 0
+    assert clock.to_seconds_or_none(0) == 0.0
+
+
+@pytest.mark.parametrize("micros", [0, 1, 1_700_000_000_123_456, 4_102_444_800_999_999])
+def test_a_time_survives_the_way_to_seconds_and_back(micros: int) -> None:
+    assert clock.to_micros(clock.to_seconds(micros)) == micros
+
+
+def test_a_manual_clock_moves_when_it_is_told() -> None:
+    manual = ManualClock(100.0)
+    first = manual.now()
+    manual.advance(10)
+    assert manual.now() == first + 10 * clock.MICROS + 1
+
+
+# --- identifiers ------------------------------------------------------------------------------------------
+
+
+def test_identifiers_have_the_contracts_form() -> None:
+    own = ids.RandomIds()
+    assert re.fullmatch("ro-[0-9a-f]{12}", ids.rollout_id(own))
+    assert re.fullmatch("at-[0-9a-f]{8}", ids.attempt_id(own))
+    assert re.fullmatch("rs-[0-9a-f]{12}", ids.resources_id(own))
+
+
+def test_identifiers_do_not_repeat() -> None:
+    own = ids.RandomIds()
+    assert len({ids.rollout_id(own) for _ in range(20_000)}) == 20_000
+
+
+def test_seeded_identifiers_repeat() -> None:
+    assert [SeededIds(5).hex(12) for _ in range(2)] == [SeededIds(5).hex(12)] * 2
+    assert SeededIds(5).hex(12) != SeededIds(6).hex(12)
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+def _tree(root: type[errors.PerdureError]) -> list[type[errors.PerdureError]]:
+    return [root, *(each for child in root.__subclasses__() for each in _tree(child))]
+
+
+OURS = [each for each in _tree(errors.PerdureError) if each.__module__ == errors.__name__]
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [each.code for each in OURS]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch("[a-z_]+", code) for code in codes)
+
+
+def test_codes_and_statuses_are_stable() -> None:
+    """A client may depend on them; this list only grows."""
+    assert {each.code: (each.__name__, each.http_status) for each in OURS} == {
+        "internal": ("PerdureError", 500),
+        "invalid_input": ("InvalidInput", 422),
+        "bad_query": ("BadQuery", 400),
+        "not_found": ("NotFound", 404),
+        "spans_evicted": ("SpansEvicted", 410),
+        "conflict": ("Conflict", 409),
+        "illegal_transition": ("IllegalTransition", 409),
+        "fenced": ("Fenced", 409),
+        "nested_operation": ("NestedOperation", 500),
+        "suspended_operation": ("SuspendedOperation", 500),
+        "storage_error": ("StorageError", 503),
+        "outcome_unknown": ("OutcomeUnknown", 503),
+        "storage_unavailable": ("StorageUnavailable", 503),
+        "storage_full": ("StorageFull", 507),
+        "storage_closed": ("StorageClosed", 503),
+        "database_owned": ("DatabaseOwned", 409),
+        "not_a_database": ("NotADatabase", 503),
+        "read_only_database": ("ReadOnlyDatabase", 503),
+        "newer_schema": ("NewerSchema", 503),
+        "deadline_exceeded": ("DeadlineExceeded", 504),
+    }
+
+
+@pytest.mark.parametrize("error", OURS)
+def test_an_error_without_a_message_says_what_it_is(error: type[errors.PerdureError]) -> None:
+    assert str(error()) == (error.__doc__ or "").splitlines()[0]
+    assert str(error("the disk is full")) == error("the disk is full").message == "the disk is full"
+
+
+def test_errors_are_what_callers_of_the_contract_catch() -> None:
+    assert issubclass(errors.InvalidInput, ValueError)
+    assert issubclass(errors.NotFound, ValueError)
+    assert issubclass(errors.SpansEvicted, RuntimeError)
+    assert issubclass(errors.NestedOperation, RuntimeError)
