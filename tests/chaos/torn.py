@@ -93,6 +93,7 @@ class TornLogs:
         self._written = make_torn_file(self._origin / "torn.db")
         self._log = Log.read(self._origin / "torn.db-wal")
         self._first = len(self._log.ends) - self._written.after_reopening
+        run.facts["transactions"] = len(self._log.ends)
 
     def tear_all(self) -> None:
         for number in range(1, self._run.size + 1):
@@ -100,6 +101,13 @@ class TornLogs:
             self._run.facts[damage.__name__] += 1
             asyncio.run(self._tear(f"{damage.__name__} {number}", damage(self._random, self._log.content)))
             self._run.advance(f"{len(self._log.ends)} transactions in the log")
+
+    def cut_at_every_end(self) -> None:
+        """Cut where a transaction ends, and one byte before."""
+        for end in self._log.ends:
+            for length in (end, end - 1):
+                asyncio.run(self._tear(f"cut at {length}", self._log.content[:length]))
+                self._run.advance()
 
     async def _tear(self, where: str, torn: bytes) -> None:
         path = self._lay_out(torn)

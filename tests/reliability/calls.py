@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -109,11 +110,13 @@ class Caller:
             self.store.dequeue_many_rollouts(limit=limit, worker_id=worker_id, queue=queue)
             for limit, worker_id in claims
         ]
-        for (limit, worker_id), claimed in zip(claims, await asyncio.gather(*calls), strict=True):
-            pairs = [(one.rollout_id, one.attempt.attempt_id) for one in claimed]
-            wanted = self.model.dequeue(pairs, limit, worker_id, queue)
-            for rollout, found in zip(wanted, claimed, strict=True):
-                self.compare.rollout(rollout, found)
+        answers = await asyncio.gather(*calls)
+        with self.model.at_once():
+            for (limit, worker_id), claimed in zip(claims, answers, strict=True):
+                pairs = [(one.rollout_id, one.attempt.attempt_id) for one in claimed]
+                wanted = self.model.dequeue(pairs, limit, worker_id, queue)
+                for rollout, found in zip(wanted, claimed, strict=True):
+                    self.compare.rollout(rollout, found)
 
     async def abandon(self, turns: int, queue: str) -> None:
         """Claim, and go away after some turns of the loop: it is as if nobody had asked, or the claim is ours."""
@@ -137,12 +140,11 @@ class Caller:
     async def start_attempts(self, burst: list[tuple[int, str | None]]) -> None:
         picked = [(self._pick(number), worker_id) for number, worker_id in burst]
         calls = [answer(self.store.start_attempt(*pair)) for pair in picked]
-        for (rollout_id, worker_id), found in zip(picked, await asyncio.gather(*calls), strict=True):
-            attempt_id = "" if isinstance(found, NotFound) else found.attempt.attempt_id
-            self._foresee(
-                found,
-                lambda r=rollout_id, a=attempt_id, w=worker_id: self.model.start_attempt(r, a, w),  # type: ignore[misc]
-            )
+        answers = await asyncio.gather(*calls)
+        with self.model.at_once():
+            for (rollout_id, worker_id), found in zip(picked, answers, strict=True):
+                attempt_id = "" if isinstance(found, NotFound) else found.attempt.attempt_id
+                self._foresee(found, partial(self.model.start_attempt, rollout_id, attempt_id, worker_id))
 
     async def update_attempts(self, burst: list[tuple[int, int, dict[str, Any]]]) -> None:
         calls, told = [], []
@@ -155,13 +157,13 @@ class Caller:
                 given["last_heartbeat_time"] = meant["last_heartbeat_time"] + self.compare.start
             calls.append(answer(self.store.update_attempt(rollout_id, attempt_id, **given)))
             told.append((rollout_id, attempt_id, meant))
-        for (rollout_id, attempt_id, meant), found in zip(told, await asyncio.gather(*calls), strict=True):
-            wanted = self._foresee(
-                found,
-                lambda r=rollout_id, a=attempt_id, m=meant: self.model.update_attempt(r, a, **m),  # type: ignore[misc]
-            )
-            if wanted is not None:
-                self.compare.attempt(wanted, found)
+        answers = await asyncio.gather(*calls)
+        with self.model.at_once():
+            for (rollout_id, attempt_id, meant), found in zip(told, answers, strict=True):
+                foretell = partial(self.model.update_attempt, rollout_id, attempt_id, **meant)
+                wanted = self._foresee(found, foretell)
+                if wanted is not None:
+                    self.compare.attempt(wanted, found)
 
     async def update_rollouts(self, burst: list[tuple[int, dict[str, Any]]]) -> None:
         """The answers of calls that were merged may show each other's effect, so the state is compared."""
@@ -170,8 +172,10 @@ class Caller:
         for rollout_id, said in picked:
             given = {**said, "config": config_of(said["config"])} if "config" in said else said
             calls.append(answer(self.store.update_rollout(rollout_id, **given)))
-        for (rollout_id, said), found in zip(picked, await asyncio.gather(*calls), strict=True):
-            self._foresee(found, lambda r=rollout_id, s=said: self.model.update_rollout(r, **s))  # type: ignore[misc]
+        answers = await asyncio.gather(*calls)
+        with self.model.at_once():
+            for (rollout_id, said), found in zip(picked, answers, strict=True):
+                self._foresee(found, partial(self.model.update_rollout, rollout_id, **said))
 
     # --- spans --------------------------------------------------------------------------------------------
 
@@ -187,7 +191,7 @@ class Caller:
         answers = await asyncio.gather(*(answer(self.store.add_many_spans(call)) for call in calls))
         for call, found in zip(calls, answers, strict=True):
             told = [(s.rollout_id, s.attempt_id, s.span_id, s.sequence_id) for s in call]
-            numbers = self._foresee(found, lambda t=told: self.model.add_spans(t))  # type: ignore[misc]
+            numbers = self._foresee(found, partial(self.model.add_spans, told))
             if numbers is not None:
                 stored = [id(span) for span, number in zip(call, numbers, strict=True) if number is not None]
                 expect(stored, [id(span) for span in found], "which spans were stored")
@@ -201,10 +205,14 @@ class Caller:
         rollout_id = self._pick(number)
         attempt_id = self._attempt(rollout_id, which)
         context = SpanContext(trace_id=1, span_id=name + 1000, is_remote=False)
-        span = ReadableSpan(name="otel", context=context, status=Status(StatusCode.OK), start_time=1, end_time=2)
+        span = ReadableSpan(
+            name="otel", context=context, status=Status(StatusCode.OK), start_time=1, end_time=2
+        )
         found = await answer(self.store.add_otel_span(rollout_id, attempt_id, span))
         span_id = f"{name + 1000:016x}"
-        numbers = self._foresee(found, lambda: self.model.add_spans([(rollout_id, attempt_id, span_id, None)]))
+        numbers = self._foresee(
+            found, partial(self.model.add_spans, [(rollout_id, attempt_id, span_id, None)])
+        )
         if numbers is not None:
             expect(numbers[0], found and found.sequence_id, "the number of a span")
 
@@ -238,7 +246,9 @@ class Caller:
         expect([one.rollout_id for one in page], [one.rollout_id for one in found], f"a page of {statuses}")
 
     async def finished(self) -> None:
-        found = await self.store.wait_for_rollouts(rollout_ids=[*self.model.rollouts, "ro-missing"], timeout=0)
+        found = await self.store.wait_for_rollouts(
+            rollout_ids=[*self.model.rollouts, "ro-missing"], timeout=0
+        )
         self.model.watchdog()
         ended = [r.rollout_id for r in self.model.rollouts.values() if r.status in FINISHED]
         expect(ended, [rollout.rollout_id for rollout in found], "what has finished")

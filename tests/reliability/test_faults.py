@@ -275,7 +275,9 @@ def test_a_group_of_operations(kind: str, tmp_path: Path) -> None:
                 assert state in (before, shape(committed(prepared.path, prepared.now, group()))), fault.met
             else:
                 assert not any(unknown), "some know, some do not"
-                assert state == after, f"call {at} ({fault.met}) left what was not acknowledged, or lost what was"
+                assert state == after, (
+                    f"call {at} ({fault.met}) left what was not acknowledged, or lost what was"
+                )
             world.storage.database.close()
             return fault
 

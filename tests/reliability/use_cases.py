@@ -75,7 +75,9 @@ async def delayed(store: Store, clock: ManualClock) -> None:
 async def traced(store: Store, clock: ManualClock) -> list[AttemptedRollout]:
     """Two rollouts with spans."""
     started = await begun(store, clock)
-    await store.add_many_spans([make_span(one, n, span_id=f"{n:016x}") for one in started for n in range(1, 4)])
+    await store.add_many_spans(
+        [make_span(one, n, span_id=f"{n:016x}") for one in started for n in range(1, 4)]
+    )
     return started
 
 
@@ -276,7 +278,9 @@ async def report_by_many_callers(store: Store, given: Any) -> None:
 
 @use_case(begun)
 async def add_spans_by_many_callers(store: Store, given: Any) -> None:
-    spans = [make_span(one, 1, span_id=f"{n:016x}", trace_id="1" * 32) for n, one in enumerate([*given, *given])]
+    spans = [
+        make_span(one, 1, span_id=f"{n:016x}", trace_id="1" * 32) for n, one in enumerate([*given, *given])
+    ]
     await together(store.add_span(span) for span in spans)
 
 

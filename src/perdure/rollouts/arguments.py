@@ -64,3 +64,9 @@ def time_or_keep(value: Any) -> Any:
 
 def body_or_none(value: Any, what: str) -> str | None:
     return None if value is None else encoding.encode_metadata(value, what)
+
+
+def check_timeout(timeout: Any) -> None:
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and (not number or timeout != timeout):
+        raise InvalidInput(f"timeout must be a number of seconds, not {timeout!r}")

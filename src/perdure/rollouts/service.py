@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from perdure.access.operations import ensure_namespace
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import NotFound, StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Row, Storage
 from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
@@ -27,6 +27,9 @@ POSTGRES_BATCHES = 3
 """How many batches of the same calls may run at once where more than one connection writes."""
 POLL_SECONDS = 2.0
 POLL_ROWS = 1000
+CLOSE_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 class Rollouts:
@@ -128,7 +131,17 @@ class Rollouts:
             task.add_done_callback(self._releases.discard)
 
     async def _release(self, pairs: list[tuple[str, str]]) -> None:
-        await self._write_lined(claim.release, pairs, self._kinds)
+        """Try until it is done: nobody else knows that these claims are nobody's. Twice does no harm."""
+        pause = 0.05
+        while True:
+            try:
+                return await self._write_lined(claim.release, pairs, self._kinds)
+            except StorageClosed:
+                raise
+            except StorageError as error:
+                logger.warning("a claim could not be given back, trying again in %s s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
 
     def start_attempt(self, rollout_id: str, worker_id: str | None) -> asyncio.Future[Claimed]:
         return self._merger.call("start_attempt", self._start_attempt_batch, (rollout_id, worker_id))
@@ -269,7 +282,8 @@ class Rollouts:
         ns = await self._ns()
         pending = {ended_key(ns, name): name for name in await self._read(queries.present, rollout_ids)}
         ended: dict[str, tuple[Row, Row | None]] = {}
-        deadline = None if timeout is None else time.monotonic() + timeout
+        clock = asyncio.get_running_loop().time
+        deadline = None if timeout is None else clock() + timeout
         watch = self.storage.signals.watch(ENDED_CHANNEL, pending)
         try:
             changed = frozenset(pending)
@@ -278,7 +292,7 @@ class Rollouts:
                 for rollout, attempt in await self._ended(asked):
                     ended[rollout[0]] = (rollout, attempt)
                     del pending[ended_key(ns, rollout[0])]
-                left = None if deadline is None else deadline - time.monotonic()
+                left = None if deadline is None else deadline - clock()
                 if not pending or (left is not None and left <= 0):
                     return ended
                 changed = await watch.changed(left)
@@ -314,5 +328,7 @@ class Rollouts:
     async def close(self) -> None:
         """Finish giving back claims, then close the storage."""
         if self._releases:
-            await asyncio.gather(*self._releases, return_exceptions=True)
+            _, left = await asyncio.wait(self._releases, timeout=CLOSE_SECONDS)
+            for task in left:
+                task.cancel()
         await self.storage.close()

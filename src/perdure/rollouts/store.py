@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, cast
 
 from msgspec import UNSET as KEEP
@@ -15,7 +14,6 @@ from perdure.kernel.storage.filters import given
 from perdure.rollouts import arguments, encoding
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
-from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.records import (
     ATTEMPT_STATUSES,
     ROLLOUT_STATUSES,
@@ -33,20 +31,20 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate
 from perdure.rollouts.service import Rollouts
+from perdure.rollouts.span_writer import Eviction, SpanWriter
 from perdure.rollouts.spans import Span
 
 SPANS_A_CALL = 500
-
-logger = logging.getLogger(__name__)
 
 
 class DatabaseLightningStore(LightningStore):
     """A store whose every acknowledged write is in a database."""
 
-    def __init__(self, rollouts: Rollouts) -> None:
+    def __init__(self, rollouts: Rollouts, eviction: Eviction | None = None) -> None:
         self._rollouts = rollouts
+        self._eviction = eviction
+        self._spans = SpanWriter(rollouts, eviction)
         self._opened = time.monotonic()
-        self._saved_parts: set[str] = set()
 
     @property
     def namespace(self) -> str:
@@ -58,7 +56,7 @@ class DatabaseLightningStore(LightningStore):
         sibling = object.__new__(type(self))
         sibling.__dict__.update(self.__dict__)
         sibling._rollouts = self._rollouts.in_namespace(namespace)
-        sibling._saved_parts = set()
+        sibling._spans = SpanWriter(sibling._rollouts, self._eviction)
         return sibling
 
     @property
@@ -175,35 +173,7 @@ class DatabaseLightningStore(LightningStore):
         return span
 
     async def _store(self, spans: Sequence[Span], *, numbered: bool = True) -> list[int | None]:
-        """Store spans; a resource that this store has written before is not sent again."""
-        new: list[NewSpan] = []
-        parts: dict[str, bytes] = {}
-        for span in spans:
-            item, part = encoding.new_span(span, numbered=numbered, size=self._size_of(span))
-            new.append(item)
-            if part is not None and part[0] not in self._saved_parts:
-                parts[part[0]] = part[1]
-        if not new:
-            return []
-        stored = await self._rollouts.add_spans(new, list(parts.items()))
-        for item, number in zip(new, stored, strict=True):
-            if number is None:
-                logger.error("Duplicated span added: %s of attempt %s", item.span_id, item.attempt_id)
-        self._remember_parts(parts)
-        await self._after_spans(new, stored)
-        return stored
-
-    def _remember_parts(self, hashes: Iterable[str]) -> None:
-        if len(self._saved_parts) > 10_000:
-            self._saved_parts.clear()
-        self._saved_parts.update(hashes)
-
-    def _size_of(self, span: Span) -> int | None:
-        """The size to count for a span; None for that of its encoded body."""
-        return None
-
-    async def _after_spans(self, spans: Sequence[NewSpan], stored: Sequence[int | None]) -> None:
-        """Called when spans have been stored."""
+        return await self._spans.store(spans, numbered=numbered) if spans else []
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         return await self._rollouts.next_sequence_id(check_text(rollout_id, "rollout_id"))
@@ -304,10 +274,7 @@ class DatabaseLightningStore(LightningStore):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout
-        ):
-            raise InvalidInput(f"timeout must be a number of seconds, not {timeout!r}")
+        arguments.check_timeout(timeout)
         ids = list(dict.fromkeys(arguments.texts(rollout_ids, "rollout_ids") or ()))
         ended = await self._rollouts.wait(ids, timeout)
         return [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]

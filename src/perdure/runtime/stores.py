@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -14,9 +14,9 @@ from perdure.kernel.ids import Ids
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.rollouts.model import TASK, Kind, Kinds
-from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.records import LightningStoreStatistics
 from perdure.rollouts.service import Rollouts
+from perdure.rollouts.span_writer import Eviction
 from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
@@ -101,56 +101,33 @@ class InMemoryLightningStore(DatabaseLightningStore):
         watchdog_interval: float | None = WATCHDOG_SECONDS,
     ) -> None:
         self._memory = _machine_memory()
-        self._eviction = _threshold(
+        threshold = _threshold(
             eviction_memory_threshold, 0.7, self._memory, "eviction_memory_threshold", least=1
         )
-        self._safe = (
-            int(self._eviction * 0.8)
-            if safe_memory_threshold is None
-            else _threshold(safe_memory_threshold, 0.0, self._memory, "safe_memory_threshold", least=0)
-        )
-        if not self._safe < self._eviction:
+        safe = int(threshold * 0.8)
+        if safe_memory_threshold is not None:
+            safe = _threshold("safe_memory_threshold", safe_memory_threshold, 0.0, self._memory, 0)
+        if not safe < threshold:
             raise InvalidInput("safe_memory_threshold must be smaller than eviction_memory_threshold")
-        self._estimator = span_size_estimator
-        self._held = _Held()
+        self._limits = Eviction(threshold, safe, span_size_estimator)
         storage = SqliteStorage(":memory:", TABLES, clock=clock, ids=ids)
-        super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
-
-    def _size_of(self, span: Span) -> int | None:
-        return None if self._estimator is None else self._estimator(span)
-
-    async def _after_spans(self, spans: Sequence[NewSpan], stored: Sequence[int | None]) -> None:
-        self._held.bytes += sum(
-            span.size for span, number in zip(spans, stored, strict=True) if number is not None
+        super().__init__(
+            wire(storage, namespace=namespace, watchdog_interval=watchdog_interval), self._limits
         )
-        if self._held.bytes > self._eviction and not self._held.evicting:
-            self._held.evicting = True
-            try:
-                self._held.bytes -= await self._rollouts.evict_spans(self._held.bytes - self._safe)
-            finally:
-                self._held.evicting = False
 
     async def statistics(self) -> LightningStoreStatistics:
         statistics = await super().statistics()
-        statistics["eviction_threshold_bytes"] = self._eviction
-        statistics["safe_threshold_bytes"] = self._safe
+        statistics["eviction_threshold_bytes"] = self._limits.threshold
+        statistics["safe_threshold_bytes"] = self._limits.safe
         statistics["memory_capacity_bytes"] = self._memory
         return statistics
-
-
-class _Held:
-    """How many bytes of spans a store in memory holds; shared by its namespaces."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.evicting = False
 
 
 def _machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 << 30
 
 
-def _threshold(value: float | int | None, default: float, memory: int, name: str, *, least: int) -> int:
+def _threshold(name: str, value: float | int | None, default: float, memory: int, least: int) -> int:
     """A threshold in bytes: a whole number is bytes, a fraction up to 1.0 is a share of the memory."""
     if value is None:
         value = default

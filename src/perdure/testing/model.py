@@ -7,7 +7,8 @@ seconds on the model's own clock, which whoever drives it moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +114,7 @@ class Model:
         self.latest_resources: str | None = None
         self.sequences: dict[str, int] = {}
         self._calls = 0
+        self._held = False
 
     # --- new rollouts -------------------------------------------------------------------------------------
 
@@ -279,12 +281,25 @@ class Model:
 
         Those that lapse together return to the queue at one place, so in any order, before what comes later.
         """
+        self._calls += 1
+        if self._held:
+            return
         for rollout in self.rollouts.values():
             if rollout.attempts and rollout.latest.status in LIVE:
                 lapse = self._lapse(rollout.config, rollout.latest)
                 if lapse is not None:
                     self._end(rollout, lapse)
         self._calls += 1
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Calls that a store merges into one: the watchdog runs before the first of them alone."""
+        self.watchdog()
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
 
     def _lapse(self, config: ModelConfig, attempt: ModelAttempt) -> str | None:
         heard = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time

@@ -111,6 +111,7 @@ class InlineStorage:
 
     def __init__(self, database: SqliteEngine, signals: Signals | None = None) -> None:
         self.database = database
+        self.ids = database.ids
         self.signals: Signals = signals or LocalSignals()
         self.timers = Background("perdure-inline")
 
@@ -172,7 +173,7 @@ class Faults:
 class Trace:
     """What happened, as a running hash and the last few lines."""
 
-    def __init__(self, keep: int = 60) -> None:
+    def __init__(self, keep: int = 200) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
         self._keep = keep
         self.lines: list[str] = []
@@ -196,17 +197,17 @@ class SimulatedDatabase:
         self.trace = trace
         self.after_commit: Callable[[], None] = lambda: None
         self._chance = chance
-        self._callers: list[SimulatedStorage] = []
+        self.callers: list[SimulatedStorage] = []
         self._waiting: list[tuple[Job, asyncio.Future[None]]] = []
 
     def connect(self, name: str, faults: Faults) -> SimulatedStorage:
         """A way to the database for one caller, with a hub of signals of its own."""
         caller = SimulatedStorage(self, name, faults, self._chance)
-        self._callers.append(caller)
+        self.callers.append(caller)
         return caller
 
     def disconnect(self, caller: SimulatedStorage) -> None:
-        self._callers.remove(caller)
+        self.callers.remove(caller)
 
     def submit(self, job: Job) -> asyncio.Future[None]:
         """Have a job done with the next group; cancelling takes it out, unless it was done already."""
@@ -226,7 +227,7 @@ class SimulatedDatabase:
         for job, future in group:
             self.trace.add(job.operation.__name__, type(job.error).__name__ if job.error else "ok")
             future.set_result(None)
-        for caller in self._callers:
+        for caller in self.callers:
             caller.tell([hint for job, _ in group for hint in job.hints])
         self.after_commit()
 
@@ -244,6 +245,7 @@ class SimulatedStorage:
         self.faults = faults
         self.signals: Signals = LocalSignals()
         self.timers = Background("perdure-simulated")
+        self.ids = database.inline.ids
         self._database = database
         self._chance = chance
 

@@ -256,15 +256,15 @@ class PostgresStorage:
         left = max(deadline - time.monotonic(), 0.01)
         async with pool.acquire(timeout=left) as connection:
             call.started = True
-            await connection.execute(_BEGIN_WRITE if call.write else _BEGIN_READ)
             try:
+                await connection.execute(_BEGIN_WRITE if call.write else _BEGIN_READ)
                 prelude = _PRELUDE_WRITE if call.write else _PRELUDE_READ
                 row = await connection.fetchrow(prelude, str(int(left * 1000)))
                 assert row is not None
                 tx = PostgresTx(connection, call.ns, row[0], self.ids)
                 result = await _drive(call.operation(tx, *call.args), tx)
-            except BaseException:
-                await _abandon(connection)
+            except BaseException as error:
+                await _abandon(connection, error)
                 raise
             return await self._commit(connection, tx, row[1], result, deadline)
 
@@ -343,8 +343,11 @@ class PostgresStorage:
         self.timers.close(self._connections.close)
 
 
-async def _abandon(connection: Connection) -> None:
-    """Roll back; a connection that cannot is of no more use."""
+async def _abandon(connection: Connection, cause: BaseException) -> None:
+    """Roll back; a connection that cannot, or that has been silent for too long already, is of no more use."""
+    if isinstance(cause, TimeoutError):
+        _discard(connection)
+        return
     try:
         await connection.execute("ROLLBACK", timeout=5.0)
     except (*LOST, TimeoutError, asyncpg.PostgresError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.kernel.errors import NewerSchema
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.postgres_connection import Connection
-from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, SCHEMA_GENERATION, Index, Schema, Table
+from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, META, SCHEMA_GENERATION, Index, Schema, Table
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('perdure schema', 0))"
 _COLUMNS = (
@@ -25,11 +25,11 @@ async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, I
         columns: dict[str, set[str]] = {}
         for table_name, column_name in await connection.fetch(_COLUMNS):
             columns.setdefault(table_name, set()).add(column_name)
+        await _upgrade_table(connection, META, columns.get(META.name))
+        await _check_generation(connection)
         for table in schema.tables.values():
             await _upgrade_table(connection, table, columns.get(table.name))
-        missing = await _upgrade_indexes(connection, schema, set(columns))
-        await _check_generation(connection)
-    return missing
+        return await _upgrade_indexes(connection, schema, set(columns))
 
 
 async def _upgrade_table(connection: Connection, table: Table, present: set[str] | None) -> None:

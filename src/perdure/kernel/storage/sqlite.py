@@ -24,7 +24,7 @@ from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.ownership import Ownership
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
-from perdure.kernel.storage.sqlite_engine import MEMORY, Job, SqliteEngine
+from perdure.kernel.storage.sqlite_engine import MEMORY, Job, SqliteEngine, translate
 
 GROUP_LIMIT = 512
 READERS = 2
@@ -162,7 +162,7 @@ class SqliteStorage:
         url: str | None = None,
         vfs: str | None = None,
     ) -> None:
-        self.path = str(path) if str(path) == MEMORY else str(Path(path).expanduser().resolve())
+        self.path = str(path) if str(path) == MEMORY else _absolute(path)
         self.clock: Clock = clock or SystemClock()
         self.ids: Ids = ids or RandomIds()
         self.signals: Signals = LocalSignals()
@@ -221,6 +221,8 @@ class SqliteStorage:
                 self._engine.read(job, connection)
             finally:
                 self._idle.put(connection)
+        except apsw.Error as error:
+            job.error = translate(error, self.path)
         finally:
             inside_operation.reset(token)
 
@@ -262,6 +264,13 @@ class SqliteStorage:
     def _release(self) -> None:
         if self._ownership is not None:
             self._ownership.release()
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    try:
+        return str(Path(path).expanduser().resolve())
+    except (ValueError, RuntimeError) as error:
+        raise errors.InvalidInput(f"{os.fspath(path)!r} cannot be a path: {error}") from None
 
 
 def _own(path: Path, url: str | None) -> Ownership:

@@ -21,6 +21,7 @@ from perdure.kernel.storage.port import Row
 from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, META, SCHEMA_GENERATION, Index, Schema, Table
 
 MEMORY = ":memory:"
+TRIES = 3
 APPLICATION_ID = 0x70657264
 _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 _READ_FLAGS = apsw.SQLITE_OPEN_READONLY
@@ -40,12 +41,12 @@ _ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
 
 def translate(error: BaseException, path: str) -> BaseException:
     """SQLite's error as one of ours; anything else as it is."""
-    for theirs, ours in _ERRORS:
-        if isinstance(error, theirs):
-            return ours(f"{path}: {error}")
-    if isinstance(error, apsw.Error):
-        return errors.StorageError(f"{path}: {error}")
-    return error
+    if not isinstance(error, apsw.Error):
+        return error
+    kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), errors.StorageError)
+    translated = kind(f"{path}: {error}")
+    translated.__cause__ = error
+    return translated
 
 
 def drive(operation: Coroutine[Any, Any, Any]) -> Any:
@@ -176,6 +177,8 @@ class SqliteEngine:
         connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
         try:
             connection.set_busy_timeout(5000)
+            if flags == _WRITE_FLAGS:
+                self._refuse_foreign(connection)
             for pragma in self._pragmas(flags):
                 connection.execute(pragma).fetchall()
         except BaseException:
@@ -193,20 +196,26 @@ class SqliteEngine:
     # --- schema -----------------------------------------------------------------------------------------
 
     def _upgrade(self, connection: apsw.Connection) -> None:
-        self._refuse_foreign(connection)
         with _immediate(connection):
             present = {
                 str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()
             }
             for table in self.schema.tables.values():
                 self._upgrade_table(connection, table, present)
-            self._check_generation(connection)
+            connection.execute(
+                "INSERT OR IGNORE INTO perdure_meta VALUES ('schema', ?)", (str(SCHEMA_GENERATION),)
+            )
         connection.execute("PRAGMA application_id = " + str(APPLICATION_ID))
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
+        """Look before anything is changed, be it only the file's journal."""
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
         if names and META.name not in names:
             raise errors.NotADatabase(f"{self.path} is a SQLite database, but not one of perdure's")
+        if names:
+            self._refuse_newer(connection)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
     def _upgrade_table(self, connection: apsw.Connection, table: Table, present: set[str]) -> None:
         if table.name not in present:
@@ -225,19 +234,20 @@ class SqliteEngine:
             else:
                 connection.execute(dialect.create_index(table, index))
 
-    def _check_generation(self, connection: apsw.Connection) -> None:
+    def _refuse_newer(self, connection: apsw.Connection) -> None:
         row = connection.execute("SELECT value FROM perdure_meta WHERE name = 'schema'").fetchone()
-        if row is None:
-            connection.execute("INSERT INTO perdure_meta VALUES ('schema', ?)", (str(SCHEMA_GENERATION),))
-        elif int(row[0]) > SCHEMA_GENERATION:
+        if row is not None and int(row[0]) > SCHEMA_GENERATION:
             raise errors.NewerSchema(
                 f"{self.path} has schema {row[0]}; this release knows {SCHEMA_GENERATION}"
             )
 
     def build_index(self, table: Table, index: Index) -> None:
-        """Build one index that was put off at open."""
-        self.connection.execute(dialect.create_index(table, index))
-        self.missing_indexes.remove((table, index))
+        """Build one index that was put off at open; if it cannot be, the next open tries again."""
+        try:
+            self.connection.execute(dialect.create_index(table, index))
+            self.missing_indexes.remove((table, index))
+        except apsw.Error as error:
+            self.degraded = f"{self.path}: the index {index.name} was not built: {error}"
 
     # --- operations -------------------------------------------------------------------------------------
 
@@ -260,6 +270,15 @@ class SqliteEngine:
         return self._commit(jobs)
 
     def _run(self, job: Job) -> None:
+        """Run a job; one that met a random id that was taken draws another."""
+        for _ in range(TRIES):
+            job.error = None
+            self._try(job)
+            taken = job.error is not None and isinstance(job.error.__cause__, apsw.ConstraintError)
+            if not taken or not self.connection.in_transaction:
+                return
+
+    def _try(self, job: Job) -> None:
         self.connection.execute("SAVEPOINT operation")
         tx = SqliteTx(self.connection, job.ns, self.clock.now(), self.ids)
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql, tables
 from perdure.rollouts.model import QUEUING, REQUEUING, ROLLOUT, Kinds
 from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.enqueue import attempt_view, new_attempt
@@ -34,7 +34,7 @@ async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: K
     await ripen(tx)
     wanted = sum(item.limit for item in claims)
     rows = list(
-        await tx.all(tables.CLAIM, queue=queue, kind=kind, n=wanted, target=ROLLOUT.step(QUEUING, "claimed"))
+        await tx.all(sql.CLAIM, queue=queue, kind=kind, n=wanted, target=ROLLOUT.step(QUEUING, "claimed"))
     )
     rows.sort(key=lambda row: (-row[11], row[12]))
     rows = await _hold_lines(tx, rows)
@@ -105,7 +105,7 @@ async def _hold_lines(tx: Tx, rows: list[Row]) -> list[Row]:
     refused = [row for row in rows if row[13] is not None and row[13] not in locked]
     if refused:
         back = [(row[14], row[12], row[9] - 1, tx.ns, row[0], row[5], row[9]) for row in refused]
-        await tx.update_many(tables.GIVE_BACK, back)
+        await tx.update_many(sql.GIVE_BACK, back)
     return [row for row in rows if row[13] is None or row[13] in locked]
 
 
@@ -121,10 +121,10 @@ async def _hold_for(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, .
 
 async def ripen(tx: Tx) -> None:
     """Make ready what waited for a time that has come."""
-    if await tx.one(tables.DUE) is None:
+    if await tx.one(sql.DUE) is None:
         return
     await lines.ripen_lines(tx, RIPEN_ROWS)
-    for _, queue in await tx.all(tables.RIPEN, n=RIPEN_ROWS):
+    for _, queue in await tx.all(sql.RIPEN, n=RIPEN_ROWS):
         tx.hint(READY_CHANNEL, queue)
 
 
@@ -140,7 +140,7 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
     counts: dict[tuple[str, str], int] = {}
     for rollout_id, attempt_id in claimed:
         rollout = work.rollouts.get(rollout_id)
-        latest = work.attempts[rollout_id][-1] if rollout else None
+        latest = work.attempts[rollout_id][-1] if rollout and work.attempts[rollout_id] else None
         if rollout is None or latest is None or latest.id != attempt_id or latest.status != rollout.status:
             continue
         queued = rollout.queued_as or REQUEUING
@@ -153,8 +153,8 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
             rollout.status,
             rollout.attempts,
         )
-        if await tx.update_many(tables.GIVE_BACK, [back]):
-            await tx.execute(tables.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
+        if await tx.update_many(sql.GIVE_BACK, [back]):
+            await tx.execute(sql.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
             workers.released(latest.worker_id, attempt_id)
             counts[rollout.kind, rollout.status] = counts.get((rollout.kind, rollout.status), 0) - 1
             counts[rollout.kind, queued] = counts.get((rollout.kind, queued), 0) + 1
@@ -189,5 +189,5 @@ async def start_attempts(
     await tx.insert_many(tables.ATTEMPTS, [attempt for attempt in begun if not isinstance(attempt, NotFound)])
     await workers.save()
     await save_counts(tx, work.counts)
-    views = {row[0]: row for row in await tx.all(tables.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
+    views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     return [a if isinstance(a, NotFound) else (views[a[1]], attempt_view(a)) for a in begun]

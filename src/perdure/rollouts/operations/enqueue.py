@@ -10,7 +10,7 @@ import msgspec
 from perdure.kernel import ids
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql, tables
 from perdure.rollouts.model import (
     DEFAULT_QUEUE,
     PREPARING,
@@ -77,13 +77,13 @@ async def _known(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, Row]:
     keys = [request.idempotency_key for request in requests if request.idempotency_key]
     if not keys:
         return {}
-    return {row[0]: tuple(row)[1:] for row in await tx.all(tables.BY_IDEMPOTENCY_KEY, keys=keys)}
+    return {row[0]: tuple(row)[1:] for row in await tx.all(sql.BY_IDEMPOTENCY_KEY, keys=keys)}
 
 
 async def _latest_resources(tx: Tx, requests: Sequence[NewRollout]) -> str | None:
     if all(request.resources_id is not None for request in requests):
         return None
-    row = await tx.one(tables.LATEST_RESOURCES_ID)
+    row = await tx.one(sql.LATEST_RESOURCES_ID)
     return row[0] if row else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.operations.work import READY_CHANNEL, RolloutRow
 
@@ -16,14 +16,14 @@ from perdure.rollouts.operations.work import READY_CHANNEL, RolloutRow
 async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     """Make the lines that do not exist, lock them all, and tell who holds each."""
     wanted = sorted(set(names))
-    await tx.execute_many(tables.OPEN_LINE, [{"line": line} for line in wanted])
-    return {row[0]: row[1] for row in await tx.all(tables.LOCK_LINES, names=wanted)}
+    await tx.execute_many(sql.OPEN_LINE, [{"line": line} for line in wanted])
+    return {row[0]: row[1] for row in await tx.all(sql.LOCK_LINES, names=wanted)}
 
 
 async def hold(tx: Tx, holders: Sequence[tuple[str, str | None, str | None]]) -> None:
     """Set (line, holder, attempt) for each line."""
     await tx.update_many(
-        tables.HOLD_LINES, [(holder, attempt, tx.ns, line) for line, holder, attempt in holders]
+        sql.HOLD_LINES, [(holder, attempt, tx.ns, line) for line, holder, attempt in holders]
     )
 
 
@@ -36,27 +36,25 @@ async def leave(tx: Tx, rollouts: Iterable[RolloutRow]) -> None:
 
 async def promote(tx: Tx, line: str, leaver: str) -> None:
     """Make the head of a line ready, if `leaver` held the line."""
-    rows = await tx.all(tables.LOCK_LINES, names=[line])
+    rows = await tx.all(sql.LOCK_LINES, names=[line])
     if not rows or rows[0][1] != leaver:
         return
-    head = await tx.one(tables.HEAD_OF_LINE, line=line)
+    head = await tx.one(sql.HEAD_OF_LINE, line=line)
     await hold(tx, [(line, head[0] if head else None, None)])
     if head is not None:
-        await tx.execute(tables.PROMOTE, id=head[0])
+        await tx.execute(sql.PROMOTE, id=head[0])
         tx.hint(READY_CHANNEL, head[2])
 
 
 async def try_lines(tx: Tx, names: Iterable[str]) -> frozenset[str]:
     """Lock those of the lines that nobody else has locked; a claim never waits."""
     wanted = sorted(set(names))
-    return (
-        frozenset(row[0] for row in await tx.all(tables.TRY_LINES, names=wanted)) if wanted else frozenset()
-    )
+    return frozenset(row[0] for row in await tx.all(sql.TRY_LINES, names=wanted)) if wanted else frozenset()
 
 
 async def ripen_lines(tx: Tx, limit: int) -> None:
     """Let delayed rollouts whose time has come enter their lines."""
-    due = await tx.all(tables.DUE_IN_LINES, n=limit)
+    due = await tx.all(sql.DUE_IN_LINES, n=limit)
     if not due:
         return
     holders = await lock_lines(tx, [line for _, line in due])
@@ -64,6 +62,6 @@ async def ripen_lines(tx: Tx, limit: int) -> None:
         if holders[line] is None:
             holders[line] = rollout_id
             await hold(tx, [(line, rollout_id, None)])
-            await tx.execute(tables.PROMOTE, id=rollout_id)
+            await tx.execute(sql.PROMOTE, id=rollout_id)
         else:
-            await tx.execute(tables.QUEUE_UP, id=rollout_id)
+            await tx.execute(sql.QUEUE_UP, id=rollout_id)

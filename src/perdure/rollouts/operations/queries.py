@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from perdure.kernel.errors import SpansEvicted
+from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, order_by, where
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.records import ROLLOUT_STATUSES
 
@@ -78,8 +78,8 @@ SPAN_ORDER = "sequence_id, start_ns NULLS LAST, end_ns NULLS LAST, ordinal"
 
 async def _page(tx: Tx, listing: Listing, clause: Clause, order: str, query: Query) -> Page:
     """One page of a listing, and how many rows match in all."""
-    sql, values = listing.page(clause, order, query.limit, query.offset)
-    rows = await tx.all(sql, **values)
+    page, values = listing.page(clause, order, query.limit, query.offset)
+    rows = await tx.all(page, **values)
     if query.limit == -1 and query.offset == 0:
         return rows, len(rows)
     total = await tx.one(listing.count(clause), **clause.values)
@@ -109,7 +109,7 @@ async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page:
 async def _scan(tx: Tx, query: Query, kind: str, order: str) -> Page:
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
     clause = Clause(clause.sql, {**clause.values, "kind": kind})
-    return await _page(tx, tables.LIST_ROLLOUTS, clause, order, query)
+    return await _page(tx, sql.LIST_ROLLOUTS, clause, order, query)
 
 
 def _statuses(query: Query) -> tuple[str, ...] | None:
@@ -126,32 +126,32 @@ async def _merge_statuses(tx: Tx, query: Query, kind: str, order: str, statuses:
 
     So the time does not grow with the number of rollouts.
     """
-    counted = {row[0]: int(row[1]) for row in await tx.all(tables.COUNT_BY_STATUS, kinds=[kind])}
+    counted = {row[0]: int(row[1]) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind])}
     total = sum(counted.get(status, 0) for status in statuses)
     present = [status for status in statuses if counted.get(status, 0)]
     if not present or query.limit == 0:
         return [], total
-    sql, values = tables.LIST_ROLLOUTS.heads("status", present, order, query.limit, query.offset)
-    return await tx.all(sql, kind=kind, **values), total
+    heads, values = sql.LIST_ROLLOUTS.heads("status", present, order, query.limit, query.offset)
+    return await tx.all(heads, kind=kind, **values), total
 
 
 async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> dict[str, Row]:
     if not rollout_ids:
         return {}
-    rows = await tx.all(tables.GET_LATEST_ATTEMPTS, ids=list(rollout_ids), kinds=list(kinds))
+    rows = await tx.all(sql.GET_LATEST_ATTEMPTS, ids=list(rollout_ids), kinds=list(kinds))
     return {row[0]: row for row in rows}
 
 
 async def get_rollouts(tx: Tx, rollout_ids: Sequence[str], kind: str) -> list[tuple[Row, Row | None] | None]:
     """Each rollout with its latest attempt; None for an unknown one."""
-    rows = {row[0]: row for row in await tx.all(tables.GET_ROLLOUTS, ids=list(rollout_ids), kinds=[kind])}
+    rows = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=[kind])}
     attempts = await _latest(tx, [row[0] for row in rows.values() if row[9]], [kind])
     return [(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
 
 
 async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None]]:
     """Those of the rollouts that have ended."""
-    rows = await tx.all(tables.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
+    rows = await tx.all(sql.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
     attempts = {}
     if rows:
         attempts = await _latest(tx, [row[0] for row in rows], sorted({row[10] for row in rows}))
@@ -160,28 +160,28 @@ async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[tuple[Row, Row |
 
 async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
     """Those of the rollouts that exist."""
-    return [row[0] for row in await tx.all(tables.PRESENT, ids=list(rollout_ids))]
+    return [row[0] for row in await tx.all(sql.PRESENT, ids=list(rollout_ids))]
 
 
 async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
-    return [row[0] for row in await tx.all(tables.ENDED_AMONG, ids=list(rollout_ids), ended=sorted(ENDED))]
+    return [row[0] for row in await tx.all(sql.ENDED_AMONG, ids=list(rollout_ids), ended=sorted(ENDED))]
 
 
 # --- attempts, spans, resources, workers ------------------------------------------------------------------
 
 
 async def query_attempts(tx: Tx, rollout_id: str, query: Query, kind: str) -> Page:
-    if await tx.one(tables.ROLLOUT_EXISTS, id=rollout_id, kinds=[kind]) is None:
+    if await tx.one(sql.ROLLOUT_EXISTS, id=rollout_id, kinds=[kind]) is None:
         return [], 0
     order = order_by(ATTEMPT_FIELDS, query.sort_by, query.sort_order, "sequence_id")
-    return await _page(tx, tables.LIST_ATTEMPTS, Clause("TRUE", {"rollout_id": rollout_id}), order, query)
+    return await _page(tx, sql.LIST_ATTEMPTS, Clause("TRUE", {"rollout_id": rollout_id}), order, query)
 
 
 async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kind: str
 ) -> tuple[Page, Mapping[str, bytes]]:
     """A page of one rollout's spans, and the parts that they share by hash."""
-    evicted = await tx.one(tables.IS_EVICTED, rollout_id=rollout_id)
+    evicted = await tx.one(sql.IS_EVICTED, rollout_id=rollout_id)
     if evicted is not None and evicted[0]:
         raise SpansEvicted(f"the spans of rollout {rollout_id} were evicted to free memory")
     if attempt_id == "latest":
@@ -198,47 +198,47 @@ async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Que
     clause = where(SPAN_FIELDS, query.conditions, query.logic)
     values = {**clause.values, "rollout_id": rollout_id}
     if attempt_id is None:
-        return await _page(tx, tables.LIST_SPANS, Clause(clause.sql, values), order, query)
+        return await _page(tx, sql.LIST_SPANS, Clause(clause.sql, values), order, query)
     values["attempt_id"] = attempt_id
-    return await _page(tx, tables.LIST_ATTEMPT_SPANS, Clause(clause.sql, values), order, query)
+    return await _page(tx, sql.LIST_ATTEMPT_SPANS, Clause(clause.sql, values), order, query)
 
 
 async def _parts(tx: Tx, rows: Sequence[Row]) -> Mapping[str, bytes]:
     hashes = sorted({name for row in rows for name in (row[3], row[4]) if name is not None})
-    return {row[0]: bytes(row[1]) for row in await tx.all(tables.GET_PARTS, hashes=hashes)} if hashes else {}
+    return {row[0]: bytes(row[1]) for row in await tx.all(sql.GET_PARTS, hashes=hashes)} if hashes else {}
 
 
 async def query_resources(tx: Tx, query: Query) -> Page:
     order = order_by(RESOURCE_FIELDS, query.sort_by, query.sort_order, "create_time, id")
     clause = where(RESOURCE_FIELDS, query.conditions, query.logic)
-    return await _page(tx, tables.LIST_RESOURCES, clause, order, query)
+    return await _page(tx, sql.LIST_RESOURCES, clause, order, query)
 
 
 async def query_workers(tx: Tx, query: Query) -> Page:
     order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
     clause = where(WORKER_FIELDS, query.conditions, query.logic)
-    return await _page(tx, tables.LIST_WORKERS, clause, order, query)
+    return await _page(tx, sql.LIST_WORKERS, clause, order, query)
 
 
 async def get_workers(tx: Tx, ids: Sequence[str]) -> list[Row | None]:
-    rows = {row[0]: row for row in await tx.all(tables.GET_WORKERS, ids=list(ids))}
+    rows = {row[0]: row for row in await tx.all(sql.GET_WORKERS, ids=list(ids))}
     return [rows.get(worker_id) for worker_id in ids]
 
 
 async def statistics(tx: Tx, kind: str) -> dict[str, int]:
     """How much of everything the namespace holds."""
-    rollouts = sum(int(row[1]) for row in await tx.all(tables.COUNT_BY_STATUS, kinds=[kind]))
-    spans = await tx.one(tables.COUNT_SPANS) or (0, 0)
+    rollouts = sum(int(row[1]) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind]))
+    spans = await tx.one(sql.COUNT_SPANS) or (0, 0)
     return {
         "total_rollouts": rollouts,
-        "total_attempts": await _count(tx, tables.COUNT_ATTEMPTS),
+        "total_attempts": await _count(tx, sql.COUNT_ATTEMPTS),
         "total_spans": int(spans[0]),
-        "total_resources": await _count(tx, tables.COUNT_RESOURCES),
-        "total_workers": await _count(tx, tables.COUNT_WORKERS),
+        "total_resources": await _count(tx, sql.COUNT_RESOURCES),
+        "total_workers": await _count(tx, sql.COUNT_WORKERS),
         "total_span_bytes": int(spans[1]),
     }
 
 
-async def _count(tx: Tx, sql: Any) -> int:
-    row = await tx.one(sql)
+async def _count(tx: Tx, count: Statement) -> int:
+    row = await tx.one(count)
     return int(row[0]) if row else 0

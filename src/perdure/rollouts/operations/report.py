@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Operation, Result, Row, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql
 from perdure.rollouts.model import (
     ATTEMPT,
     LIVE,
@@ -145,7 +145,7 @@ async def change_rollouts(
     if lined:
         await leave(tx, work.rollouts.values())
     await save_counts(tx, work.counts)
-    views = {row[0]: row for row in await tx.all(tables.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
+    views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     return [views.get(change.rollout_id) or _no_rollout(change.rollout_id) for change in changes]
 
 
@@ -155,7 +155,7 @@ def _no_rollout(rollout_id: str) -> NotFound:
 
 async def _edit(tx: Tx, change: RolloutChange, kind: str) -> None:
     """Write the bodies; those that are not given are written as they are."""
-    (row,) = await tx.all(tables.GET_ROLLOUTS, ids=[change.rollout_id], kinds=[kind])
+    (row,) = await tx.all(sql.GET_ROLLOUTS, ids=[change.rollout_id], kinds=[kind])
     values = (
         _or(change.mode, row[3]),
         _or(change.resources_id, row[4]),
@@ -163,7 +163,7 @@ async def _edit(tx: Tx, change: RolloutChange, kind: str) -> None:
         _or(change.metadata, row[7]),
         _or(change.input, row[8]),
     )
-    await tx.update_many(tables.EDIT_ROLLOUT, [(*values, tx.ns, change.rollout_id)])
+    await tx.update_many(sql.EDIT_ROLLOUT, [(*values, tx.ns, change.rollout_id)])
 
 
 def _or(value: Any, current: Any) -> Any:
@@ -183,14 +183,14 @@ class SweepDue(Exception):
 
 async def watched(tx: Tx, operation: Operation[..., Result], *args: Any) -> Result:
     """Run an operation that must see the watchdog's findings: ask first whether anything is overdue."""
-    if await tx.one(tables.OVERDUE) is not None:
+    if await tx.one(sql.OVERDUE) is not None:
         raise SweepDue
     return await operation(tx, *args)
 
 
 async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> int:
     """End the live attempts of this namespace that are overdue; returns how many it looked at."""
-    overdue = [row[0] for row in await tx.all(tables.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)]
+    overdue = [row[0] for row in await tx.all(sql.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)]
     if not overdue:
         return 0
     work = Work(tx, kinds)
@@ -239,6 +239,6 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
 
 async def overdue_namespaces(tx: Tx) -> list[int]:
     """The namespaces in which something is overdue or due."""
-    overdue = await tx.all(tables.OVERDUE_NAMESPACES)
-    due = await tx.all(tables.DUE_NAMESPACES)
+    overdue = await tx.all(sql.OVERDUE_NAMESPACES)
+    due = await tx.all(sql.DUE_NAMESPACES)
     return sorted({int(row[0]) for row in (*overdue, *due)})

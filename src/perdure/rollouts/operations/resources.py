@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.kernel import ids
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql, tables
 
 
 async def add_resources(tx: Tx, body: str) -> Row:
@@ -14,11 +14,11 @@ async def add_resources(tx: Tx, body: str) -> Row:
 
 async def update_resources(tx: Tx, resources_id: str, body: str) -> Row:
     """Replace a bundle by its next version, which becomes the latest; an unknown id is made."""
-    current = await tx.one(tables.LOCK_RESOURCES, id=resources_id)
+    current = await tx.one(sql.LOCK_RESOURCES, id=resources_id)
     if current is None:
         return await _insert(tx, resources_id, body)
     version, create_time = current[0] + 1, current[1]
-    await tx.execute(tables.SAVE_RESOURCES, id=resources_id, version=version, time=tx.now, body=body)
+    await tx.execute(sql.SAVE_RESOURCES, id=resources_id, version=version, time=tx.now, body=body)
     await tx.insert_many(tables.RESOURCE_VERSIONS, [(tx.ns, resources_id, version, tx.now, body)])
     return (resources_id, version, create_time, tx.now, body)
 
@@ -30,8 +30,8 @@ async def _insert(tx: Tx, resources_id: str, body: str) -> Row:
 
 
 async def get_resources(tx: Tx, resources_id: str) -> Row | None:
-    return await tx.one(tables.GET_RESOURCES, id=resources_id)
+    return await tx.one(sql.GET_RESOURCES, id=resources_id)
 
 
 async def latest_resources(tx: Tx) -> Row | None:
-    return await tx.one(tables.LATEST_RESOURCES)
+    return await tx.one(sql.LATEST_RESOURCES)

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work, save_counts
 
@@ -101,21 +101,21 @@ class _Adding:
         beats = self._hear(fresh)
         await self.work.save()
         if beats:
-            await self.tx.update_many(tables.HEARTBEAT, beats)
+            await self.tx.update_many(sql.HEARTBEAT, beats)
         if rows:
             changed = {span.rollout_id for span in fresh}
             values = [(*counters[rollout_id], self.tx.ns, rollout_id) for rollout_id in sorted(changed)]
-            await self.tx.update_many(tables.SAVE_COUNTERS, values)
+            await self.tx.update_many(sql.SAVE_COUNTERS, values)
         await save_counts(self.tx, self.work.counts)
 
     async def _lock_counters(self, ids: list[str]) -> dict[str, list[int]]:
         """Lock the counter row of each rollout: (sequence, spans, bytes)."""
-        found = await self.tx.all(tables.LOCK_COUNTERS, ids=ids)
+        found = await self.tx.all(sql.LOCK_COUNTERS, ids=ids)
         if len(found) < len(ids):
             known = {row[0] for row in found}
             new = [{"rollout_id": rollout_id} for rollout_id in ids if rollout_id not in known]
-            await self.tx.execute_many(tables.OPEN_COUNTERS, new)
-            found = await self.tx.all(tables.LOCK_COUNTERS, ids=ids)
+            await self.tx.execute_many(sql.OPEN_COUNTERS, new)
+            found = await self.tx.all(sql.LOCK_COUNTERS, ids=ids)
         return {row[0]: [row[1], row[2], row[3]] for row in found}
 
     async def _drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
@@ -163,7 +163,7 @@ class _Adding:
     async def _save_parts(self, parts: Sequence[tuple[str, bytes]]) -> None:
         if parts:
             rows = [{"hash": name, "body": body} for name, body in sorted(set(parts))]
-            await self.tx.execute_many(tables.SAVE_PART, rows)
+            await self.tx.execute_many(sql.SAVE_PART, rows)
 
     def _hear(self, fresh: Sequence[NewSpan]) -> list[tuple[Any, ...]]:
         """Let each attempt that spoke move; returns the heartbeats of those that did not."""
@@ -195,7 +195,7 @@ async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
         wanted[rollout_id] = wanted.get(rollout_id, 0) + 1
     following: dict[str, int] = {}
     for rollout_id, n in sorted(wanted.items()):
-        row = await tx.one(tables.TAKE_SEQUENCES, rollout_id=rollout_id, n=n)
+        row = await tx.one(sql.TAKE_SEQUENCES, rollout_id=rollout_id, n=n)
         assert row is not None
         following[rollout_id] = row[0] - n
     numbers = []
@@ -208,11 +208,11 @@ async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
 async def evict(tx: Tx, bytes_to_free: int) -> int:
     """Drop the spans of the oldest rollouts until so many bytes are freed; returns how many were."""
     freed = 0
-    rows: Sequence[Row] = await tx.all(tables.EVICTION_ORDER, n=EVICTION_ROWS)
+    rows: Sequence[Row] = await tx.all(sql.EVICTION_ORDER, n=EVICTION_ROWS)
     for ns, rollout_id, size in rows:
         if freed >= bytes_to_free:
             break
-        await tx.execute(tables.DROP_SPANS, ns=ns, rollout_id=rollout_id)
-        await tx.execute(tables.MARK_EVICTED, ns=ns, rollout_id=rollout_id)
+        await tx.execute(sql.DROP_SPANS, ns=ns, rollout_id=rollout_id)
+        await tx.execute(sql.MARK_EVICTED, ns=ns, rollout_id=rollout_id)
         freed += size
     return freed

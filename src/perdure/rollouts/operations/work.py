@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql
 from perdure.rollouts.model import (
     ENDED,
     FAILED,
@@ -119,15 +119,15 @@ class Work:
         """Lock and read the rollouts and all their attempts."""
         wanted = sorted(set(ids))
         if lined:
-            await self.tx.all(tables.LOCK_LINES_OF, ids=wanted)
-        for row in await self.tx.all(tables.LOAD_ROLLOUTS, ids=wanted, kinds=list(kinds)):
+            await self.tx.all(sql.LOCK_LINES_OF, ids=wanted)
+        for row in await self.tx.all(sql.LOAD_ROLLOUTS, ids=wanted, kinds=list(kinds)):
             rollout = RolloutRow(*row)
             if rollout.line is not None and not lined:
                 raise LinesNeeded
             self.rollouts[rollout.id] = rollout
             self.attempts[rollout.id] = []
         if self.rollouts:
-            for row in await self.tx.all(tables.LOAD_ATTEMPTS, ids=list(self.rollouts)):
+            for row in await self.tx.all(sql.LOAD_ATTEMPTS, ids=list(self.rollouts)):
                 self.attempts[row[0]].append(AttemptRow(*row))
 
     def rollout(self, rollout_id: str) -> RolloutRow:
@@ -210,7 +210,7 @@ class Work:
             )
             for r in changed
         ]
-        if rows and await self.tx.update_many(tables.MOVE_ROLLOUTS, rows) != len(rows):
+        if rows and await self.tx.update_many(sql.MOVE_ROLLOUTS, rows) != len(rows):
             raise Conflict("a rollout changed while it was locked")
 
     async def _save_attempts(self) -> None:
@@ -233,7 +233,7 @@ class Work:
             for a in attempts
             if a.dirty
         ]
-        if rows and await self.tx.update_many(tables.MOVE_ATTEMPTS, rows) != len(rows):
+        if rows and await self.tx.update_many(sql.MOVE_ATTEMPTS, rows) != len(rows):
             raise Conflict("an attempt changed while it was locked")
 
     async def _tell(self, changed: Sequence[RolloutRow]) -> None:
@@ -259,4 +259,4 @@ async def save_counts(tx: Tx, counts: dict[tuple[str, str], int]) -> None:
         if more
     ]
     if rows:
-        await tx.execute_many(tables.ADD_COUNT, rows)
+        await tx.execute_many(sql.ADD_COUNT, rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql, tables
 from perdure.rollouts.model import LIVE, UNKNOWN, WORKER, worker_event
 from perdure.rollouts.operations.work import AttemptRow
 
@@ -40,7 +40,7 @@ class Workers:
         wanted = sorted({worker_id for worker_id in ids if worker_id})
         self._rows = {worker_id: WorkerRow(worker_id) for worker_id in wanted}
         if wanted:
-            for row in await self._tx.all(tables.LOAD_WORKERS, ids=wanted):
+            for row in await self._tx.all(sql.LOAD_WORKERS, ids=wanted):
                 self._rows[row[0]] = WorkerRow(*row)
                 self._known.add(row[0])
 
@@ -102,7 +102,7 @@ class Workers:
         new = [(self._tx.ns, *msgspec.structs.astuple(row)) for row in touched if row.id not in self._known]
         changed = [msgspec.structs.asdict(row) for row in touched if row.id in self._known]
         if changed:
-            await self._tx.execute_many(tables.SAVE_WORKER, changed)
+            await self._tx.execute_many(sql.SAVE_WORKER, changed)
         if new:
             await self._tx.insert_many(tables.WORKERS, new)
 

@@ -1,0 +1,121 @@
+"""A TCP proxy that stands between the driver and the server, and does to their talk what networks do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+COMMIT = b"COMMIT\0"
+CHUNK = 65536
+
+Trouble = Literal["none", "silence", "cut before commit", "silence at commit", "lose answer", "refuse"]
+
+
+class Proxy:
+    """Forwards bytes, and counts connections and commits. `trouble` says what happens next.
+
+    - `silence`: connections stay open and nothing comes through any more, until the trouble is over;
+    - `refuse`: new connections are cut at once;
+    - `cut before commit`: the connection is cut instead of sending the next commit, once;
+    - `silence at commit`: silence begins with the next commit, which is not sent;
+    - `lose answer`: the next commit is sent, and the connection is cut when the server answers it, once.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = urlsplit(url)
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+        self.trouble: Trouble = "none"
+        self.commits = 0
+        self.connections = 0
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def before(cls, url: str) -> AsyncIterator[Proxy]:
+        """A proxy in front of the server of `url`, in the running event loop."""
+        proxy = cls(url)
+        proxy._server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+        try:
+            yield proxy
+        finally:
+            proxy._server.close()
+            await proxy.cut()
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        port = self._server.sockets[0].getsockname()[1]
+        credentials = self._url.netloc.rpartition("@")[0]
+        return urlunsplit(self._url._replace(netloc=f"{credentials}@127.0.0.1:{port}"))
+
+    async def cut(self) -> None:
+        """Cut every connection."""
+        links = list(self._links)
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._links.add(task)
+        self.connections += 1
+        try:
+            if self.trouble != "refuse":
+                await self._join(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            return
+        finally:
+            self._links.discard(task)
+            writer.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._url.hostname is not None
+        server_reader, server_writer = await asyncio.open_connection(self._url.hostname, self._url.port)
+        answered = asyncio.Event()
+        ways = [
+            asyncio.create_task(self._ask(reader, server_writer, answered)),
+            asyncio.create_task(self._answer(server_reader, writer, answered)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            server_writer.transport.abort()
+
+    async def _ask(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Event
+    ) -> None:
+        while data := await reader.read(CHUNK):
+            if COMMIT in data:
+                self.commits += 1
+                if self.trouble == "cut before commit":
+                    self.trouble = "none"
+                    return
+                if self.trouble == "silence at commit":
+                    self.trouble = "silence"
+                if self.trouble == "lose answer":
+                    self.trouble = "none"
+                    lost.set()
+            await self._while_silent()
+            writer.write(data)
+            await writer.drain()
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Event
+    ) -> None:
+        while data := await reader.read(CHUNK):
+            if lost.is_set():
+                return
+            await self._while_silent()
+            writer.write(data)
+            await writer.drain()
+
+    async def _while_silent(self) -> None:
+        while self.trouble == "silence":  # noqa: ASYNC110 - the test says when it is over
+            await asyncio.sleep(0.01)

@@ -1,0 +1,205 @@
+"""Hints: who is woken, across threads, event loops and processes, and what makes up for a lost one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.kernel.support import NS, THINGS, in_thread, put_and_hint, soon, until, until_true
+
+from perdure import PostgresLightningStore
+from perdure.kernel.signals.local import LocalSignals
+from perdure.kernel.signals.postgres import PAYLOAD_BYTES, _payloads
+from perdure.kernel.storage.postgres import PostgresStorage
+from perdure.rollouts.store import DatabaseLightningStore
+
+LISTENERS = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'perdure' AND query LIKE 'LISTEN%'
+"""
+
+
+# --- inside one process -----------------------------------------------------------------------------------
+
+
+async def test_only_who_watches_a_key_is_woken() -> None:
+    hub = LocalSignals()
+    mine, others = hub.watch("things", ["a", "b"]), hub.watch("things", ["c"])
+    elsewhere = hub.watch("workers", ["a"])
+    hub.publish([("things", "a"), ("things", "x")])
+    assert await soon(mine.changed()) == {"a"}
+    assert await others.changed(timeout=0) == frozenset()
+    assert await elsewhere.changed(timeout=0) == frozenset()
+
+
+async def test_hints_are_collected_until_they_are_taken() -> None:
+    hub = LocalSignals()
+    watch = hub.watch("things", ["a", "b", "c"])
+    hub.publish([("things", "a")])
+    hub.publish([("things", "b"), ("things", "a")])
+    await asyncio.sleep(0)
+    assert await soon(watch.changed()) == {"a", "b"}
+    assert await watch.changed(timeout=0) == frozenset()
+
+
+async def test_a_wait_that_was_cancelled_can_be_begun_again() -> None:
+    hub = LocalSignals()
+    watch = hub.watch("things", ["a"])
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await watch.changed()
+    hub.publish([("things", "a")])
+    assert await soon(watch.changed()) == {"a"}
+
+
+async def test_a_hint_crosses_threads_and_loops() -> None:
+    hub = LocalSignals()
+    watching = threading.Event()
+
+    async def wait() -> frozenset[str]:
+        watch = hub.watch("things", ["a"])
+        watching.set()
+        try:
+            return await watch.changed()
+        finally:
+            watch.close()
+
+    waiting = [asyncio.ensure_future(in_thread(wait)) for _ in range(3)]
+    await until(lambda: len(hub._watchers.get(("things", "a"), ())) == 3)
+    await asyncio.to_thread(hub.publish, [("things", "a")])
+    assert await soon(asyncio.gather(*waiting)) == [{"a"}] * 3
+    assert hub.watched("things") == frozenset()
+
+
+async def test_a_watcher_whose_loop_closed_is_forgotten() -> None:
+    hub = LocalSignals()
+
+    async def watch_and_leave() -> None:
+        hub.watch("things", ["a"])
+
+    await in_thread(watch_and_leave)
+    assert hub.watched("things") == {"a"}
+    hub.publish([("things", "a")])
+    assert hub.watched("things") == frozenset()
+
+
+async def test_what_is_watched() -> None:
+    hub = LocalSignals()
+    first, second = hub.watch("things", ["a", "b"]), hub.watch("things", ["b", "c"])
+    assert hub.watched("things") == {"a", "b", "c"}
+    first.close()
+    first.close()
+    assert hub.watched("things") == {"b", "c"}
+    second.close()
+    assert hub.watched("things") == frozenset()
+
+
+# --- between processes ------------------------------------------------------------------------------------
+
+
+def test_payloads_stay_below_the_servers_limit() -> None:
+    hints = [("things", f"{number:050}") for number in range(1000)]
+    payloads = list(_payloads("origin", hints))
+    assert max(len(payload.encode()) for payload in payloads) < 8000
+    assert len(payloads) < 15
+    assert list(_payloads("origin", [])) == []
+    wide = [("things", "ü😀" * 100) for _ in range(100)]
+    assert max(len(payload.encode()) for payload in _payloads("origin", wide)) < 8000
+    assert PAYLOAD_BYTES < 8000
+
+
+@pytest.fixture
+async def pair(postgres_url: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
+    """Two storages on one database, as two processes have them."""
+    made = PostgresStorage(postgres_url, [THINGS]), PostgresStorage(postgres_url, [THINGS])
+    yield made
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    made = await asyncpg.connect(postgres_url)
+    yield made
+    await made.close()
+
+
+async def _listeners(connection: asyncpg.Connection) -> list[int]:
+    return [row[0] for row in await connection.fetch(LISTENERS)]
+
+
+async def test_a_hint_reaches_other_processes_and_again_after_its_connection_was_cut(
+    pair: tuple[PostgresStorage, PostgresStorage], connection: asyncpg.Connection
+) -> None:
+    here, there = pair
+    watch = here.signals.watch("things", ["a", "b"])
+    await until_true(lambda: _listeners(connection))
+    await soon(there.run(put_and_hint, "a", ns=NS))
+    async with asyncio.timeout(2):
+        assert await watch.changed() == {"a"}
+    before = await _listeners(connection)
+    await connection.execute("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid", before)
+    await until_true(lambda: _replaced(connection, before))
+    await soon(there.run(put_and_hint, "b", ns=NS))
+    assert await soon(watch.changed()) == {"b"}
+    watch.close()
+
+
+async def _replaced(connection: asyncpg.Connection, before: list[int]) -> bool:
+    now = await _listeners(connection)
+    return bool(now) and not set(now) & set(before)
+
+
+async def test_a_hint_of_ones_own_comes_once(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+    here, there = pair
+    mine, theirs = here.signals.watch("things", ["a"]), there.signals.watch("things", ["a"])
+    await soon(here.run(put_and_hint, "a", ns=NS))
+    assert await soon(mine.changed()) == {"a"}
+    assert await soon(theirs.changed(timeout=20)) == {"a"}
+    assert await mine.changed(timeout=0) == frozenset()
+    mine.close()
+    theirs.close()
+
+
+async def test_a_burst_of_hints_arrives_whole(
+    pair: tuple[PostgresStorage, PostgresStorage], connection: asyncpg.Connection
+) -> None:
+    here, there = pair
+    names = {f"n{number:04}" * 8 for number in range(1500)}
+    watch = here.signals.watch("things", names)
+    await until_true(lambda: _listeners(connection))
+    there.signals.publish([("things", name) for name in sorted(names)])
+    seen: set[str] = set()
+    while seen != names:
+        seen |= await soon(watch.changed())
+    watch.close()
+
+
+async def test_a_lost_hint_is_made_up_for_by_polling(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = PostgresLightningStore(postgres_url, watchdog_interval=None)
+    there = PostgresLightningStore(postgres_url, watchdog_interval=None)
+    monkeypatch.setattr(there._rollouts.storage.signals, "publish", _lose)
+    rollout = await here.enqueue_rollout("task")
+    waiting = asyncio.ensure_future(here.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+    await until(lambda: _is_watched(here, rollout.rollout_id))
+    claimed = await there.dequeue_rollout()
+    assert claimed is not None
+    await there.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+    await here._rollouts.poll_watched()
+    assert [each.status for each in await soon(waiting)] == ["succeeded"]
+    await here.close()
+    await there.close()
+
+
+def _lose(hints: Any) -> None:
+    """What a cut connection does."""
+
+
+def _is_watched(store: DatabaseLightningStore, rollout_id: str) -> bool:
+    return rollout_id in store._rollouts.storage.signals.watched("rollouts.ended")
