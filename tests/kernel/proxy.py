@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from perdure.kernel.background import Background
+
 COMMIT = b"COMMIT\0"
 CHUNK = 65536
 
@@ -26,6 +28,7 @@ class Proxy:
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
+        self._thread = Background("proxy")
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
         self.trouble: Trouble = "none"
@@ -35,14 +38,24 @@ class Proxy:
     @classmethod
     @contextlib.asynccontextmanager
     async def before(cls, url: str) -> AsyncIterator[Proxy]:
-        """A proxy in front of the server of `url`, in the running event loop."""
+        """A proxy in front of the server of `url`, in a thread of its own."""
         proxy = cls(url)
-        proxy._server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+        await proxy._thread.ask(proxy._start)
         try:
             yield proxy
         finally:
-            proxy._server.close()
-            await proxy.cut()
+            await proxy._thread.ask(proxy._stop)
+            proxy._thread.close()
+
+    async def _start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def _stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        # What was accepted just now must have begun before it can be ended.
+        await asyncio.sleep(0)
+        await self._cut()
 
     @property
     def url(self) -> str:
@@ -53,6 +66,9 @@ class Proxy:
 
     async def cut(self) -> None:
         """Cut every connection."""
+        await self._thread.ask(self._cut)
+
+    async def _cut(self) -> None:
         links = list(self._links)
         for link in links:
             link.cancel()
@@ -73,8 +89,13 @@ class Proxy:
             writer.transport.abort()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert self._url.hostname is not None
-        server_reader, server_writer = await asyncio.open_connection(self._url.hostname, self._url.port)
+        opening = asyncio.ensure_future(asyncio.open_connection(self._url.hostname, self._url.port))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            (await opening)[1].transport.abort()
+            raise
+        server_reader, server_writer = opening.result()
         answered = asyncio.Event()
         ways = [
             asyncio.create_task(self._ask(reader, server_writer, answered)),

@@ -202,4 +202,4 @@ def _lose(hints: Any) -> None:
 
 
 def _is_watched(store: DatabaseLightningStore, rollout_id: str) -> bool:
-    return rollout_id in store._rollouts.storage.signals.watched("rollouts.ended")
+    return any(rollout_id in key for key in store._rollouts.storage.signals.watched("rollouts.ended"))

@@ -24,7 +24,7 @@ from tests.kernel.support import (
     until_true,
 )
 
-from perdure.kernel.errors import StorageClosed, StorageError
+from perdure.kernel.errors import OutcomeUnknown, StorageClosed, StorageError
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.kernel.storage.sqlite_engine import Job
@@ -199,10 +199,12 @@ async def test_no_call_hangs_that_is_under_way_at_the_close(database: Database) 
     results = await soon(asyncio.gather(*calls, return_exceptions=True))
     answered = {result for result in results if isinstance(result, str)}
     failed = {type(result) for result in results if isinstance(result, BaseException)}
-    assert failed <= {StorageClosed}
+    assert failed <= {StorageClosed, OutcomeUnknown}
     if database.kind != "memory":
         again = database.open()
-        assert answered <= set(await stored(again))
+        kept = set(await stored(again)) - {"first"}
+        assert answered <= kept
+        assert kept == answered or OutcomeUnknown in failed
         await again.close()
 
 

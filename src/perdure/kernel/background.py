@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
@@ -21,6 +22,7 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -30,7 +32,7 @@ class Background:
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run `coroutine` until it ends or the thread is closed."""
         with self._lock:
-            if self._closed:
+            if self._closed or os.getpid() != self._pid:
                 coroutine.close()
                 return
             asyncio.run_coroutine_threadsafe(coroutine, self._started()).add_done_callback(_log_failure)
@@ -45,6 +47,8 @@ class Background:
         with self._lock:
             if self._closed:
                 raise StorageClosed()
+            if os.getpid() != self._pid:
+                raise StorageClosed(f"it was opened by process {self._pid}; a fork opens one of its own")
             loop = self._started()
             handle = asyncio.run_coroutine_threadsafe(_contained(action), loop)
         try:

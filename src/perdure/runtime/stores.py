@@ -101,9 +101,7 @@ class InMemoryLightningStore(DatabaseLightningStore):
         watchdog_interval: float | None = WATCHDOG_SECONDS,
     ) -> None:
         self._memory = _machine_memory()
-        threshold = _threshold(
-            eviction_memory_threshold, 0.7, self._memory, "eviction_memory_threshold", least=1
-        )
+        threshold = _threshold("eviction_memory_threshold", eviction_memory_threshold, 0.7, self._memory, 1)
         safe = int(threshold * 0.8)
         if safe_memory_threshold is not None:
             safe = _threshold("safe_memory_threshold", safe_memory_threshold, 0.0, self._memory, 0)
@@ -111,9 +109,8 @@ class InMemoryLightningStore(DatabaseLightningStore):
             raise InvalidInput("safe_memory_threshold must be smaller than eviction_memory_threshold")
         self._limits = Eviction(threshold, safe, span_size_estimator)
         storage = SqliteStorage(":memory:", TABLES, clock=clock, ids=ids)
-        super().__init__(
-            wire(storage, namespace=namespace, watchdog_interval=watchdog_interval), self._limits
-        )
+        rollouts = wire(storage, namespace=namespace, watchdog_interval=watchdog_interval)
+        super().__init__(rollouts, self._limits)
 
     async def statistics(self) -> LightningStoreStatistics:
         statistics = await super().statistics()

@@ -259,10 +259,11 @@ class PostgresStorage:
             try:
                 await connection.execute(_BEGIN_WRITE if call.write else _BEGIN_READ)
                 prelude = _PRELUDE_WRITE if call.write else _PRELUDE_READ
-                row = await connection.fetchrow(prelude, str(int(left * 1000)))
-                assert row is not None
-                tx = PostgresTx(connection, call.ns, row[0], self.ids)
-                result = await _drive(call.operation(tx, *call.args), tx)
+                async with asyncio.timeout(left):
+                    row = await connection.fetchrow(prelude, str(int(left * 1000)))
+                    assert row is not None
+                    tx = PostgresTx(connection, call.ns, row[0], self.ids)
+                    result = await _drive(call.operation(tx, *call.args), tx)
             except BaseException as error:
                 await _abandon(connection, error)
                 raise

@@ -59,8 +59,14 @@ def translate(error: BaseException, where: str) -> BaseException:
 
 def describe(dsn: str) -> str:
     """Host, port and database of a URL, fit for a message."""
-    parts = urlsplit(dsn)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    try:
+        parts = urlsplit(dsn)
+        hosts = parts.netloc.rpartition("@")[2]
+        if "," in hosts:
+            return hosts + parts.path
+        return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    except ValueError:
+        raise errors.InvalidInput("the URL cannot be read; is its password percent-encoded?") from None
 
 
 class PlainConnection(asyncpg.Connection):  # type: ignore[misc]

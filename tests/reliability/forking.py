@@ -1,0 +1,99 @@
+"""A process that opens a store and forks: `python -m tests.reliability.forking STORY URL`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from perdure import LightningStoreThreaded, open_store
+from perdure.kernel.errors import StorageClosed
+from perdure.rollouts.contract import LightningStore
+
+CHILD_SECONDS = 20
+
+
+def _fork(child: Callable[[], None]) -> int:
+    """Run `child` in a fork, and give its pid."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+            os._exit(0)
+        except BaseException as error:
+            print(f"the fork failed: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+    return pid
+
+
+def _exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+async def _refused(call: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await asyncio.wait_for(call, CHILD_SECONDS)
+    except StorageClosed as error:
+        assert str(os.getppid()) in str(error), error
+        return
+    raise AssertionError("the call was not refused")
+
+
+async def _use_in_fork(store: LightningStore) -> None:
+    """Whatever a fork asks its parent's store for is refused; closing it is no error and closes nothing."""
+    await _refused(store.enqueue_rollout("from the fork"))
+    await _refused(store.dequeue_rollout("fork"))
+    await _refused(store.query_rollouts())
+    await _refused(store.wait_for_rollouts(rollout_ids=["ro-0"], timeout=5))
+
+
+def use_in_fork(url: str) -> None:
+    """A fork uses its parent's store, in an event loop of its own, and goes; the parent goes on."""
+    store: LightningStore = open_store(url.removeprefix("threaded+"), watchdog_interval=0.05)
+    if url.startswith("threaded+"):
+        store = LightningStoreThreaded(store)
+
+    async def work() -> None:
+        await store.enqueue_rollout("before")
+        assert await asyncio.to_thread(_exit_code, _fork(lambda: asyncio.run(_use_in_fork(store)))) == 0
+        await store.enqueue_rollout("after")
+        assert [rollout.input for rollout in await store.query_rollouts()] == ["before", "after"]
+        await store.close()
+
+    asyncio.run(work())
+    print("done", flush=True)
+
+
+def end_in_fork(url: str) -> None:
+    """A fork ends in the ordinary way, with all of Python's finalizers; the parent goes on."""
+    store = open_store(url)
+
+    async def work() -> None:
+        for number in range(20):
+            await store.enqueue_rollout(number)
+            pid = os.fork()
+            if pid == 0:
+                os.execl(sys.executable, sys.executable, "-c", "") if number % 2 else sys.exit(0)
+            await asyncio.to_thread(_exit_code, pid)
+        assert len(await store.query_rollouts()) == 20
+        await store.close()
+
+    asyncio.run(work())
+    print("done", flush=True)
+
+
+def outlive(url: str) -> None:
+    """A fork waits for the end of stdin while its parent owns the file, and may be killed."""
+    store = open_store(url)
+    asyncio.run(store.enqueue_rollout("kept"))
+    pid = _fork(lambda: void(sys.stdin.read()))
+    print(os.getpid(), pid, flush=True)
+    _exit_code(pid)
+
+
+def void(_: object) -> None:
+    """Nothing."""
+
+
+if __name__ == "__main__":
+    {"use": use_in_fork, "end": end_in_fork, "outlive": outlive}[sys.argv[1]](sys.argv[2])

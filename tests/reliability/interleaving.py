@@ -1,0 +1,319 @@
+"""Two operations on two connections to PostgreSQL, one statement at a time, in every order.
+
+A transaction that waits for a lock is let wait; the other goes on. Whatever the order, the answers and the rows
+must be those of one operation after the other, and nobody may wait for somebody who waits for him.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.postgres import PostgresTx
+from perdure.kernel.storage.postgres_connection import CONTENDED
+from perdure.rollouts.operations.work import LinesNeeded
+from perdure.testing.invariants import broken_rules
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+BLOCKED = "SELECT cardinality(pg_blocking_pids($1)) > 0"
+START = 1_800_000_000_000_000
+SECOND = 1_000_000
+
+Operation = Callable[[Tx, Any, bool], Awaitable[Any]]
+"""An operation on what its setup made for it; the flag says whether to lock lines first."""
+
+
+class Wrong(AssertionError):
+    """An order of statements in which something is wrong."""
+
+
+class NamedIds:
+    """Identifiers that tell who made them, and begin anew when an operation does."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+
+    def hex(self, size: int) -> str:
+        self._count += 1
+        return f"{self._name}{self._count:0{size - len(self._name)}}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two operations upon one state."""
+
+    setup: Operation
+    first: Operation
+    second: Operation
+    later: float = 1.0
+    """How many seconds after the setup they run."""
+    also: Sequence[tuple[Operation, Operation]] = ()
+    """Other operations that the two may look like, such as a claim that passes over what is locked."""
+
+
+class Outcome(NamedTuple):
+    """What an order of statements came to."""
+
+    answers: tuple[str, str]
+    rows: str
+    reruns: int
+
+
+class _Gate:
+    """A connection whose statements wait to be let through."""
+
+    def __init__(self, connection: asyncpg.Connection, turn: Callable[[str], Awaitable[None]]) -> None:
+        self._connection = connection
+        self._turn = turn
+
+    def get_server_pid(self) -> int:
+        """The same for both, so that they meet at the counts too."""
+        return 0
+
+    async def fetch(self, sql: str, *args: Any) -> Any:
+        await self._turn(sql)
+        return await self._connection.fetch(sql, *args)
+
+    async def fetchrow(self, sql: str, *args: Any) -> Any:
+        await self._turn(sql)
+        return await self._connection.fetchrow(sql, *args)
+
+    async def execute(self, sql: str, *args: Any) -> Any:
+        await self._turn(sql)
+        return await self._connection.execute(sql, *args)
+
+    async def executemany(self, sql: str, args: Any) -> Any:
+        await self._turn(sql)
+        return await self._connection.executemany(sql, args)
+
+
+@dataclass
+class Actor:
+    """One of the two transactions."""
+
+    name: str
+    connection: asyncpg.Connection
+    operation: Operation
+    ns: int
+    now: int
+    given: Any
+    statements: list[str] = field(default_factory=list)
+    reruns: int = 0
+    lined: bool = False
+    answer: str = ""
+    failure: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self._permit = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._gate = _Gate(self.connection, self._turn)
+        self.task = asyncio.create_task(self._main())
+
+    @property
+    def parked(self) -> bool:
+        """Waits for its turn, not for a lock."""
+        return self._stopped.is_set() and not self.task.done()
+
+    async def _turn(self, sql: str) -> None:
+        self._permit.clear()
+        self._stopped.set()
+        await self._permit.wait()
+        self.statements.append(f"{self.name}: {' '.join(sql.split())[:100]}")
+
+    async def _main(self) -> None:
+        while not await self._ends():
+            pass
+        self._stopped.set()
+
+    async def _ends(self) -> bool:
+        """Run the transaction once; false if it must run again, as the driver and the room would have it."""
+        await self.connection.execute(BEGIN)
+        try:
+            tx = PostgresTx(self._gate, self.ns, self.now, NamedIds(self.name))  # type: ignore[arg-type]
+            self.answer = repr(_plain(await self.operation(tx, self.given, self.lined)))
+            await self._gate.execute("COMMIT")
+            return True
+        except LinesNeeded:
+            self.lined = True
+        except CONTENDED as error:
+            self.reruns += 1
+            if isinstance(error, asyncpg.DeadlockDetectedError) or self.reruns > 3:
+                self.failure = error
+        except Exception as error:  # noqa: BLE001 - it is told with the order that led to it
+            self.failure = error
+        await self.connection.execute("ROLLBACK")
+        return self.failure is not None
+
+    def go(self) -> None:
+        self._stopped.clear()
+        self._permit.set()
+
+    async def settle(self, monitor: asyncpg.Connection) -> bool:
+        """Wait until it stops; true if it stands at a lock."""
+        while not (self._stopped.is_set() or self.task.done()):
+            try:
+                async with asyncio.timeout(0.002):
+                    await self._stopped.wait()
+            except TimeoutError:
+                if await monitor.fetchval(BLOCKED, self.connection.get_server_pid()):
+                    return True
+        return False
+
+
+def _plain(answer: Any) -> Any:
+    if isinstance(answer, asyncpg.Record):
+        return tuple(answer)
+    if isinstance(answer, list | tuple):
+        return type(answer)(map(_plain, answer)) if isinstance(answer, list) else tuple(map(_plain, answer))
+    return answer
+
+
+class Laboratory:
+    """Two connections to be watched, and a third to watch them with."""
+
+    def __init__(self, connections: Sequence[asyncpg.Connection]) -> None:
+        self._pair = connections[:2]
+        self._monitor = connections[2]
+        self._ns = 1000
+
+    async def outcome(self, pair: Pair, prefix: Sequence[int]) -> tuple[Outcome, list[int], list[list[int]]]:
+        """Run the pair in an order that begins with `prefix`; also what was chosen, and what could have been."""
+        self._ns += 1
+        given = await self._prepare(pair)
+        now = START + round(pair.later * SECOND)
+        actors = [
+            Actor(name, connection, operation, self._ns, now + i, given)
+            for i, (name, connection, operation) in enumerate(
+                zip("ab", self._pair, (pair.first, pair.second), strict=True)
+            )
+        ]
+        for actor in actors:
+            await actor.settle(self._monitor)
+        chosen, options = await self._interleave(actors, prefix)
+        self._check(actors)
+        rows = await self._rows()
+        return Outcome((actors[0].answer, actors[1].answer), rows, sum(a.reruns for a in actors)), chosen, options
+
+    async def _prepare(self, pair: Pair) -> Any:
+        connection = self._pair[0]
+        async with connection.transaction():
+            tx = PostgresTx(_Plain(connection), self._ns, START, NamedIds("0"))  # type: ignore[arg-type]
+            return await pair.setup(tx, None, True)
+
+    async def _interleave(
+        self, actors: Sequence[Actor], prefix: Sequence[int]
+    ) -> tuple[list[int], list[list[int]]]:
+        chosen: list[int] = []
+        options: list[list[int]] = []
+        while not all(actor.task.done() for actor in actors):
+            free = [i for i, actor in enumerate(actors) if actor.parked]
+            if not free:
+                raise Wrong(f"each waits for the other: {self._story(actors)}")
+            last = chosen[-1] if chosen else 0
+            choice = prefix[len(chosen)] if len(chosen) < len(prefix) else last if last in free else free[0]
+            if choice not in free:
+                raise Wrong(f"the same order is no longer possible: {self._story(actors)}")
+            chosen.append(choice)
+            options.append(free)
+            actors[choice].go()
+            for actor in (actors[choice], *actors):
+                await actor.settle(self._monitor)
+        return chosen, options
+
+    def _check(self, actors: Sequence[Actor]) -> None:
+        for actor in actors:
+            if actor.failure is not None:
+                raise Wrong(f"{actor.name} failed: {self._story(actors)}") from actor.failure
+
+    @staticmethod
+    def _story(actors: Sequence[Actor]) -> str:
+        return "\n".join(f"{actor.name} ({actor.failure!r}): {actor.statements}" for actor in actors)
+
+    async def _rows(self) -> str:
+        """Every row of the namespace; the rules hold."""
+        tx = PostgresTx(_Plain(self._monitor), self._ns, START, NamedIds("m"))  # type: ignore[arg-type]
+        wrong = await broken_rules(tx)
+        if wrong:
+            raise Wrong("; ".join(wrong))
+        dumped = [[tuple(row)[1:] for row in await self._monitor.fetch(sql, self._ns)] for sql in DUMP]
+        return repr(dumped)
+
+    # --- every order --------------------------------------------------------------------------------------
+
+    async def explore(self, pair: Pair, switches: int | None = None) -> int:
+        """Run every order (with at most so many switches that no lock enforces); returns how many there were."""
+        allowed = await self._serial(pair)
+        runs = 0
+        waiting: list[list[int]] = [[]]
+        while waiting:
+            prefix = waiting.pop()
+            outcome, chosen, options = await self.outcome(pair, prefix)
+            runs += 1
+            if (outcome.answers, outcome.rows) not in allowed:
+                raise Wrong(_unlike(chosen, outcome, allowed))
+            for i in range(len(prefix), len(chosen)):
+                for other in options[i]:
+                    branch = [*chosen[:i], other]
+                    if other != chosen[i] and (switches is None or _switches(branch, options) <= switches):
+                        waiting.append(branch)
+        return runs
+
+    async def _serial(self, pair: Pair) -> list[tuple[tuple[str, str], str]]:
+        """The outcomes of one after the other, either way round."""
+        pairs = [Pair(pair.setup, *both, later=pair.later) for both in ((pair.first, pair.second), *pair.also)]
+        return [await self._one_after_the_other(alike, order) for alike in pairs for order in ((0, 1), (1, 0))]
+
+    async def _one_after_the_other(self, pair: Pair, order: Sequence[int]) -> tuple[tuple[str, str], str]:
+        self._ns += 1
+        given = await self._prepare(pair)
+        now = START + round(pair.later * SECOND)
+        answers = ["", ""]
+        for i in order:
+            async with self._pair[i].transaction():
+                tx = PostgresTx(_Plain(self._pair[i]), self._ns, now + i, NamedIds("ab"[i]))  # type: ignore[arg-type]
+                answers[i] = repr(_plain(await (pair.first, pair.second)[i](tx, given, True)))
+        return (answers[0], answers[1]), await self._rows()
+
+
+class _Plain(_Gate):
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        super().__init__(connection, _at_once)
+
+
+async def _at_once(sql: str) -> None:
+    return None
+
+
+def _switches(chosen: Sequence[int], options: Sequence[Sequence[int]]) -> int:
+    """How often an order leaves a transaction that could have gone on."""
+    return sum(
+        chosen[i] != chosen[i - 1] and chosen[i - 1] in options[i] for i in range(1, len(chosen))
+    )
+
+
+def _unlike(chosen: Sequence[int], outcome: Outcome, allowed: Sequence[tuple[tuple[str, str], str]]) -> str:
+    lines = [f"the order {chosen} came to", *outcome.answers, outcome.rows, "which is none of"]
+    for answers, rows in allowed:
+        lines += [*answers, rows, "or"]
+    return "\n".join(lines[:-1])
+
+
+DUMP = (
+    "SELECT * FROM rollouts WHERE ns = $1 ORDER BY id",
+    "SELECT * FROM attempts WHERE ns = $1 ORDER BY rollout_id, sequence_id",
+    "SELECT ns, kind, status, sum(total)::text FROM rollout_counts WHERE ns = $1 GROUP BY ns, kind, status"
+    " HAVING sum(total) <> 0 ORDER BY kind, status",
+    "SELECT * FROM workers WHERE ns = $1 ORDER BY id",
+    "SELECT * FROM spans WHERE ns = $1 ORDER BY rollout_id, attempt_id, span_id",
+    "SELECT * FROM span_counters WHERE ns = $1 ORDER BY rollout_id",
+    "SELECT * FROM lines WHERE ns = $1 ORDER BY line",
+    "SELECT * FROM resources WHERE ns = $1 ORDER BY id",
+    "SELECT 0, count(*) FROM namespaces WHERE name = 'space ' || $1::bigint",
+)
+"""What the outcome is read from; the first column, the namespace, differs from run to run."""
