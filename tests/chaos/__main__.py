@@ -18,7 +18,6 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-
 from tests.chaos.births import kill_at_birth
 from tests.chaos.damaged import damage_files
 from tests.chaos.postgres_crashes import crash_postgres
@@ -27,7 +26,9 @@ from tests.chaos.sqlite_kills import kill_on_sqlite
 from tests.chaos.torn import tear_logs
 
 SCENARIOS = (
-    Scenario("sqlite-kills", "kills", 200, "kill -9 of a process that works on a SQLite file", kill_on_sqlite),
+    Scenario(
+        "sqlite-kills", "kills", 200, "kill -9 of a process that works on a SQLite file", kill_on_sqlite
+    ),
     Scenario("births", "births", 60, "kill -9 while a SQLite file is made or upgraded", kill_at_birth),
     Scenario("postgres-crashes", "crashes", 10, "PostgreSQL crashed under two processes", crash_postgres),
     Scenario("torn", "cuts", 500, "a SQLite log cut or flipped at any place", tear_logs),
@@ -44,7 +45,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier run")
     parser.add_argument("--only", type=_names, metavar="NAME,…", help="only these scenarios")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--keep", action="store_true", help="keep the files of scenarios that found something")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the files of scenarios that found something"
+    )
     return parser.parse_args(argv)
 
 
@@ -105,7 +108,9 @@ def progress(console: Console, scenario: Scenario) -> Iterator[Show]:
 
 def _line(scenario: Scenario, run: Run) -> str:
     rate = run.done / run.seconds * 60 if run.seconds else 0.0
-    line = f"{scenario.name}: {run.done}/{run.size} {scenario.unit} in {run.seconds:.0f} s, {rate:.0f} a minute"
+    line = (
+        f"{scenario.name}: {run.done}/{run.size} {scenario.unit} in {run.seconds:.0f} s, {rate:.0f} a minute"
+    )
     note = f"; {run.note}" if run.note else ""
     return f"{line}{note}; {len(run.violations)} violations"
 

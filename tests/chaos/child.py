@@ -1,7 +1,7 @@
 """A process that works on a store until it is killed: `python -m tests.chaos.child`.
 
-It waits for a plan on stdin, so that it can be started ahead of its turn, and writes its history to stdout. The
-end of its stdin, a line on it or SIGTERM asks it to finish.
+It waits for a plan on stdin, so that it can be started ahead of its turn, and writes its history to stdout.
+The end of its stdin, a line on it or SIGTERM asks it to finish.
 """
 
 import asyncio
@@ -14,10 +14,12 @@ from typing import Literal
 
 import apsw
 import msgspec
-
-from perdure.testing.history import Recorder
 from tests.chaos.load import Load
 from tests.chaos.stores import open_storage, store_over
+
+from perdure.testing.history import Recorder
+
+During = Literal["work", "checkpoints", "closing"]
 
 
 class Plan(msgspec.Struct):
@@ -32,7 +34,7 @@ class Plan(msgspec.Struct):
     silence: float = 0.5
     timeout: float = 10.0
     watchdog_interval: float = 0.05
-    during: Literal["work", "checkpoints", "closing"] = "work"
+    during: During = "work"
     """What else goes on: the log is written back all the time, or the store is closed after a while."""
     close_after: float = 0.05
 

@@ -1,16 +1,17 @@
-"""A SQLite file whose own pages are damaged: it is refused by name, or found to be readable, and nothing else."""
+"""A SQLite file whose own pages are damaged is refused by name, or found to be readable, and nothing else."""
 
 import asyncio
 import random
 import shutil
 from pathlib import Path
 
-from perdure.kernel.errors import StorageError
-from perdure.rollouts.store import DatabaseLightningStore
 from tests.chaos.scenario import Run
 from tests.chaos.stores import open_storage, store_over
 from tests.chaos.torn import DAMAGES
 from tests.chaos.writer import NAMESPACE, make_torn_file
+
+from perdure.kernel.errors import StorageError
+from perdure.rollouts.store import DatabaseLightningStore
 
 
 class DamagedFiles:

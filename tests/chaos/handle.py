@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
-
 from tests.chaos.child import Plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,7 +23,7 @@ class Child:
     """A process that works on a store."""
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._process = subprocess.Popen(
             COMMAND,
             cwd=ROOT,
@@ -66,7 +65,8 @@ class Child:
         while not self.finished and (left := deadline - time.monotonic()) > 0:
             if not select.select([self._pipe], [], [], left)[0]:
                 break
-            if any([until is not None and until(line) for line in self._read()]):
+            said = [until is not None and until(line) for line in self._read()]
+            if any(said):
                 return True
         return False
 

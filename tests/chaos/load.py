@@ -8,7 +8,14 @@ from typing import Any
 
 from perdure.kernel.clock import to_micros
 from perdure.rollouts.contract import LightningStore
-from perdure.rollouts.records import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
+from perdure.rollouts.records import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+)
 from perdure.rollouts.resources import LLM
 from perdure.rollouts.spans import Span
 from perdure.testing.history import Answer, Recorder
@@ -20,7 +27,7 @@ Action = Callable[[str], Awaitable[None]]
 
 
 class Load:
-    """Several workers on one store. `number` sets this process's tokens and span ids apart from all others'."""
+    """Several workers on one store. `number` sets the span ids of this process apart from all others'."""
 
     def __init__(
         self, store: LightningStore, recorder: Recorder, *, number: int, seed: int, silence: float
@@ -65,7 +72,11 @@ class Load:
         return [format((self._number << 40) + self._made - place, "016x") for place in range(count)]
 
     async def _call(
-        self, function: str, given: dict[str, Any], action: Awaitable[Any], got: Callable[[Any], dict[str, Any]]
+        self,
+        function: str,
+        given: dict[str, Any],
+        action: Awaitable[Any],
+        got: Callable[[Any], dict[str, Any]],
     ) -> Answer[Any]:
         answer = await self._recorder.call(function, given, action, got)
         if not answer.ok:
@@ -188,7 +199,7 @@ class Load:
         given = {"rollout": rollout_id, "attempt": attempt_id, "spans": [span_id]}
         await self._call("spans", given, action, _stored_and_numbered)
 
-    async def _report(self, claimed: AttemptedRollout, status: str) -> None:
+    async def _report(self, claimed: AttemptedRollout, status: AttemptStatus) -> None:
         """Say how the attempt ended; if nobody knows whether that was heard, say it again."""
         rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
         token = self._token()

@@ -1,4 +1,4 @@
-"""Two processes work on PostgreSQL while it is crashed, killed and restarted, and their connections are cut."""
+"""Two processes work on PostgreSQL while it is crashed, killed and restarted, and connections are cut."""
 
 import asyncio
 import os
@@ -13,15 +13,15 @@ from contextlib import ExitStack
 
 import asyncpg
 import msgspec
+from tests.chaos.child import Plan
+from tests.chaos.handle import Child
+from tests.chaos.scenario import Run
+from tests.chaos.stores import open_storage, read
 
 from perdure.testing.checker import Endings, check
 from perdure.testing.history import History
 from perdure.testing.servers import PostgresServer
 from perdure.testing.snapshot import Snapshot
-from tests.chaos.child import Plan
-from tests.chaos.handle import Child
-from tests.chaos.scenario import Run
-from tests.chaos.stores import open_storage, read
 
 EPOCH = 5
 CHILDREN = 2
@@ -134,13 +134,14 @@ class PostgresCrashes:
         """SIGKILL one working backend: the server ends all connections and recovers by itself."""
         connection = await asyncpg.connect(self._url)
         try:
-            pid = None
-            while pid is None:
-                pid = await connection.fetchval(ONE_BACKEND)
+            async with asyncio.timeout(TIMEOUT):
+                while (pid := await connection.fetchval(ONE_BACKEND)) is None:
+                    continue
             os.kill(pid, signal.SIGKILL)
         finally:
             connection.terminate()
-        await self._until_up()
+        async with asyncio.timeout(TIMEOUT):
+            await self._until_up()
 
     async def _until_up(self) -> None:
         while True:

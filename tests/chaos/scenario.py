@@ -1,5 +1,6 @@
 """What a long run is: a name, a size in a unit of its own, and a function that reports what it finds."""
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -46,6 +47,14 @@ class Run:
         """Add what a history saw to the facts."""
         self.facts["calls"] += len(history)
         self.facts.update(history.outcomes())
+
+
+def run_clean(scenario: Callable[[Run], None], size: int, folder: Path) -> Run:
+    """Run a scenario in a test, where it must find nothing."""
+    run = Run(size, random.getrandbits(31), folder)
+    scenario(run)
+    assert run.violations == [], f"seed {run.seed}"
+    return run
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,28 @@ import time
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
-from perdure.testing.checker import check
-from perdure.testing.history import History
 from tests.chaos.child import Plan
 from tests.chaos.handle import Child
 from tests.chaos.scenario import Run
 from tests.chaos.stores import damaged_pages, open_storage, read
 
+from perdure.testing.checker import check
+from perdure.testing.history import History
+
 EPOCH = 25
 """After so many kills the work goes on in a new namespace of the same file, so that checks stay quick."""
 
-ENTRIES = 400
-"""A child that works is killed after at most so many lines of its history."""
+Moment = Literal["opening", "work", "checkpoints", "closing"]
+MOMENTS: tuple[Moment, ...] = ("opening", "work", "work", "work", "checkpoints", "closing")
+SIGNS: dict[Moment, tuple[bytes, int, float]] = {
+    "opening": (b'"opening"', 1, 0.03),
+    "work": (b"", 400, 0.003),
+    "checkpoints": (b'"checkpoint"', 10, 0.004),
+    "closing": (b'"closing"', 1, 0.02),
+}
+"""What a child says at each moment, how often at most before it is killed, and the longest blink after it."""
 
 
 class SqliteKills:
@@ -51,7 +60,7 @@ class SqliteKills:
         return f"epoch-{epoch}"
 
     def _kill_one(self, number: int) -> None:
-        during = self._random.choice(("opening", "work", "work", "work", "checkpoints", "closing"))
+        during = self._random.choice(MOMENTS)
         plan = Plan(
             url=str(self._path),
             process=f"k{number}",
@@ -69,19 +78,11 @@ class SqliteKills:
         self._run.facts[f"killed during {during}"] += 1
         self._keep(child.lines)
 
-    def _wait_for_the_moment(self, child: Child, during: str) -> None:
+    def _wait_for_the_moment(self, child: Child, during: Moment) -> None:
         """Wait for a sign of what the child does, and then for a blink."""
-        heard = count(1)
-        if during == "opening":
-            reached, blink = child.listen(lambda line: b'"opening"' in line), 0.03
-        elif during == "checkpoints":
-            wanted = self._random.randint(1, 10)
-            reached, blink = child.listen(lambda line: b'"checkpoint"' in line and next(heard) >= wanted), 0.004
-        elif during == "closing":
-            reached, blink = child.listen(lambda line: b'"closing"' in line), 0.02
-        else:
-            wanted = self._random.randint(1, ENTRIES)
-            reached, blink = child.listen(lambda line: next(heard) >= wanted), 0.003
+        sign, most, blink = SIGNS[during]
+        heard, wanted = count(1), self._random.randint(1, most)
+        reached = child.listen(lambda line: sign in line and next(heard) >= wanted)
         if not reached and not child.finished:
             self._run.found(child.lines[-1].decode() if child.lines else "a child", ["it stands still"])
         time.sleep(self._random.uniform(0, blink))

@@ -1,4 +1,4 @@
-"""A store as users open it, whose kind of rollout also writes down each ending, in the transaction that ends it."""
+"""A store whose kind of rollout also writes down each ending, in the transaction that ends it."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.scenario import Run
+from tests.chaos.stores import TABLES
+from tests.chaos.writer import NAMESPACE, make_torn_file
+
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.testing.checker import check_rows
 from perdure.testing.snapshot import Snapshot, take
-from tests.chaos.scenario import Run
-from tests.chaos.stores import TABLES
-from tests.chaos.writer import NAMESPACE, Written, make_torn_file
 
 LOG_HEADER = 32
 FRAME_HEADER = 24
@@ -47,7 +48,9 @@ class Log:
         if self.content[:LOG_HEADER] != torn[:LOG_HEADER]:
             return 0
         starts = range(LOG_HEADER, len(self.content), self.frame)
-        sound = next((s for s in starts if self.content[s : s + self.frame] != torn[s : s + self.frame]), None)
+        sound = next(
+            (s for s in starts if self.content[s : s + self.frame] != torn[s : s + self.frame]), None
+        )
         return len(self.ends) if sound is None else sum(end <= sound for end in self.ends)
 
 

@@ -1,6 +1,6 @@
 """A process that writes to a SQLite file, one call after the other, until it is killed.
 
-`python -m tests.chaos.writer PATH ROUNDS` closes the file once half way, so that what follows is in the log alone.
+`python -m tests.chaos.writer PATH ROUNDS` closes the file once half way: what follows is in the log alone.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from tests.chaos.handle import ROOT
+from tests.chaos.stores import open_storage, store_over
 
 from perdure.rollouts.records import AttemptedRollout, EnqueueRolloutRequest
 from perdure.rollouts.resources import LLM
 from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.snapshot import Snapshot
-from tests.chaos.handle import ROOT
-from tests.chaos.stores import open_storage, store_over
 
 NAMESPACE = "torn"
 ROUNDS = 30

@@ -15,7 +15,20 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 from tests.kernel.proxy import Proxy, Trouble
-from tests.kernel.support import ADD, FIND, NS, RESIZE, THINGS, get_ids, put, soon, stored, until_true
+from tests.kernel.support import (
+    ADD,
+    FIND,
+    NS,
+    RESIZE,
+    THINGS,
+    get_ids,
+    in_thread,
+    put,
+    soon,
+    stored,
+    until,
+    until_true,
+)
 
 from perdure.kernel.errors import (
     DeadlineExceeded,
@@ -343,6 +356,25 @@ async def test_an_outcome_that_nobody_can_tell_is_unknown(
     with pytest.raises(OutcomeUnknown):
         await soon(storage.run(put, "perhaps", ns=NS))
     await storage.close()
+
+
+async def test_a_close_during_a_commit_says_nothing_that_is_not_so(proxy: Proxy, postgres_url: str) -> None:
+    """`StorageClosed` would mean that nothing was written."""
+    storage = opened(proxy.url)
+    await storage.run(put, "before", ns=NS)
+    before = proxy.commits
+    proxy.trouble = "silence at commit"
+    call = asyncio.ensure_future(storage.run(put, "perhaps", ns=NS))
+    await until(lambda: proxy.commits > before)
+    closing = asyncio.ensure_future(in_thread(storage.close))
+    await until(lambda: storage._closed)
+    proxy.trouble = "none"
+    await soon(closing)
+    (result,) = await soon(asyncio.gather(call, return_exceptions=True))
+    again = opened(postgres_url)
+    kept = "perhaps" in await stored(again)
+    await again.close()
+    assert isinstance(result, OutcomeUnknown) or result == "perhaps" or not kept
 
 
 # --- two transactions that meet ---------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Caller:
                     self.compare.rollout(rollout, found)
 
     async def abandon(self, turns: int, queue: str) -> None:
-        """Claim, and go away after some turns of the loop: it is as if nobody had asked, or the claim is ours."""
+        """Claim, and go away after some turns of the loop: nobody has asked, or the claim is ours."""
         call = asyncio.create_task(self.store.dequeue_many_rollouts(limit=2, queue=queue))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -189,11 +189,11 @@ class Caller:
                 made.append(self._span(rollout_id, attempt_id, f"{name:016x}", sequence_id))
             calls.append(made)
         answers = await asyncio.gather(*(answer(self.store.add_many_spans(call)) for call in calls))
-        for call, found in zip(calls, answers, strict=True):
-            told = [(s.rollout_id, s.attempt_id, s.span_id, s.sequence_id) for s in call]
+        for spans, found in zip(calls, answers, strict=True):
+            told = [(span.rollout_id, span.attempt_id, span.span_id, span.sequence_id) for span in spans]
             numbers = self._foresee(found, partial(self.model.add_spans, told))
             if numbers is not None:
-                stored = [id(span) for span, number in zip(call, numbers, strict=True) if number is not None]
+                stored = [id(span) for span, number in zip(spans, numbers, strict=True) if number is not None]
                 expect(stored, [id(span) for span in found], "which spans were stored")
 
     def _span(self, rollout_id: str, attempt_id: str, span_id: str, sequence_id: int) -> Span:

@@ -1,4 +1,4 @@
-"""A file system for SQLite that notes in which order a log is written, brought to the disk, and acknowledged."""
+"""A file system for SQLite that notes when a log is written, when it is on the disk, and who was answered."""
 
 from __future__ import annotations
 

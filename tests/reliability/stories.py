@@ -1,7 +1,7 @@
 """Every story of one rollout: all sequences of actions up to a length, each step compared with the model.
 
-A story is continued only if the rows it leaves behind are new: since nothing but the rows decides what happens
-next, its continuations are then those of the earlier story. `run(..., every=True)` tells them all the same.
+A story is continued only if the rows it leaves behind are new: since nothing but the rows decides what comes
+next, its continuations would be those of the earlier story. `run(..., every=True)` tells them all the same.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class World:
         ).fetchall()
         attempts = connection.execute(
             "SELECT status, (? - start_time) / 1000000, end_time IS NULL, worker_id,"
-            " (? - last_heartbeat_time) / 1000000, (check_at - ?) / 1000000 FROM attempts ORDER BY sequence_id",
+            " (? - last_heartbeat_time) / 1000000, (check_at - ?) / 1000000 FROM attempts"
+            " ORDER BY sequence_id",
             (now, now, now),
         ).fetchall()
         workers = connection.execute(

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from perdure import AttemptedRollout, RolloutConfig, Span, errors
+from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.sqlite_engine import SqliteTx, drive
 from perdure.rollouts.model import TASK, Kind, Kinds
@@ -309,11 +309,14 @@ class Swarm:
 
     async def weather(self) -> None:
         """Slow, cut, deaf: each a little or not at all."""
-        some = lambda most: self.chance.choice([0.0, self.chance.uniform(0, most)])  # noqa: E731
-        self.faults.latency = some(0.5)
-        self.faults.error_before, self.faults.error_after = some(0.4), some(0.4)
-        self.faults.lost, self.faults.doubled, self.faults.late = some(1.0), some(0.5), some(0.5)
-        self.trace.add("weather", self.faults)
+        faults = self.faults
+        faults.latency = self._some(0.5)
+        faults.error_before, faults.error_after = self._some(0.4), self._some(0.4)
+        faults.lost, faults.doubled, faults.late = self._some(1.0), self._some(0.5), self._some(0.5)
+        self.trace.add("weather", faults)
+
+    def _some(self, most: float) -> float:
+        return self.chance.choice([0.0, self.chance.uniform(0, most)])
 
     async def jump(self) -> None:
         seconds = self.chance.choice([-3600.0, -5.0, 5.0, 60.0, 3600.0])
@@ -357,7 +360,9 @@ class Swarm:
         deadline = asyncio.get_running_loop().time() + 3 * LEASE
         while not (self._all_ended() and all(task.done() for task in clients)):
             if asyncio.get_running_loop().time() > deadline:
-                open_ones = {name: status for name, status in self.ledger.statuses.items() if status not in ENDED}
+                open_ones = {
+                    name: status for name, status in self.ledger.statuses.items() if status not in ENDED
+                }
                 raise Broken(f"not ended after three leases: {open_ones}, clients {clients}")
             await asyncio.sleep(0.5)
             self.raise_failures()

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import apsw
 import pytest
+from tests.reliability.use_cases import USE_CASES
 
 from perdure import SqliteLightningStore, errors
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.sqlite_engine import Job
-from perdure.rollouts.model import TASK, Kind as RolloutKind, Kinds
+from perdure.rollouts.model import TASK, Kinds
+from perdure.rollouts.model import Kind as RolloutKind
 from perdure.rollouts.operations import claim, enqueue, spans, workers
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.store import DatabaseLightningStore
@@ -30,7 +32,6 @@ from perdure.testing.contract.support import soon
 from perdure.testing.faults import FULL, IOERR, Fault, FaultyDisk, FaultyStatements, Manner, sweep
 from perdure.testing.invariants import broken_rules
 from perdure.testing.simulation import InlineStorage
-from tests.reliability.use_cases import USE_CASES
 
 Dump = dict[str, list[tuple[Any, ...]]]
 START = 1_800_000_000.0
@@ -121,7 +122,7 @@ async def meet(name: str, prepared: Prepared, world: World, path: Path, fault: F
         await act(world.store, prepared.given)
     except errors.StorageError as failure:
         error = failure
-        assert await world.health() == "degraded", failure
+    assert error is None or await world.health() == "degraded"
     fault.at = 0
     await world.storage.run(look)
     assert await world.health() == "ok"
@@ -145,7 +146,7 @@ async def meet(name: str, prepared: Prepared, world: World, path: Path, fault: F
 
 async def check_rules(world: World) -> None:
     for (ns,) in world.storage.database.connection.execute("SELECT id FROM namespaces").fetchall():
-        assert await world.storage.read(broken_rules, ns=ns) == []
+        assert await world.storage.read(broken_rules, ns=int(str(ns))) == []
 
 
 class Kind(NamedTuple):
@@ -180,7 +181,9 @@ def sweep_use_case(name: str, kind: Kind) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         prepared = asyncio.run(prepare(name, folder))
-        source = stack.enter_context(kind.open())
+        source = kind.open()
+        stack.callback(source.__exit__)
+        source.__enter__()
         path = folder / "faulty.db"
 
         def scenario(at: int) -> Fault:
@@ -250,9 +253,9 @@ def committed(path: Path, now: float, jobs: list[Job]) -> Dump:
     return state
 
 
-@pytest.mark.parametrize("kind", {**KINDS, **MORE_KINDS})
+@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
 def test_a_group_of_operations(kind: str, tmp_path: Path) -> None:
-    chosen = {**KINDS, **MORE_KINDS}[kind]
+    chosen = (KINDS | MORE_KINDS)[kind]
     prepared = asyncio.run(prepare("dequeue", tmp_path))
     before = shape(prepared.states[0])
     with chosen.open() as source:
@@ -299,7 +302,7 @@ async def wave(store: SqliteLightningStore, number: int) -> tuple[set[str], set[
     """Many callers at once: what was acknowledged, what was refused, and what nobody knows."""
     names = [f"{number}.{i}" for i in range(20)]
     calls = [store.enqueue_rollout(name) for name in names[:10]]
-    calls += [store.start_rollout(name) for name in names[10:]]  # type: ignore[misc]
+    calls += [store.start_rollout(name) for name in names[10:]]
     answers = await soon(asyncio.gather(*calls, return_exceptions=True))
     told = dict(zip(names, answers, strict=True))
     unknown = {name for name, answer in told.items() if isinstance(answer, errors.OutcomeUnknown)}
@@ -355,14 +358,22 @@ async def pragma(tx: Tx, limit: Any) -> None:
     await tx.one(limit)
 
 
+async def fill(store: SqliteLightningStore) -> list[str]:
+    """Queue until nothing more fits; what was acknowledged."""
+    kept: list[str] = []
+    while len(kept) < 1000:
+        try:
+            kept.append((await store.enqueue_rollout("x" * 3000)).rollout_id)
+        except errors.StorageFull:
+            return kept
+    raise AssertionError("it never was full")
+
+
 async def test_a_database_that_is_really_full(tmp_path: Path) -> None:
     async with SqliteLightningStore(tmp_path / "db", watchdog_interval=None) as store:
         storage = store._rollouts.storage
         await storage.run(pragma, LIMIT)
-        kept: list[str] = []
-        with pytest.raises(errors.StorageFull):
-            for i in range(1000):
-                kept.append((await store.enqueue_rollout("x" * 3000, metadata={"i": i})).rollout_id)
+        kept = await fill(store)
         assert (await store.health())["status"] == "degraded"
         await storage.run(pragma, NO_LIMIT)
         kept.append((await store.enqueue_rollout("y" * 3000)).rollout_id)

@@ -1,15 +1,19 @@
 """Processes and servers are killed under load; nothing acknowledged is lost, and nothing is done twice."""
 
 import asyncio
-import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from tests.chaos.births import kill_at_birth
+from tests.chaos.postgres_crashes import PostgresCrashes
+from tests.chaos.scenario import run_clean
+from tests.chaos.sqlite_kills import kill_on_sqlite
+from tests.kernel.proxy import Proxy, Trouble
 
 from perdure import PostgresLightningStore
 from perdure.kernel.errors import DeadlineExceeded, OutcomeUnknown, StorageUnavailable
@@ -18,11 +22,6 @@ from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.schema import Table, integer, text
 from perdure.testing.servers import PostgresServer
-from tests.chaos.births import kill_at_birth
-from tests.chaos.postgres_crashes import PostgresCrashes
-from tests.chaos.proxy import LossyProxy
-from tests.chaos.scenario import Run
-from tests.chaos.sqlite_kills import kill_on_sqlite
 
 KILLS = 40
 BIRTHS = 12
@@ -33,36 +32,28 @@ KEPT_IDS = statement("SELECT id FROM kept ORDER BY id")
 TAKE_NUMBERS = "INSERT INTO kept (id, what) SELECT coalesce(max(id), 100) + 1, 'other' FROM kept"
 
 
-def _run(scenario: Callable[[Run], None], size: int, folder: Path) -> Run:
-    run = Run(size, random.getrandbits(31), folder)
-    scenario(run)
-    assert run.violations == [], f"seed {run.seed}"
-    assert run.done == size
-    return run
-
-
 def test_a_process_killed_on_a_sqlite_file_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    run = _run(kill_on_sqlite, KILLS, tmp_path)
+    run = run_clean(kill_on_sqlite, KILLS, tmp_path)
     assert run.facts["ok"] > KILLS
     assert run.facts["quick checks"] >= KILLS // 10
 
 
 def test_a_process_killed_while_it_makes_or_upgrades_a_file_leaves_a_sound_one(tmp_path: Path) -> None:
-    run = _run(kill_at_birth, BIRTHS, tmp_path)
+    run = run_clean(kill_at_birth, BIRTHS, tmp_path)
     assert run.facts["killed before it was open"] > 0
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A server of our own, which writes to the disk what it has acknowledged."""
-    with PostgresServer(fsync=True) as started:
+    """A server of our own, which writes to the disk what it has acknowledged, and nothing before it must."""
+    with PostgresServer(fsync=True, settings={"wal_writer_delay": "10s"}) as started:
         yield started
 
 
 def test_postgres_crashed_under_load_loses_nothing_that_was_acknowledged(
     server: PostgresServer, tmp_path: Path
 ) -> None:
-    run = _run(lambda run: PostgresCrashes(run, server).crash_all(), CRASHES, tmp_path)
+    run = run_clean(lambda run: PostgresCrashes(run, server).crash_all(), CRASHES, tmp_path)
     assert run.facts["ok"] > 0
 
 
@@ -108,22 +99,23 @@ async def _take_numbers(url: str) -> None:
     await connection.close()
 
 
-@pytest.mark.parametrize("loss", ["lose commit", "lose answer"])
-async def test_a_call_whose_commit_or_answer_is_lost_is_done_once(server: PostgresServer, loss: Any) -> None:
-    url = server.create_database(loss.replace(" ", "_"))
+@pytest.mark.parametrize("loss", ["cut before commit", "lose answer"])
+async def test_a_call_whose_commit_or_answer_is_lost_is_done_once(
+    server: PostgresServer, loss: Trouble
+) -> None:
+    url = server.create_database(loss)
     async with (
-        LossyProxy(url) as proxy,
+        Proxy.before(url) as proxy,
         PostgresLightningStore(proxy.url, timeout=10.0, watchdog_interval=None) as store,
     ):
         first = await store.enqueue_rollout("first")
-        proxy.mode = loss
+        proxy.trouble = loss
         second = await store.enqueue_rollout("second")
-        assert proxy.lost == 1
+        assert proxy.trouble == "none"
         rollouts = await store.query_rollouts()
         assert [rollout.rollout_id for rollout in rollouts] == [first.rollout_id, second.rollout_id]
-        proxy.mode = loss
+        proxy.trouble = loss
         claimed = await store.dequeue_rollout("worker")
-        assert proxy.lost == 2
         assert claimed is not None
         assert (claimed.rollout_id, claimed.attempt.sequence_id) == (first.rollout_id, 1)
 
@@ -131,19 +123,19 @@ async def test_a_call_whose_commit_or_answer_is_lost_is_done_once(server: Postgr
 async def test_every_call_ends_within_its_deadline_when_the_server_is_silent(server: PostgresServer) -> None:
     url = server.create_database("silent")
     async with (
-        LossyProxy(url) as proxy,
+        Proxy.before(url) as proxy,
         PostgresLightningStore(proxy.url, timeout=1.5, watchdog_interval=None) as store,
     ):
         await store.enqueue_rollout("before")
-        proxy.mode = "swallow"
+        proxy.trouble = "silence"
         started = time.monotonic()
-        calls = [store.enqueue_rollout(number) for number in range(8)]
+        calls: list[Any] = [store.enqueue_rollout(number) for number in range(8)]
         calls += [store.query_rollouts() for _ in range(8)]
         ends: list[float] = []
         answers = await asyncio.gather(*(_timed(call, ends) for call in calls), return_exceptions=True)
         assert {type(answer) for answer in answers} <= {DeadlineExceeded, OutcomeUnknown, StorageUnavailable}
         assert max(ends) - started < 1.5 + 1.0
-        proxy.mode = "pass"
+        proxy.trouble = "none"
 
 
 async def _timed(call: Any, ends: list[float]) -> Any:

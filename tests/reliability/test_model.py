@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.reliability.calls import Caller
+from tests.reliability.engines import Bench, EmbeddedBench, PostgresBench, check_rules
 
 from perdure import PromptTemplate
 from perdure.testing.comparison import Comparison
 from perdure.testing.contract.support import soon
 from perdure.testing.model import Model, ModelConfig
-from tests.reliability.calls import Caller
-from tests.reliability.engines import Bench, EmbeddedBench, PostgresBench, check_rules
 
 # Times are multiples of 100 s and limits lie between, so that a slow machine changes no answer.
 TOLERANCE = 40.0
@@ -191,7 +191,7 @@ def size(examples: int, steps: int) -> settings:
 
 def run_on(bench: Bench, limits: settings) -> None:
     machine = type("Machine", (StoreMachine,), {"bench": bench})
-    run_state_machine_as_test(machine, settings=limits)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=limits)
 
 
 def run(engine: str = "memory", examples: int = 20_000, steps: int = 100, url: str = "") -> None:

@@ -1,6 +1,7 @@
 """Deterministic simulation: many seeds, each a storm of its own; and that a seed replays exactly.
 
-A failure prints its seed: `simulate(seed)` runs it again. `PERDURE_SEEDS` is how many there are, `run` the long run.
+A failure prints its seed: `simulate(seed)` runs it again. There are `PERDURE_SEEDS` of them; `run` is the
+long run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import time
 from typing import Any
 
 import pytest
+from tests.reliability import swarm
+from tests.reliability.engines import check_rules
+from tests.reliability.swarm import Broken, simulate
 
 from perdure.rollouts.operations import report, work
 from perdure.rollouts.service import Rollouts
@@ -21,9 +25,6 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.testing.simulation import Faults, InlineStorage, SimulatedDatabase, Trace, run_virtual
-from tests.reliability import swarm
-from tests.reliability.engines import check_rules
-from tests.reliability.swarm import Broken, simulate
 
 SEEDS = int(os.environ.get("PERDURE_SEEDS", "200"))
 SHARES = 8
@@ -44,7 +45,9 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
 
 
 def test_another_process_gives_the_same_run() -> None:
-    program = "from tests.reliability.swarm import simulate; print(*(simulate(seed).digest for seed in range(5)))"
+    program = (
+        "from tests.reliability.swarm import simulate; print(*(simulate(seed).digest for seed in range(5)))"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -58,10 +61,13 @@ def storms_until_broken(most: int = 60) -> Broken:
     for seed in range(most):
         try:
             simulate(seed)
-        except Broken as found:
-            assert f"seed {seed}" in found.__notes__[0]
-            return found
-    raise AssertionError("nothing was found")
+        except Broken as broken:
+            found = broken
+            break
+    else:
+        raise AssertionError("nothing was found")
+    assert f"seed {seed}" in found.__notes__[0]
+    return found
 
 
 def test_finds_counts_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,5 +192,3 @@ def test_a_run_in_which_everything_waits_fails() -> None:
 def run(seeds: int = 20_000, first: int = 0) -> int:
     """The long run; returns how many commits were checked."""
     return sum(result.commits for result in swarm.run(seeds, first))
-
-

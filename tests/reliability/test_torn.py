@@ -1,31 +1,23 @@
 """Torn logs, damaged files, and the order of disk and answer on SQLite."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.chaos.damaged import damage_files
+from tests.chaos.scenario import Run, run_clean
+from tests.chaos.torn import TornLogs
+from tests.reliability.recording_vfs import Journal, RecordingVFS
 
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
-from tests.chaos.damaged import damage_files
-from tests.chaos.scenario import Run
-from tests.chaos.torn import TornLogs
-from tests.reliability.recording_vfs import Journal, RecordingVFS
 
 CUTS = 120
 DAMAGES = 80
 CALLERS = 64
-
-
-def _run(scenario: Callable[[Run], None], size: int, folder: Path) -> Run:
-    run = Run(size, random.getrandbits(31), folder)
-    scenario(run)
-    assert run.violations == [], f"seed {run.seed}"
-    return run
 
 
 def test_a_torn_log_gives_exactly_the_calls_before_the_tear(tmp_path: Path) -> None:
@@ -34,13 +26,13 @@ def test_a_torn_log_gives_exactly_the_calls_before_the_tear(tmp_path: Path) -> N
         logs.cut_at_every_end()
         logs.tear_all()
 
-    run = _run(tear, CUTS, tmp_path)
+    run = run_clean(tear, CUTS, tmp_path)
     assert run.facts["transactions"] > 50
     assert run.done == CUTS + 2 * run.facts["transactions"]
 
 
 def test_a_damaged_file_is_refused_by_name_or_readable(tmp_path: Path) -> None:
-    run = _run(damage_files, DAMAGES, tmp_path)
+    run = run_clean(damage_files, DAMAGES, tmp_path)
     assert run.facts["not_a_database"] > 0
 
 

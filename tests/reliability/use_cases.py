@@ -9,7 +9,14 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
-from perdure import AttemptedRollout, EnqueueRolloutRequest, OtelResource, PromptTemplate, RolloutConfig
+from perdure import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    NamedResources,
+    OtelResource,
+    PromptTemplate,
+    RolloutConfig,
+)
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.clock import ManualClock
@@ -21,7 +28,7 @@ Prepare = Callable[[Store, ManualClock], Awaitable[Any]]
 
 RETRY = RolloutConfig(max_attempts=3, retry_condition=["failed", "timeout", "unresponsive"])
 SILENT = RETRY.model_copy(update={"unresponsive_seconds": 10.0})
-PROMPT = {"prompt": PromptTemplate(template="{x}", engine="f-string")}
+PROMPT: NamedResources = {"prompt": PromptTemplate(template="{x}", engine="f-string")}
 
 USE_CASES: dict[str, tuple[Prepare, UseCase]] = {}
 
@@ -76,7 +83,7 @@ async def traced(store: Store, clock: ManualClock) -> list[AttemptedRollout]:
     """Two rollouts with spans."""
     started = await begun(store, clock)
     await store.add_many_spans(
-        [make_span(one, n, span_id=f"{n:016x}") for one in started for n in range(1, 4)]
+        [make_span(one, n, span_id=f"{n:016x}", trace_id="1" * 32) for one in started for n in range(1, 4)]
     )
     return started
 
@@ -240,7 +247,8 @@ async def enqueue_in_a_line(store: Store, given: Any) -> None:
 
 @use_case(in_a_line)
 async def leave_a_line(store: Store, given: Any) -> None:
-    await store.update_attempt(*given, status="succeeded")
+    rollout_id, attempt_id = given
+    await store.update_attempt(rollout_id, attempt_id, status="succeeded")
 
 
 # --- resources and workers --------------------------------------------------------------------------------

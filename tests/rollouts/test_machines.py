@@ -83,7 +83,7 @@ def cells() -> Iterator[tuple[str, str, str, str]]:
                 yield name, status, event, target
 
 
-@pytest.mark.parametrize(("name", "status", "event", "target"), cells())
+@pytest.mark.parametrize(("name", "status", "event", "target"), list(cells()))
 def test_cell(name: str, status: str, event: str, target: str) -> None:
     machine = TABLES[name][0]
     assert machine.step(status, event) == (status if target == STAYS else target)

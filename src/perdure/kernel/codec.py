@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.kernel.errors import InvalidInput
 
-__all__ = ["MAX_DEPTH", "EncodedByFields", "check_text", "decode_json", "encode_json"]
+__all__ = ["MAX_DEPTH", "EncodedByFields", "check_text", "decode_json", "encode_json", "encode_scalars"]
 
 MAX_DEPTH = 500
 """How many objects and arrays may stand inside each other."""
@@ -23,6 +23,7 @@ MAX_TEXT = 1024
 _BYTES = (bytes, bytearray, memoryview)
 _BINARY = frozenset(_BYTES)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_PLAIN = frozenset({str, int, float, bool})
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 _NON_FINITE_MARK = re.compile(rb"\xcb[\x7f\xff]")
 
@@ -42,6 +43,20 @@ def encode_json(value: Any, *, what: str = "value", nan: Literal["reject", "keep
         raise InvalidInput(f"{what} is nested deeper than {MAX_DEPTH} levels or contains itself") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"{what} cannot be stored as JSON: {error}") from error
+
+
+def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
+    """Encode quickly a small record whose only free part is `scalars`, or give None for the careful way.
+
+    Strings, finite numbers and booleans hide neither bytes nor depth; a null would be a NaN in disguise.
+    """
+    if not _PLAIN.issuperset(map(type, scalars.values())):
+        return None
+    try:
+        data = _encoder.encode(value)
+    except (UnicodeEncodeError, OverflowError, ValueError):
+        return None
+    return None if b"null" in data else data
 
 
 def decode_json(text: str | bytes | None) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.codec import check_text, decode_json, encode_json, encode_scalars
 from perdure.kernel.errors import InvalidInput, NotADatabase
 from perdure.kernel.storage.port import Row
 from perdure.rollouts.model import DEFAULT_QUEUE
@@ -36,6 +36,25 @@ MAX_SPAN_BYTES = 64 << 20
 _INT64 = 2**63
 _config_decoder = msgspec.json.Decoder(RolloutConfig)
 _no_resource = OtelResource(attributes={}, schema_url="")
+_IN_COLUMNS = (
+    "rollout_id",
+    "attempt_id",
+    "sequence_id",
+    "trace_id",
+    "span_id",
+    "parent_id",
+    "name",
+    "resource",
+)
+_EMPTY_FIELDS = {
+    "events": (),
+    "links": (),
+    "start_time": None,
+    "end_time": None,
+    "context": None,
+    "parent": None,
+}
+_PLAIN_FIELDS = frozenset({"status", "attributes", "start_time", "end_time"})
 
 
 # --- what callers give ------------------------------------------------------------------------------------
@@ -218,42 +237,59 @@ def resources_from(row: Row) -> ResourcesUpdate:
 # --- spans ------------------------------------------------------------------------------------------------
 
 
-def new_span(
-    span: Span, *, numbered: bool = True, size: int | None = None
-) -> tuple[NewSpan, tuple[str, bytes] | None]:
-    """A span ready to be stored, and its resource to be stored once by its hash."""
-    fields = dict(vars(span))
-    resource = fields.pop("resource")
-    part = _part(resource)
-    try:
-        body = encode_json(fields, what="span", nan="keep").encode()
-    except InvalidInput as error:
-        raise InvalidInput(f"span {span.span_id}: {error}") from error
+Part = tuple[str, bytes]
+"""What spans share, and the hash it is stored under."""
+
+
+def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int | None = None) -> NewSpan:
+    """A span ready to be stored; its resource is `part`, or the empty one."""
+    body = _body(span)
     if len(body) > MAX_SPAN_BYTES:
         raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
     if not 0 <= span.sequence_id < _INT64:
         raise InvalidInput(f"span {span.span_id}: sequence_id must be a whole number from 0 on")
-    new = NewSpan(
-        rollout_id=span.rollout_id,
-        attempt_id=span.attempt_id,
-        span_id=check_text(span.span_id, "span_id"),
-        sequence_id=span.sequence_id if numbered else None,
-        trace_id=check_text(span.trace_id, "trace_id"),
-        parent_id=text_or_none(span.parent_id, "parent_id"),
-        name=check_text(span.name, "name", max_length=8192),
-        start_ns=_nanos(span.start_time),
-        end_ns=_nanos(span.end_time),
-        status_code=span.status.status_code,
-        size=len(body) if size is None else size,
-        resource_hash=part[0] if part else None,
-        scope_hash=None,
-        format=JSON,
-        body=body,
+    return NewSpan(
+        span.rollout_id,
+        span.attempt_id,
+        check_text(span.span_id, "span_id"),
+        span.sequence_id if numbered else None,
+        check_text(span.trace_id, "trace_id"),
+        text_or_none(span.parent_id, "parent_id"),
+        check_text(span.name, "name", max_length=8192),
+        _nanos(span.start_time),
+        _nanos(span.end_time),
+        span.status.status_code,
+        len(body) if size is None else size,
+        part[0] if part else None,
+        None,
+        JSON,
+        body,
     )
-    return new, part
 
 
-def _part(resource: OtelResource) -> tuple[str, bytes] | None:
+def _body(span: Span) -> bytes:
+    """What the columns do not hold. What is empty is left out, and read back as empty."""
+    fields = vars(span).copy()
+    for name in _IN_COLUMNS:
+        del fields[name]
+    for name in _EMPTY_FIELDS:
+        if fields[name] is None or fields[name] == []:
+            del fields[name]
+    status = vars(span.status)
+    if len(status) == 2 and status["description"] is None:
+        fields["status"] = status["status_code"]
+    if len(fields) <= len(_PLAIN_FIELDS) and _PLAIN_FIELDS.issuperset(fields):
+        body = encode_scalars(fields, fields["attributes"])
+        if body is not None:
+            return body
+    try:
+        return encode_json(fields, what="span", nan="keep").encode()
+    except InvalidInput as error:
+        raise InvalidInput(f"span {span.span_id}: {error}") from error
+
+
+def resource_part(resource: OtelResource) -> Part | None:
+    """A resource encoded, with its hash; None for an empty one."""
     if not resource.attributes and not resource.schema_url and resource == _no_resource:
         return None
     body = encode_json(resource, what="resource", nan="keep").encode()
@@ -272,7 +308,20 @@ def spans_from(rows: Sequence[Row], parts: Mapping[str, bytes]) -> list[Span]:
 
 
 def _span(row: Row, resources: Mapping[str, Any]) -> Span:
-    fields = decode_json(bytes(row[6]))
-    fields["rollout_id"], fields["attempt_id"], fields["sequence_id"] = row[0], row[1], row[2]
-    fields["resource"] = _no_resource.model_copy(deep=True) if row[3] is None else resources[row[3]]
-    return Span.model_validate(fields)
+    body = decode_json(bytes(row[10]))
+    if type(body["status"]) is str:
+        body["status"] = {"status_code": body["status"]}
+    return Span.model_validate(
+        {
+            **_EMPTY_FIELDS,
+            **body,
+            "rollout_id": row[0],
+            "attempt_id": row[1],
+            "sequence_id": row[2],
+            "trace_id": row[3],
+            "span_id": row[4],
+            "parent_id": row[5],
+            "name": row[6],
+            "resource": _no_resource.model_copy(deep=True) if row[7] is None else resources[row[7]],
+        }
+    )

@@ -195,6 +195,10 @@ class Rollouts:
         parts = [part for _, shared in calls for part in shared]
         args = (lists, parts, self._kind, self._kinds)
         try:
+            return list(await self.storage.run(spans.add_spans_of_running, *args, ns=ns))
+        except spans.RolloutsNeeded:
+            pass
+        try:
             return await self.storage.run(spans.add_spans, *args, False, ns=ns)
         except LinesNeeded:
             return await self.storage.run(spans.add_spans, *args, True, ns=ns)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.service import Rollouts
-from perdure.rollouts.spans import Span
+from perdure.rollouts.spans import OtelResource, Span
 
 REMEMBERED_PARTS = 10_000
 
@@ -46,6 +47,8 @@ class SpanWriter:
         self._rollouts = rollouts
         self._eviction = eviction
         self._saved_parts: set[str] = set()
+        self._last_resource: dict[str, Any] = {}
+        self._last_part: encoding.Part | None = None
 
     async def store(self, spans: Sequence[Span], *, numbered: bool) -> list[int | None]:
         """Store spans; a resource that was written before is not sent again."""
@@ -53,14 +56,23 @@ class SpanWriter:
         new: list[NewSpan] = []
         parts: dict[str, bytes] = {}
         for span in spans:
-            item, part = encoding.new_span(span, numbered=numbered, size=size_of(span) if size_of else None)
-            new.append(item)
+            part = self._part(span.resource)
             if part is not None and part[0] not in self._saved_parts:
                 parts[part[0]] = part[1]
+            size = size_of(span) if size_of else None
+            new.append(encoding.new_span(span, part, numbered=numbered, size=size))
         stored = await self._rollouts.add_spans(new, list(parts.items()))
         self._remember(parts)
         await self._account(new, stored)
         return stored
+
+    def _part(self, resource: OtelResource) -> encoding.Part | None:
+        """A resource encoded; one like the last is not encoded again."""
+        fields = vars(resource)
+        if fields != self._last_resource:
+            self._last_part = encoding.resource_part(resource)
+            self._last_resource = {**fields, "attributes": dict(resource.attributes)}
+        return self._last_part
 
     def _remember(self, hashes: Iterable[str]) -> None:
         if len(self._saved_parts) > REMEMBERED_PARTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkUpdate, statement
 from perdure.kernel.storage.filters import Listing
-from perdure.rollouts.tables import ATTEMPTS, LINES, ROLLOUTS, SPAN_COUNTERS
+from perdure.rollouts.tables import ATTEMPTS, LINES, ROLLOUTS
 
 # --- rollouts and attempts: reading under a lock, writing back --------------------------------------------
 
@@ -22,7 +22,7 @@ LOAD_ROLLOUTS = statement(
     " WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}"
 )
 LOAD_ATTEMPTS = statement(
-    "SELECT " + ATTEMPT_VIEW + ", check_at, reason, charged FROM attempts"
+    "SELECT " + ATTEMPT_VIEW + ", check_at, reason, charged, kind, born FROM attempts"
     " WHERE ns = :ns AND rollout_id {among:ids} ORDER BY rollout_id, sequence_id {lock}"
 )
 MOVE_ROLLOUTS = BulkUpdate(
@@ -129,7 +129,7 @@ DUE_IN_LINES = statement(
     SELECT id, line
     FROM rollouts
     WHERE ns = :ns AND due_at <= :now AND line IS NOT NULL
-    ORDER BY due_at
+    ORDER BY due_at, position
     LIMIT :n
     """
 )
@@ -254,31 +254,15 @@ SAVE_RESOURCES = statement(
 
 # --- spans ------------------------------------------------------------------------------------------------
 
-TAKE_SEQUENCES = statement(
-    """
+_ADVANCE = """
     INSERT INTO span_counters (ns, rollout_id, sequence, spans, bytes, evicted)
-    VALUES (:ns, :rollout_id, :n, 0, 0, 0)
+    VALUES (:ns, :rollout_id, :first, :spans, :bytes, 0)
     ON CONFLICT (ns, rollout_id)
-    DO UPDATE SET sequence = span_counters.sequence + excluded.sequence
-    RETURNING sequence
+    DO UPDATE SET sequence = {greatest:span_counters.sequence,floor} + :n,
+      spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
     """
-)
-OPEN_COUNTERS = statement(
-    """
-    INSERT INTO span_counters (ns, rollout_id, sequence, spans, bytes, evicted)
-    VALUES (:ns, :rollout_id, 0, 0, 0, 0)
-    ON CONFLICT (ns, rollout_id) DO NOTHING
-    """
-)
-LOCK_COUNTERS = statement(
-    """
-    SELECT rollout_id, sequence, spans, bytes
-    FROM span_counters
-    WHERE ns = :ns AND rollout_id {among:ids}
-    ORDER BY rollout_id {lock}
-    """
-)
-SAVE_COUNTERS = BulkUpdate(SPAN_COUNTERS, sets=("sequence", "spans", "bytes"), keys=("ns", "rollout_id"))
+ADVANCE_COUNTERS = statement(_ADVANCE)
+TAKE_SEQUENCES = statement(_ADVANCE + " RETURNING sequence")
 SAVE_PART = statement(
     """
     INSERT INTO span_parts (ns, hash, body)
@@ -313,7 +297,10 @@ DROP_SPANS = statement(
 
 # --- listings ---------------------------------------------------------------------------------------------
 
-SPAN_VIEW = "rollout_id, attempt_id, sequence_id, resource_hash, scope_hash, format, body"
+SPAN_VIEW = (
+    "rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, resource_hash, scope_hash,"
+    " format, body"
+)
 LIST_ROLLOUTS = Listing(ROLLOUT_VIEW, "rollouts WHERE ns = :ns AND kind = :kind")
 LIST_ATTEMPTS = Listing(ATTEMPT_VIEW, "attempts WHERE ns = :ns AND rollout_id = :rollout_id")
 SPANS_OF = (

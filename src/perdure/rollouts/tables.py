@@ -57,6 +57,8 @@ ATTEMPTS = Table(
         integer("check_at", null=True),
         text("reason", null=True),
         integer("charged", default=1),
+        text("kind"),
+        integer("born"),
         text("metadata", null=True),
     ),
     key=("ns", "rollout_id", "sequence_id"),

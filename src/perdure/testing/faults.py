@@ -1,6 +1,6 @@
 """Faults below the store: a disk that fails the N-th write, and a connection that fails the N-th statement.
 
-A sweep arms a fault at 1, 2, 3 … and runs the same scenario each time, until one run passes without meeting it.
+A sweep arms a fault at 1, 2, 3 … and runs the same scenario each time, until one run does not meet it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import apsw
 
-__all__ = ["FULL", "IOERR", "Fault", "FaultyDisk", "FaultyStatements", "Manner"]
+__all__ = ["FULL", "IOERR", "Fault", "FaultyDisk", "FaultyStatements", "Manner", "sweep"]
 
 FULL = apsw.SQLITE_FULL
 IOERR = apsw.SQLITE_IOERR
@@ -22,7 +22,7 @@ disk; or it is run and its answer lost."""
 
 
 class Fault:
-    """Fails the call with the number `at`, counted from 1; 0 fails none. `code` is an error code of SQLite."""
+    """Fails the call with the number `at`, counted from 1; 0 fails none. `code` is one of SQLite's."""
 
     def __init__(self, at: int = 0, code: int = FULL, manner: Manner = "refused") -> None:
         self.at = at
@@ -38,7 +38,7 @@ class Fault:
             self.met = what
         return self.calls == self.at
 
-    def error(self) -> apsw.Error:
+    def error(self) -> Exception:
         error = apsw.exception_for(self.code)
         error.args = (f"injected at call {self.at}: {self.met}",)
         return error

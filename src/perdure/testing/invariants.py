@@ -126,13 +126,14 @@ def _of_spans(counters: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]) 
     for rollout_id, sequence, spans, size, _ in counters:
         number, real, highest = stored.pop(rollout_id, (0, 0, 0))
         if (spans, size) != (number, real) or sequence < highest:
-            yield f"{rollout_id} counts {spans} spans of {size} bytes up to {sequence}; there are {number}, {real}, {highest}"
+            told = f"{spans} spans of {size} bytes up to {sequence}"
+            yield f"{rollout_id} counts {told}; there are {number} of {real} up to {highest}"
     for rollout_id in stored:
         yield f"{rollout_id} has spans and no counter"
 
 
 def _of_lines(rollouts: Sequence[StoredRollout], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    holders = {line: holder for line, holder in rows}
+    holders: dict[str, str | None] = {row[0]: row[1] for row in rows}
     taken: dict[str, list[str]] = {line: [] for line in holders}
     for rollout in rollouts:
         if rollout.line is not None and (rollout.ready is not None or rollout.status in LIVE):

@@ -1,8 +1,8 @@
 """The rollouts room as a few dictionaries: what any store must do, written from its contract.
 
-It knows neither tables nor transactions. A call takes the ids that the store under test gave out, moves `now`'s
-world on and says what the answer must be; where the contract leaves an order open, any is accepted. Times are
-seconds on the model's own clock, which whoever drives it moves.
+It knows neither tables nor transactions. A call takes the ids that the store under test gave out, does what
+the contract says, and answers with what the store's answer must be; where an order is left open, any is
+accepted. Times are seconds on the model's own clock, which whoever drives it moves.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ class Model:
     # --- spans --------------------------------------------------------------------------------------------
 
     def add_spans(self, spans: Iterable[tuple[str, str, str, int | None]]) -> list[int | None]:
-        """Store (rollout_id, attempt_id, span_id, sequence_id); answers are the numbers, None for a known one.
+        """Store (rollout_id, attempt_id, span_id, sequence_id); answers are numbers, None for a known span.
 
         An unknown rollout or attempt refuses the whole call. The watchdog does not run.
         """

@@ -8,6 +8,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{lock}` | nothing: there is one writer | `FOR NO KEY UPDATE` |
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
 | `{plain:column}` | `+column`, which keeps the planner off its indexes | `column` |
+| `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
 
 `:ns` and `:now` are bound by the transaction itself.
@@ -27,8 +28,16 @@ if TYPE_CHECKING:
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
-_PLAIN = re.compile(r"\{plain:([a-z_.]+)\}")
-_HAS = re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}")
+_LOCK = "FOR NO KEY UPDATE"
+_MARKS = (
+    (_AMONG, r"IN (SELECT value FROM json_each(:\1))", r"= ANY(:\1)"),
+    (re.compile(r"\{plain:([a-z_.]+)\}"), r"+\1", r"\1"),
+    (re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}"), r"instr(\1, :\2) > 0", r"strpos(\1, :\2) > 0"),
+    (re.compile(r"\{greatest:([a-z_.]+),([a-z0-9_]+)\}"), r"max(\1, :\2)", r"greatest(\1, :\2)"),
+    (re.compile(r"\{lock\}"), "", _LOCK),
+    (re.compile(r"\{skip\}"), "", _LOCK + " SKIP LOCKED"),
+)
+"""Each mark, and what SQLite and PostgreSQL read in its place."""
 
 SQLITE_TYPES = {"int": "INTEGER", "text": "TEXT", "blob": "BLOB"}
 POSTGRES_TYPES = {"int": "BIGINT", "text": 'TEXT COLLATE "C"', "blob": "BYTEA"}
@@ -69,13 +78,9 @@ class Statement:
 def statement(text: str) -> Statement:
     """Translate `text` into both dialects, once."""
     lists = frozenset(_AMONG.findall(text))
-    sqlite = _AMONG.sub(r"IN (SELECT value FROM json_each(:\1))", _PLAIN.sub(r"+\1", text))
-    sqlite = _HAS.sub(r"instr(\1, :\2) > 0", sqlite).replace("{lock}", "").replace("{skip}", "")
-    postgres = _AMONG.sub(r"= ANY(:\1)", _PLAIN.sub(r"\1", text))
-    postgres = _HAS.sub(r"strpos(\1, :\2) > 0", postgres)
-    postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace(
-        "{skip}", "FOR NO KEY UPDATE SKIP LOCKED"
-    )
+    sqlite, postgres = text, text
+    for mark, theirs, ours in _MARKS:
+        sqlite, postgres = mark.sub(theirs, sqlite), mark.sub(ours, postgres)
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:

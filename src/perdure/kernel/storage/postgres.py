@@ -57,6 +57,8 @@ _KEYED = "".join(
 _SETTINGS = "set_config('statement_timeout', $1, true)" + _KEYED
 _PRELUDE_WRITE = f"SELECT {_NOW}, {_XID}, {_SETTINGS}"
 _PRELUDE_READ = f"SELECT {_NOW}, NULL, {_SETTINGS}"
+_BUSY = "SELECT EXISTS (SELECT 1 FROM pg_stat_progress_create_index WHERE relid = $1::text::regclass)"
+_BUILD_SECONDS = 86_400.0
 _STATE = f"SELECT pg_xact_status($1::text::xid8), {_ERA}"
 
 
@@ -279,6 +281,8 @@ class PostgresStorage:
             _discard(connection)
             if xid is not None and not await self._was_committed(xid, deadline, error):
                 raise ConnectionResetError("the transaction was lost before its commit") from error
+        except asyncio.CancelledError:
+            raise errors.OutcomeUnknown(f"PostgreSQL at {self.where}: closed during the commit") from None
         if tx.hints:
             self.signals.publish(tx.hints)
         return result
@@ -324,7 +328,10 @@ class PostgresStorage:
         connection = await self._connections.single()
         try:
             for table, index in missing:
-                await connection.execute(dialect.create_index(table, index, concurrently=True))
+                while await connection.fetchval(_BUSY, table.name):  # noqa: ASYNC110 - nothing announces it
+                    await asyncio.sleep(1.0)
+                text = dialect.create_index(table, index, concurrently=True)
+                await connection.execute(text, timeout=_BUILD_SECONDS)
                 self._missing_indexes.remove(index.name)
         finally:
             await connection.close()

@@ -12,7 +12,9 @@ _COLUMNS = (
     "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
 )
 _INDEXES = """
-SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+SELECT c.relname, i.indisvalid, EXISTS (
+    SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid
+) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relnamespace = current_schema()::regnamespace
 """
 _SIZES = "SELECT relname, reltuples::bigint FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
@@ -44,16 +46,17 @@ async def _upgrade_table(connection: Connection, table: Table, present: set[str]
 async def _upgrade_indexes(
     connection: Connection, schema: Schema, tables: set[str]
 ) -> list[tuple[Table, Index]]:
-    indexes = dict(await connection.fetch(_INDEXES))
+    indexes = {name: (valid, building) for name, valid, building in await connection.fetch(_INDEXES)}
     sizes = dict(await connection.fetch(_SIZES))
     missing = []
     for table, index in schema.indexes():
-        if indexes.get(index.name) is False:
+        valid, building = indexes.get(index.name, (None, False))
+        if valid:
+            continue
+        if valid is False and not building:
             # A concurrent build that did not finish leaves an invalid index behind.
             await connection.execute("DROP INDEX " + index.name)
-        elif index.name in indexes:
-            continue
-        if table.name in tables and sizes.get(table.name, 0) > LARGE_TABLE_ROWS:
+        if building or (table.name in tables and sizes.get(table.name, 0) > LARGE_TABLE_ROWS):
             missing.append((table, index))
         else:
             await connection.execute(dialect.create_index(table, index))

@@ -9,7 +9,7 @@ from typing import Any
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
-from perdure.rollouts.model import QUEUING, REQUEUING, ROLLOUT, Kinds
+from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, Kinds
 from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.enqueue import attempt_view, new_attempt
 from perdure.rollouts.operations.work import READY_CHANNEL, Work, save_counts
@@ -57,7 +57,7 @@ def _share(
     for item in claims:
         share: list[Claimed] = []
         for _, row in zip(range(item.limit), left, strict=False):
-            attempt = new_attempt(tx, row[0], row[9], row[6], item.worker_id)
+            attempt = new_attempt(tx, (row[0], row[10], row[1], row[6]), row[9], item.worker_id)
             attempts.append(attempt)
             share.append((tuple(row)[:10], attempt_view(attempt)))
         answers.append(share)
@@ -141,7 +141,10 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
     for rollout_id, attempt_id in claimed:
         rollout = work.rollouts.get(rollout_id)
         latest = work.attempts[rollout_id][-1] if rollout and work.attempts[rollout_id] else None
-        if rollout is None or latest is None or latest.id != attempt_id or latest.status != rollout.status:
+        if rollout is None or latest is None or latest.id != attempt_id:
+            continue
+        if not latest.status == rollout.status == PREPARING:
+            # Somebody has spoken of it meanwhile, so that there is something to keep.
             continue
         queued = rollout.queued_as or REQUEUING
         back = (
@@ -156,9 +159,14 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
         if await tx.update_many(sql.GIVE_BACK, [back]):
             await tx.execute(sql.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
             workers.released(latest.worker_id, attempt_id)
+            work.attempts[rollout_id].pop()
+            for previous in work.attempts[rollout_id][-1:]:
+                # It is the latest again, and may have come back to life meanwhile.
+                previous.watch(rollout.limits)
             counts[rollout.kind, rollout.status] = counts.get((rollout.kind, rollout.status), 0) - 1
             counts[rollout.kind, queued] = counts.get((rollout.kind, queued), 0) + 1
             tx.hint(READY_CHANNEL, rollout.queue)
+    await work.save()
     await workers.save()
     await save_counts(tx, counts)
 
@@ -182,7 +190,7 @@ async def start_attempts(
                 attempt.check_at, attempt.dirty = None, True
         work.move(rollout, "attempt started")
         rollout.attempts += 1
-        attempt_row = new_attempt(tx, rollout_id, rollout.attempts, rollout.config, worker_id)
+        attempt_row = new_attempt(tx, rollout.identity, rollout.attempts, worker_id)
         begun.append(attempt_row)
         workers.claimed(worker_id, rollout_id, attempt_row[3], dequeued=False)
     await work.save()

@@ -162,7 +162,7 @@ async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tu
         row = list(_row(tx, request, len(rows), latest, {}, kinds))
         row[4], row[8], row[9], row[13] = ROLLOUT.start["started"], None, None, 1
         rows.append(tuple(row))
-        attempts.append(new_attempt(tx, row[1], 1, request.config, request.worker_id))
+        attempts.append(new_attempt(tx, (row[1], row[2], row[16], request.config), 1, request.worker_id))
     await tx.insert_many(tables.ROLLOUTS, rows)
     await tx.insert_many(tables.ATTEMPTS, attempts)
     workers = Workers(tx)
@@ -175,28 +175,29 @@ async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tu
 
 
 def new_attempt(
-    tx: Tx, rollout_id: str, sequence_id: int, config: str, worker_id: str | None
+    tx: Tx, rollout: tuple[str, str, int, str], sequence_id: int, worker_id: str | None
 ) -> tuple[Any, ...]:
-    """A row of attempts, watched from now on if the config sets limits."""
-    check_at = deadline_of(limits_of(config), tx.now, None)
-    attempt_id = ids.attempt_id(tx.ids)
+    """A row of attempts of (id, kind, birth, config), watched from now on if the config sets limits."""
+    rollout_id, kind, born, config = rollout
     return (
         tx.ns,
         rollout_id,
         sequence_id,
-        attempt_id,
+        ids.attempt_id(tx.ids),
         PREPARING,
         tx.now,
         None,
         worker_id,
         None,
-        check_at,
+        deadline_of(limits_of(config), tx.now, None),
         None,
         1,
+        kind,
+        born,
         None,
     )
 
 
 def attempt_view(attempt: tuple[Any, ...]) -> Row:
     """The row in the shape of `ATTEMPT_VIEW`."""
-    return (*attempt[1:9], attempt[12])
+    return (*attempt[1:9], attempt[14])

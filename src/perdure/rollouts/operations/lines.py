@@ -58,6 +58,8 @@ async def ripen_lines(tx: Tx, limit: int) -> None:
     if not due:
         return
     holders = await lock_lines(tx, [line for _, line in due])
+    # Only under the locks is it certain who still waits for a time.
+    due = [row for row in await tx.all(sql.DUE_IN_LINES, n=limit) if row[1] in holders]
     for rollout_id, line in due:
         if holders[line] is None:
             holders[line] = rollout_id

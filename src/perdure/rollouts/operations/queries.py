@@ -204,7 +204,7 @@ async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Que
 
 
 async def _parts(tx: Tx, rows: Sequence[Row]) -> Mapping[str, bytes]:
-    hashes = sorted({name for row in rows for name in (row[3], row[4]) if name is not None})
+    hashes = sorted({name for row in rows for name in (row[7], row[8]) if name is not None})
     return {row[0]: bytes(row[1]) for row in await tx.all(sql.GET_PARTS, hashes=hashes)} if hashes else {}
 
 

@@ -11,7 +11,7 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
-from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work, save_counts
+from perdure.rollouts.operations.work import AttemptRow, Work, save_counts
 
 EVICTION_ROWS = 50
 
@@ -40,6 +40,10 @@ Stored = list[int | None]
 """The sequence ids of a call's spans; None for one that was known already."""
 
 
+class RolloutsNeeded(Exception):
+    """A span moves its attempt, or its attempt is not known: the rollouts' locks come first."""
+
+
 async def add_spans(
     tx: Tx,
     calls: Sequence[Sequence[NewSpan]],
@@ -64,6 +68,18 @@ async def add_spans(
     ]
 
 
+async def add_spans_of_running(
+    tx: Tx, calls: Sequence[Sequence[NewSpan]], parts: Sequence[tuple[str, bytes]], kind: str, kinds: Kinds
+) -> list[Stored]:
+    """`add_spans` where every attempt is known and goes on as it is, so that no rollout need be read."""
+    adding = _Adding(tx, kinds)
+    await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
+    for call in calls:
+        adding.check_running(call, kind)
+    await adding.store([span for call in calls for span in call], parts)
+    return [[adding.numbers.get(id(span)) for span in call] for call in calls]
+
+
 class _Adding:
     """One batch of spans on its way into the tables."""
 
@@ -75,78 +91,96 @@ class _Adding:
 
     def check(self, call: Sequence[NewSpan]) -> NotFound | None:
         """Find the attempt of every span of a call, or say which is missing."""
-        try:
-            for span in call:
-                key = (span.rollout_id, span.attempt_id)
-                if key not in self._attempts:
-                    rollout = self.work.rollout(span.rollout_id)
-                    self._attempts[key] = self._find(rollout, span.attempt_id)
-        except NotFound as error:
-            return error
+        for span in call:
+            key = (span.rollout_id, span.attempt_id)
+            if key in self._attempts:
+                continue
+            attempt = self._find(*key)
+            if attempt is None and span.rollout_id in self.work.rollouts:
+                return NotFound(f"Attempt {span.attempt_id} not found for rollout {span.rollout_id}")
+            if attempt is None:
+                return NotFound(f"Rollout {span.rollout_id} not found")
+            self._attempts[key] = attempt
         return None
 
-    def _find(self, rollout: RolloutRow, attempt_id: str) -> AttemptRow:
-        for attempt in self.work.attempts[rollout.id]:
+    def check_running(self, call: Sequence[NewSpan], kind: str) -> None:
+        for span in call:
+            key = (span.rollout_id, span.attempt_id)
+            if key in self._attempts:
+                continue
+            attempt = self._find(*key)
+            if attempt is None or attempt.kind != kind or ATTEMPT.moves(attempt.status, "span"):
+                raise RolloutsNeeded
+            if attempt.last_heartbeat_time is not None and attempt.last_heartbeat_time > self.tx.now:
+                raise RolloutsNeeded
+            self._attempts[key] = attempt
+
+    def _find(self, rollout_id: str, attempt_id: str) -> AttemptRow | None:
+        for attempt in self.work.attempts.get(rollout_id, ()):
             if attempt.id == attempt_id:
                 return attempt
-        raise NotFound(f"Attempt {attempt_id} not found for rollout {rollout.id}")
+        return None
 
     async def store(self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> None:
-        counters = await self._lock_counters(sorted({span.rollout_id for span in spans}))
         fresh = await self._drop_known(spans)
-        rows = [self._number(span, counters[span.rollout_id]) for span in fresh]
-        await self._save_parts(parts)
-        if rows:
-            await self.tx.insert_many(tables.SPANS, rows)
         beats = self._hear(fresh)
         await self.work.save()
         if beats:
             await self.tx.update_many(sql.HEARTBEAT, beats)
-        if rows:
-            changed = {span.rollout_id for span in fresh}
-            values = [(*counters[rollout_id], self.tx.ns, rollout_id) for rollout_id in sorted(changed)]
-            await self.tx.update_many(sql.SAVE_COUNTERS, values)
+        if fresh:
+            numbers = await self._count(fresh)
+            await self._save_parts(parts)
+            rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
+            await self.tx.insert_many(tables.SPANS, rows)
         await save_counts(self.tx, self.work.counts)
-
-    async def _lock_counters(self, ids: list[str]) -> dict[str, list[int]]:
-        """Lock the counter row of each rollout: (sequence, spans, bytes)."""
-        found = await self.tx.all(sql.LOCK_COUNTERS, ids=ids)
-        if len(found) < len(ids):
-            known = {row[0] for row in found}
-            new = [{"rollout_id": rollout_id} for rollout_id in ids if rollout_id not in known]
-            await self.tx.execute_many(sql.OPEN_COUNTERS, new)
-            found = await self.tx.all(sql.LOCK_COUNTERS, ids=ids)
-        return {row[0]: [row[1], row[2], row[3]] for row in found}
 
     async def _drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
         """The spans that are not stored yet, each once."""
+        ns = self.tx.ns
         keyed: dict[tuple[Any, ...], NewSpan] = {}
         for span in spans:
-            born = self.work.rollouts[span.rollout_id].start_time
-            keyed.setdefault((self.tx.ns, born, span.rollout_id, span.attempt_id, span.span_id), span)
+            born = self._attempts[span.rollout_id, span.attempt_id].born
+            keyed.setdefault((ns, born, span.rollout_id, span.attempt_id, span.span_id), span)
         for row in await self.tx.existing(tables.SPANS, list(keyed)):
-            keyed.pop(tuple(row), None)
+            del keyed[tuple(row)]
         return list(keyed.values())
 
-    def _number(self, span: NewSpan, counter: list[int]) -> tuple[Any, ...]:
-        """Give the span its place, and make it a row of the table."""
-        if span.sequence_id is None:
-            counter[0] += 1
-            sequence_id = counter[0]
-        else:
-            sequence_id = span.sequence_id
-            counter[0] = max(counter[0], sequence_id)
-        counter[1] += 1
-        counter[2] += span.size
+    async def _count(self, fresh: Sequence[NewSpan]) -> dict[str, int]:
+        """Count the spans of each rollout under its counter's lock; gives the last number taken."""
+        tallies: dict[str, dict[str, Any]] = {}
+        for span in fresh:
+            tally = tallies.get(span.rollout_id)
+            if tally is None:
+                tally = tallies[span.rollout_id] = _no_spans(span.rollout_id)
+            tally["spans"] += 1
+            tally["bytes"] += span.size
+            if span.sequence_id is None:
+                tally["n"] += 1
+            elif span.sequence_id > tally["floor"]:
+                tally["floor"] = span.sequence_id
+        ordered = [tallies[rollout_id] for rollout_id in sorted(tallies)]
+        if not any(tally["n"] for tally in ordered):
+            for tally in ordered:
+                tally["first"] = tally["floor"]
+            await self.tx.execute_many(sql.ADVANCE_COUNTERS, ordered)
+            return {}
+        return {tally["rollout_id"]: await _advance(self.tx, tally) for tally in ordered}
+
+    def _row(self, span: NewSpan, ordinal: int, numbers: dict[str, int]) -> tuple[Any, ...]:
+        """Give the span its number, and make it a row of the table."""
+        sequence_id = span.sequence_id
+        if sequence_id is None:
+            numbers[span.rollout_id] += 1
+            sequence_id = numbers[span.rollout_id]
         self.numbers[id(span)] = sequence_id
         return (
             self.tx.ns,
-            self.work.rollouts[span.rollout_id].start_time,
+            self._attempts[span.rollout_id, span.attempt_id].born,
             span.rollout_id,
             span.attempt_id,
             span.span_id,
             sequence_id,
-            counter[1],
+            self.tx.now + ordinal,
             span.trace_id,
             span.parent_id,
             span.name,
@@ -170,8 +204,10 @@ class _Adding:
         beats: list[tuple[Any, ...]] = []
         for key in dict.fromkeys((span.rollout_id, span.attempt_id) for span in fresh):
             attempt = self._attempts[key]
-            attempt.hear(self.tx.now, self.work.rollouts[attempt.rollout_id].limits)
-            if ATTEMPT.moves(attempt.status, "span"):
+            rollout = self.work.rollouts.get(attempt.rollout_id)
+            if rollout is not None:
+                attempt.hear(self.tx.now, rollout.limits)
+            if rollout is not None and ATTEMPT.moves(attempt.status, "span"):
                 self._speak(attempt)
             else:
                 beats.append((self.tx.now, self.tx.ns, attempt.rollout_id, attempt.sequence_id))
@@ -188,16 +224,23 @@ class _Adding:
             attempt.watch(rollout.limits)
 
 
+def _no_spans(rollout_id: str) -> dict[str, Any]:
+    return {"rollout_id": rollout_id, "n": 0, "floor": 0, "spans": 0, "bytes": 0}
+
+
+async def _advance(tx: Tx, tally: dict[str, Any]) -> int:
+    """Move a rollout's counter on by `n` from at least `floor`; gives the number it moved from."""
+    row = await tx.one(sql.TAKE_SEQUENCES, first=tally["floor"] + tally["n"], **tally)
+    assert row is not None
+    return int(row[0]) - int(tally["n"])
+
+
 async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
     """The next number of each rollout, in the order asked for."""
-    wanted: dict[str, int] = {}
+    wanted: dict[str, dict[str, Any]] = {}
     for rollout_id in rollout_ids:
-        wanted[rollout_id] = wanted.get(rollout_id, 0) + 1
-    following: dict[str, int] = {}
-    for rollout_id, n in sorted(wanted.items()):
-        row = await tx.one(sql.TAKE_SEQUENCES, rollout_id=rollout_id, n=n)
-        assert row is not None
-        following[rollout_id] = row[0] - n
+        wanted.setdefault(rollout_id, _no_spans(rollout_id))["n"] += 1
+    following = {rollout_id: await _advance(tx, wanted[rollout_id]) for rollout_id in sorted(wanted)}
     numbers = []
     for rollout_id in rollout_ids:
         following[rollout_id] += 1

@@ -67,6 +67,11 @@ class RolloutRow(msgspec.Struct):
     def limits(self) -> Limits:
         return limits_of(self.config)
 
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """What an attempt takes over: id, kind, birth and config."""
+        return self.id, self.kind, self.start_time, self.config
+
 
 class AttemptRow(msgspec.Struct):
     """A row of attempts."""
@@ -83,6 +88,8 @@ class AttemptRow(msgspec.Struct):
     check_at: int | None
     reason: str | None
     charged: int
+    kind: str
+    born: int
     was: str = ""
     dirty: bool = False
 
@@ -127,8 +134,12 @@ class Work:
             self.rollouts[rollout.id] = rollout
             self.attempts[rollout.id] = []
         if self.rollouts:
-            for row in await self.tx.all(sql.LOAD_ATTEMPTS, ids=list(self.rollouts)):
-                self.attempts[row[0]].append(AttemptRow(*row))
+            await self.load_attempts(list(self.rollouts))
+
+    async def load_attempts(self, rollout_ids: Sequence[str]) -> None:
+        """Lock and read the attempts of rollouts."""
+        for row in await self.tx.all(sql.LOAD_ATTEMPTS, ids=sorted(rollout_ids)):
+            self.attempts.setdefault(row[0], []).append(AttemptRow(*row))
 
     def rollout(self, rollout_id: str) -> RolloutRow:
         rollout = self.rollouts.get(rollout_id)

@@ -1,0 +1,174 @@
+"""What a database says of itself: tables, columns, keys and indexes, in the same words for both engines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import asyncpg
+
+from perdure.kernel.storage.schema import Schema, Table
+
+COLUMNS = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
+       pg_get_expr(d.adbin, d.adrelid), l.collname
+FROM pg_class c
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+LEFT JOIN pg_collation l ON l.oid = a.attcollation
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+ORDER BY c.relname, a.attnum
+"""
+INDEXES = """
+SELECT t.relname, c.relname, i.indisprimary, i.indisunique, i.indisvalid, pg_get_expr(i.indpred, i.indrelid),
+       (SELECT array_agg(pg_get_indexdef(i.indexrelid, k, true) ORDER BY k)
+        FROM generate_series(1, i.indnkeyatts) AS k),
+       i.indoption::int2[]
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
+WHERE t.relnamespace = current_schema()::regnamespace
+"""
+TYPES = {"INTEGER": "int", "TEXT": "text", "BLOB": "blob", "bigint": "int", "text": "text", "bytea": "blob"}
+DESCENDING = 1
+
+
+class ColumnSeen(NamedTuple):
+    type: str
+    null: bool
+    default: int | None
+
+
+class IndexSeen(NamedTuple):
+    columns: tuple[str, ...]
+    where: str | None
+    unique: bool
+
+
+class TableSeen(NamedTuple):
+    """A table as it stands; columns by name, since an upgrade appends what a declaration has in its place."""
+
+    columns: dict[str, ColumnSeen]
+    key: tuple[str, ...]
+    indexes: dict[str, IndexSeen]
+
+
+Catalog = dict[str, TableSeen]
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def declared(tables: Iterable[Table]) -> Catalog:
+    """What the declaration says a database has."""
+    return {
+        table.name: TableSeen(
+            {each.name: ColumnSeen(each.type, each.null, each.default) for each in table.columns},
+            table.key,
+            {each.name: IndexSeen(each.columns, each.where, each.unique) for each in table.indexes},
+        )
+        for table in Schema(tables).tables.values()
+    }
+
+
+# --- SQLite -----------------------------------------------------------------------------------------------
+
+
+def of_sqlite(path: Path) -> Catalog:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+        return {str(name): _sqlite_table(connection, str(name)) for (name,) in names.fetchall()}
+    finally:
+        connection.close()
+
+
+def _sqlite_table(connection: apsw.Connection, table: str) -> TableSeen:
+    rows: list[Any] = connection.execute("SELECT * FROM pragma_table_info(?)", (table,)).fetchall()
+    columns = {
+        name: ColumnSeen(TYPES[kind], not strict, None if default is None else int(default))
+        for _, name, kind, strict, default, _ in rows
+    }
+    key = sorted((place, name) for _, name, _, _, _, place in rows if place)
+    return TableSeen(columns, tuple(name for _, name in key), _sqlite_indexes(connection, table))
+
+
+def _sqlite_indexes(connection: apsw.Connection, table: str) -> dict[str, IndexSeen]:
+    asked = "SELECT name, \"unique\" FROM pragma_index_list(?) WHERE origin = 'c'"
+    found: list[Any] = connection.execute(asked, (table,)).fetchall()
+    return {name: _sqlite_index(connection, name, bool(unique)) for name, unique in found}
+
+
+def _sqlite_index(connection: apsw.Connection, name: str, unique: bool) -> IndexSeen:
+    asked = 'SELECT name, "desc" FROM pragma_index_xinfo(?) WHERE key = 1 ORDER BY seqno'
+    columns: list[Any] = connection.execute(asked, (name,)).fetchall()
+    ((text,),) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (name,)).fetchall()
+    where = re.search(r"\bWHERE (.+)$", str(text))
+    return IndexSeen(_with_order(columns), where.group(1) if where else None, unique)
+
+
+def _with_order(columns: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    return tuple(name + (" DESC" if descending else "") for name, descending in columns)
+
+
+def rows_of_sqlite(path: Path) -> Rows:
+    """Every row of every table, by column."""
+    tables = of_sqlite(path)
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return {name: _in_order(_records(connection, name, table)) for name, table in tables.items()}
+    finally:
+        connection.close()
+
+
+def _records(connection: apsw.Connection, name: str, table: TableSeen) -> list[dict[str, Any]]:
+    rows = connection.execute(f"SELECT {', '.join(table.columns)} FROM {name}").fetchall()
+    return [dict(zip(table.columns, row, strict=True)) for row in rows]
+
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------
+
+
+async def of_postgres(url: str) -> Catalog:
+    connection = await asyncpg.connect(url)
+    try:
+        columns: dict[str, dict[str, ColumnSeen]] = {}
+        for table, name, kind, null, default, collation in await connection.fetch(COLUMNS):
+            assert collation in (None, "C"), f"{table}.{name} sorts otherwise than on SQLite"
+            seen = ColumnSeen(TYPES[kind], null, None if default is None else int(re.sub(r"\D", "", default)))
+            columns.setdefault(table, {})[name] = seen
+        found = await connection.fetch(INDEXES)
+    finally:
+        await connection.close()
+    return {table: TableSeen(columns[table], *_postgres_indexes(table, found)) for table in sorted(columns)}
+
+
+def _postgres_indexes(table: str, found: Iterable[Any]) -> tuple[tuple[str, ...], dict[str, IndexSeen]]:
+    key: tuple[str, ...] = ()
+    indexes: dict[str, IndexSeen] = {}
+    for owner, name, primary, unique, valid, where, columns, options in found:
+        if owner != table:
+            continue
+        assert valid, f"{name} is not valid"
+        if primary:
+            key = tuple(each.strip('"') for each in columns)
+        else:
+            ordered = _with_order(
+                [(each.strip('"'), how & DESCENDING) for each, how in zip(columns, options, strict=True)]
+            )
+            indexes[name] = IndexSeen(ordered, where[1:-1] if where else None, unique)
+    return key, indexes
+
+
+async def rows_of_postgres(url: str) -> Rows:
+    connection = await asyncpg.connect(url)
+    try:
+        return {
+            table: _in_order([dict(row) for row in await connection.fetch(f'SELECT * FROM "{table}"')])
+            for table in await of_postgres(url)
+        }
+    finally:
+        await connection.close()
+
+
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: repr(sorted(row.items())))

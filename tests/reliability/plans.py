@@ -1,0 +1,167 @@
+"""Plans of everything a store runs: a transaction that asks the engine how, before it lets it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from perdure.kernel.storage import dialect
+from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.port import Operation, Row, Storage, Tx
+from perdure.kernel.storage.schema import Table
+from perdure.rollouts import sql
+
+LARGE = frozenset({"rollouts", "attempts", "spans"})
+NAMES = {value: name for name, value in vars(sql).items() if isinstance(value, Statement | BulkUpdate)}
+
+_SCAN = re.compile(r"^SCAN (\S+)")
+_INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
+_OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
+_SMALL = frozenset({"json_each", "c", "b", "heads", "CONSTANT"})
+"""What SQLite may scan: a list that was passed in, and what a statement has made itself."""
+
+
+class Plan(NamedTuple):
+    """How the engine runs a statement: the indexes it goes by, and the large tables that it reads whole."""
+
+    indexes: frozenset[str]
+    scanned: frozenset[str]
+    text: str
+
+
+def of_sqlite(lines: Sequence[str]) -> Plan:
+    found = [match.group(1) for line in lines if (match := _INDEX.search(line))]
+    scanned = {match.group(1) for line in lines if (match := _SCAN.match(line))} - _SMALL
+    scanned = {name for name in scanned if not name.startswith("(")}
+    return Plan(frozenset(map(_plain, found)), frozenset(scanned), "\n".join(lines))
+
+
+def _plain(index: str) -> str:
+    return _OWN_KEY.sub(r"\1_pkey", index)
+
+
+def of_postgres(answer: Any) -> Plan:
+    tree = json.loads(answer) if isinstance(answer, str) else answer
+    nodes = list(_nodes(tree[0]["Plan"]))
+    indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+    scanned = {node["Relation Name"] for node in nodes if _reads_whole(node)}
+    return Plan(frozenset(indexes), frozenset(scanned), json.dumps(tree, indent=1))
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _reads_whole(node: dict[str, Any]) -> bool:
+    if node.get("Relation Name") not in LARGE:
+        return False
+    kind = node["Node Type"]
+    return kind == "Seq Scan" or (kind in ("Index Scan", "Index Only Scan") and "Index Cond" not in node)
+
+
+class Plans:
+    """The plans of all that a storage has run, once for each statement."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.found: dict[str, Plan] = {}
+        self.texts: dict[str, str] = {}
+        self._engine = storage.engine
+        for lane in ("run", "read", "background"):
+            setattr(storage, lane, self._explained(getattr(storage, lane)))
+
+    def _explained(self, call: Any) -> Any:
+        async def explained(tx: Tx, operation: Operation[..., Any], *args: Any) -> Any:
+            return await operation(_ExplainingTx(tx, self), *args)
+
+        def lane(operation: Operation[..., Any], /, *args: Any, ns: int | None = None) -> Any:
+            return call(explained, operation, *args, ns=ns)
+
+        return lane
+
+    async def add(self, tx: Any, name: str, texts: tuple[str, str], values: Any) -> None:
+        """Ask how the text would be run, if it was not asked before."""
+        text = texts[self._engine == "postgres"]
+        key = f"{name}: {' '.join(text.split())}"
+        if key in self.found:
+            return
+        self.texts[key] = text
+        if self._engine == "sqlite":
+            rows = tx._connection.execute("EXPLAIN QUERY PLAN " + text, values).fetchall()
+            self.found[key] = of_sqlite([row[3] for row in rows])
+        else:
+            asked = tx._connection.fetchval("EXPLAIN (FORMAT JSON) " + text, *values)
+            self.found[key] = of_postgres(await tx._wait(asked))
+
+    async def ask_for_generic(self, url: str) -> dict[str, Plan]:
+        """The plans that PostgreSQL makes without looking at the values, as it does after some executions."""
+        connection = await asyncpg.connect(url, statement_cache_size=0)
+        generic: dict[str, Plan] = {}
+        try:
+            await connection.execute("SET plan_cache_mode = force_generic_plan")
+            for key, text in self.texts.items():
+                count = max((int(number) for number in re.findall(r"\$(\d+)", text)), default=0)
+                nothing = "(" + ", ".join(["NULL"] * count) + ")" if count else ""
+                await connection.execute("PREPARE asked AS " + text)
+                answer = await connection.fetchval("EXPLAIN (FORMAT JSON) EXECUTE asked" + nothing)
+                await connection.execute("DEALLOCATE asked")
+                generic[key] = of_postgres(answer)
+        finally:
+            await connection.close()
+        return generic
+
+
+class _ExplainingTx:
+    """A transaction that asks for the plan of each statement before it runs it."""
+
+    def __init__(self, tx: Any, plans: Plans) -> None:
+        self._tx = tx
+        self._plans = plans
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    async def _explain(self, statement: Statement, parameters: Mapping[str, Any]) -> None:
+        bound = self._tx._bind(statement, dict(parameters))
+        name = NAMES.get(statement, "listing")
+        await self._plans.add(self._tx, name, (statement.sqlite, statement.postgres), bound)
+
+    async def one(self, statement: Statement, /, **parameters: Any) -> Row | None:
+        await self._explain(statement, parameters)
+        row: Row | None = await self._tx.one(statement, **parameters)
+        return row
+
+    async def all(self, statement: Statement, /, **parameters: Any) -> Sequence[Row]:
+        await self._explain(statement, parameters)
+        rows: Sequence[Row] = await self._tx.all(statement, **parameters)
+        return rows
+
+    async def execute(self, statement: Statement, /, **parameters: Any) -> int:
+        await self._explain(statement, parameters)
+        return int(await self._tx.execute(statement, **parameters))
+
+    async def execute_many(self, statement: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+        if rows:
+            await self._explain(statement, rows[0])
+        await self._tx.execute_many(statement, rows)
+
+    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+        if rows:
+            folded, columns = dialect.fold(rows, keep=len(update.sets) + len(update.keys) - 1)
+            values = columns if self._plans._engine == "postgres" else rows[0]
+            texts = (update.sqlite, dialect.update_postgres(update, folded))
+            await self._plans.add(self._tx, NAMES[update], texts, values)
+        return int(await self._tx.update_many(update, rows))
+
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+        if keys:
+            values = list(zip(*keys, strict=True)) if self._plans._engine == "postgres" else keys[0]
+            texts = (dialect.existing_sqlite(table), dialect.existing_postgres(table))
+            await self._plans.add(self._tx, f"known {table.name}", texts, values)
+        rows: Sequence[Row] = await self._tx.existing(table, keys)
+        return rows

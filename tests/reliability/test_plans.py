@@ -1,0 +1,298 @@
+"""The index that each hot statement goes by, on fifty thousand rows and both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from tests.reliability.plans import Plan, Plans
+
+from perdure import PostgresLightningStore, RolloutConfig, SqliteLightningStore
+from perdure.kernel.clock import MICROS
+from perdure.kernel.storage.filters import Condition
+from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.schema import Column, Table
+from perdure.rollouts import tables
+from perdure.rollouts.operations.enqueue import NewRollout
+from perdure.rollouts.operations.queries import Query
+from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+from perdure.rollouts.service import Rollouts
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.testing.contract.support import make_span
+
+ROLLOUTS = 50_000
+CHUNK = 5_000
+LINES = 500
+STATUSES = ("succeeded",) * 14 + ("failed",) * 2 + ("queuing",) * 3 + ("running",)
+
+EXPECTED = {
+    "CLAIM": {"rollouts_ready"},
+    "DUE": {"rollouts_due"},
+    "DUE_NAMESPACES": {"rollouts_due"},
+    "DUE_IN_LINES": {"rollouts_due"},
+    "RIPEN": {"rollouts_due", "rollouts_pkey"},
+    "HEAD_OF_LINE": {"rollouts_behind"},
+    "OVERDUE": {"attempts_check"},
+    "OVERDUE_NAMESPACES": {"attempts_check"},
+    "OVERDUE_ROLLOUTS": {"attempts_check"},
+    "BY_IDEMPOTENCY_KEY": {"rollouts_idempotency"},
+    "LOAD_ROLLOUTS": {"rollouts_pkey"},
+    "LOAD_ATTEMPTS": {"attempts_pkey"},
+    "GET_ROLLOUTS": {"rollouts_pkey"},
+    "GET_ENDED": {"rollouts_pkey"},
+    "PRESENT": {"rollouts_pkey"},
+    "ENDED_AMONG": {"rollouts_pkey"},
+    "ROLLOUT_EXISTS": {"rollouts_pkey"},
+    "GET_LATEST_ATTEMPTS": {"rollouts_pkey", "attempts_pkey"},
+    "MOVE_ROLLOUTS": {"rollouts_pkey"},
+    "MOVE_ATTEMPTS": {"attempts_pkey"},
+    "EDIT_ROLLOUT": {"rollouts_pkey"},
+    "HEARTBEAT": {"attempts_pkey"},
+    "PROMOTE": {"rollouts_pkey"},
+    "known spans": {"spans_pkey"},
+    "COUNT_BY_STATUS": {"rollout_counts_pkey"},
+    "LATEST_RESOURCES_ID": {"resources_latest"},
+}
+"""Small tables may be read whole where the planner likes that better."""
+SMALL = {"COUNT_BY_STATUS", "LATEST_RESOURCES_ID"}
+
+
+# --- fifty thousand rows ----------------------------------------------------------------------------------
+
+
+def _default(column: Column) -> Any:
+    if column.null or column.default is not None:
+        return column.default
+    return {"int": 0, "text": "", "blob": b""}[column.type]
+
+
+@cache
+def _defaults(table: Table) -> tuple[list[Any], dict[str, int]]:
+    return [_default(each) for each in table.columns], {name: place for place, name in enumerate(table.names)}
+
+
+def _row(table: Table, **values: Any) -> tuple[Any, ...]:
+    defaults, places = _defaults(table)
+    row = defaults.copy()
+    for name, value in values.items():
+        row[places[name]] = value
+    return tuple(row)
+
+
+def _ahead(number: int) -> int:
+    """Most deadlines are an hour away; a few have passed."""
+    return -MICROS if number % 4000 < 60 else 3600 * MICROS
+
+
+def rollout_id(number: int) -> str:
+    return f"ro-{number:012x}"
+
+
+def _rollout(number: int, ns: int, now: int) -> tuple[Any, ...]:
+    status = STATUSES[number % len(STATUSES)]
+    start = now - (ROLLOUTS - number) * MICROS
+    line = f"line-{number % LINES:04}" if number % 4 == 0 else None
+    waiting = status == "queuing"
+    delayed = waiting and number % 60 in (17, 36)
+    return _row(
+        tables.ROLLOUTS,
+        ns=ns,
+        id=rollout_id(number),
+        kind="task",
+        queue="default" if number % 3 else "other",
+        status=status,
+        position=start,
+        ready=start if waiting and line is None and not delayed else None,
+        due_at=now + _ahead(number) if delayed else None,
+        behind=start if waiting and line is not None and not delayed else None,
+        line=line,
+        attempts=0 if waiting else 1,
+        start_time=start,
+        end_time=start + MICROS if status in ("succeeded", "failed") else None,
+        idempotency_key=f"key-{number}" if number % 10 == 0 else None,
+        config="{}",
+        metadata="{}",
+        input='{"number": ' + str(number) + "}",
+    )
+
+
+def _attempt(number: int, ns: int, now: int) -> tuple[Any, ...] | None:
+    status = STATUSES[number % len(STATUSES)]
+    if status == "queuing":
+        return None
+    return _row(
+        tables.ATTEMPTS,
+        ns=ns,
+        rollout_id=rollout_id(number),
+        sequence_id=1,
+        id=f"at-{number:08x}",
+        status=status,
+        start_time=now - number,
+        check_at=now + _ahead(number) if status == "running" else None,
+        kind="task",
+        born=now - (ROLLOUTS - number) * MICROS,
+    )
+
+
+def _span(number: int, ns: int, now: int) -> tuple[Any, ...]:
+    owner = number % 5000
+    return _row(
+        tables.SPANS,
+        ns=ns,
+        born=now - (ROLLOUTS - owner) * MICROS,
+        rollout_id=rollout_id(owner),
+        attempt_id=f"at-{owner:08x}",
+        span_id=f"{number:016x}",
+        sequence_id=number // 5000 + 1,
+        trace_id=f"{owner:032x}",
+        name="step",
+        status_code="OK",
+        format="json",
+        body=b"{}",
+    )
+
+
+def _chunks(ns: int, now: int) -> Iterator[tuple[Table, list[tuple[Any, ...]]]]:
+    makers = ((tables.ROLLOUTS, _rollout), (tables.ATTEMPTS, _attempt), (tables.SPANS, _span))
+    for table, make in makers:
+        for start in range(0, ROLLOUTS, CHUNK):
+            rows = [make(number, ns, now) for number in range(start, start + CHUNK)]
+            yield table, [row for row in rows if row is not None]
+    total = {status: STATUSES.count(status) * ROLLOUTS // len(STATUSES) for status in set(STATUSES)}
+    counts = [_row(tables.COUNTS, ns=ns, kind="task", status=status, total=n) for status, n in total.items()]
+    yield tables.COUNTS, counts
+    holders = [(f"line-{number:04}", rollout_id(number)) for number in range(LINES)]
+    yield tables.LINES, [_row(tables.LINES, ns=ns, line=line, holder=holder) for line, holder in holders]
+
+
+async def _insert(tx: Tx, table: Table, rows: list[tuple[Any, ...]]) -> None:
+    await tx.insert_many(table, rows)
+
+
+async def _now(tx: Tx) -> int:
+    return tx.now
+
+
+async def fill(store: DatabaseLightningStore) -> None:
+    storage, ns = store._rollouts.storage, await store._rollouts._ns()
+    for table, rows in _chunks(ns, await storage.read(_now)):
+        await storage.run(_insert, table, rows)
+
+
+# --- what a store is asked for ----------------------------------------------------------------------------
+
+
+async def use_the_queue(store: DatabaseLightningStore) -> None:
+    limited = RolloutConfig(timeout_seconds=60, unresponsive_seconds=20, max_attempts=2)
+    await store.enqueue_rollout("once", idempotency_key="key-10")
+    await store.enqueue_rollout("new", idempotency_key="new", priority=1)
+    await store.enqueue_rollout("later", not_before=1.0)
+    started = await store.start_rollout("now", config=limited, worker_id="worker")
+    spans = [make_span(started, number) for number in range(1, 4)]
+    for batch in (spans, spans, [make_span(started, 9)]):
+        await store.add_many_spans(batch)
+    claimed = await store.dequeue_many_rollouts(limit=3, worker_id="worker")
+    assert len(claimed) == 3
+    for each in claimed:
+        await store.add_span(make_span(each))
+        await store.update_attempt(each.rollout_id, each.attempt.attempt_id, status="succeeded")
+    await store.start_attempt(claimed[0].rollout_id)
+    await store.update_rollout(claimed[1].rollout_id, status="cancelled", metadata={"edited": True})
+    await store.get_next_span_sequence_id(claimed[0].rollout_id, "any")
+    await use_lines(store)
+
+
+async def use_lines(store: DatabaseLightningStore) -> None:
+    rollouts = store._rollouts
+    for line in ("line-0000", "fresh", "fresh"):
+        await rollouts.enqueue(NewRollout(input='"x"', config="{}", metadata="{}", line=line, queue="lined"))
+    await rollouts.enqueue(
+        NewRollout(input='"x"', config="{}", metadata="{}", line="fresh", queue="lined", not_before=1)
+    )
+    claimed = await store.dequeue_rollout(queue="lined")
+    assert claimed is not None
+    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+    await rollouts.sweep()
+
+
+async def read(store: DatabaseLightningStore) -> None:
+    ended = [rollout_id(number) for number in range(0, 1000, 20)]
+    await store.get_rollout_by_id(ended[0])
+    await store.get_latest_attempt(ended[1])
+    await store.wait_for_rollouts(rollout_ids=ended, timeout=0)
+    watch = store._rollouts.storage.signals.watch(ENDED_CHANNEL, [ended_key(1, ended[0])])
+    await store._rollouts.poll_watched()
+    watch.close()
+    await store.query_rollouts(rollout_id_in=ended)
+    for order in ("asc", "desc"):
+        await store.query_rollouts(sort_by="start_time", sort_order=order, limit=100)
+        await store.query_rollouts(status_in=["queuing"], sort_by="start_time", sort_order=order, limit=100)
+        statuses = ["succeeded", "failed", "running"]
+        await store.query_rollouts(
+            status_in=statuses, sort_by="start_time", sort_order=order, limit=50, offset=50
+        )
+    await store.query_rollouts(limit=10)
+    await store.query_attempts(ended[0])
+    await store.query_attempts(ended[0], limit=1)
+    await read_spans(store._rollouts, ended[0])
+    await store.get_latest_resources()
+    await store.get_worker_by_id("worker")
+    await store.query_workers(limit=10)
+
+
+async def read_spans(rollouts: Rollouts, rollout: str) -> None:
+    named = Condition("name", "contains", "st")
+    traced = Condition("trace_id", "exact", f"{0:032x}")
+    for attempt in (None, "latest", f"at-{0:08x}"):
+        (rows, _), _ = await rollouts.query_spans(rollout, attempt, Query(sort_by="sequence_id"))
+        assert len(rows) == ROLLOUTS // 5000
+        await rollouts.query_spans(rollout, attempt, Query((named,), sort_by="name", limit=5))
+        await rollouts.query_spans(rollout, attempt, Query((traced,), sort_by="start_time", limit=5))
+
+
+def wrong(found: dict[str, Plan]) -> dict[str, str]:
+    """The statements whose plan is not the one that was meant, with that plan."""
+    mistaken = {}
+    for key, plan in found.items():
+        name = key.partition(":")[0]
+        missing = EXPECTED.get(name, set()) - plan.indexes if name not in SMALL else set()
+        if plan.scanned or missing:
+            mistaken[key] = f"reads {set(plan.scanned)} whole, misses {missing}:\n{plan.text}"
+    return mistaken
+
+
+def asked_for(found: dict[str, Plan]) -> set[str]:
+    return {key.partition(":")[0] for key in found}
+
+
+async def test_plans_of_sqlite(tmp_path: Path) -> None:
+    async with SqliteLightningStore(tmp_path / "db", watchdog_interval=None, synchronous="NORMAL") as store:
+        await fill(store)
+        plans = Plans(store._rollouts.storage)
+        await use_the_queue(store)
+        await read(store)
+    assert set(EXPECTED) <= asked_for(plans.found)
+    assert wrong(plans.found) == {}
+
+
+async def test_plans_of_postgres(postgres_url: str) -> None:
+    async with PostgresLightningStore(postgres_url, watchdog_interval=None) as store:
+        await fill(store)
+        await _settle(postgres_url)
+        plans = Plans(store._rollouts.storage)
+        await use_the_queue(store)
+        await read(store)
+        generic = await plans.ask_for_generic(postgres_url)
+    assert set(EXPECTED) <= asked_for(plans.found)
+    assert wrong(plans.found) == {}
+    assert wrong(generic) == {}
+
+
+async def _settle(url: str) -> None:
+    """Do now what autovacuum would do within its next minute."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.close()
