@@ -103,4 +103,4 @@ def test_the_chart_is_the_table() -> None:
 def test_events_between_the_same_statuses_share_an_arrow() -> None:
     machine = Machine("lamp", ("on", "off"), start={}, final=())
     machine.on("press", ("on",), "off").on("pull plug", ("on",), "off").on("look", ("on",), "on")
-    assert machine.chart() == "stateDiagram-v2\n    direction LR\n    on --> off: press, pull plug\n"
+    assert machine.chart() == "stateDiagram-v2\n    direction LR\n    on --> off: press or pull plug\n"

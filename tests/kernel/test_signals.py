@@ -19,7 +19,8 @@ from perdure.rollouts.store import DatabaseLightningStore
 
 LISTENERS = """
 SELECT pid FROM pg_stat_activity
-WHERE datname = current_database() AND application_name = 'perdure' AND query LIKE 'LISTEN%'
+WHERE datname = current_database() AND application_name = 'perdure'
+AND state = 'idle' AND query LIKE 'LISTEN%'
 """
 
 

@@ -25,9 +25,10 @@ AGE = (
     "UPDATE rollouts SET start_time = start_time - $1, end_time = end_time - $1, due_at = due_at - $1,"
     " position = position - $1, ready = ready - $1 WHERE ns = $2",
     "UPDATE attempts SET start_time = start_time - $1, end_time = end_time - $1, check_at = check_at - $1,"
-    " last_heartbeat_time = last_heartbeat_time - $1 WHERE ns = $2",
+    " last_heartbeat_time = last_heartbeat_time - $1, born = born - $1 WHERE ns = $2",
     "UPDATE workers SET last_heartbeat_time = last_heartbeat_time - $1, last_idle_time = last_idle_time - $1,"
     " last_dequeue_time = last_dequeue_time - $1, last_busy_time = last_busy_time - $1 WHERE ns = $2",
+    "UPDATE spans SET born = born - $1 WHERE ns = $2",
     "UPDATE resources SET create_time = create_time - $1, update_time = update_time - $1 WHERE ns = $2",
 )
 

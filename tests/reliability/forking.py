@@ -82,16 +82,16 @@ def end_in_fork(url: str) -> None:
 
 
 def outlive(url: str) -> None:
-    """A fork waits for the end of stdin while its parent owns the file, and may be killed."""
+    """A fork waits for the end of stdin while its parent owns the file; both say who they are."""
     store = open_store(url)
     asyncio.run(store.enqueue_rollout("kept"))
-    pid = _fork(lambda: void(sys.stdin.read()))
-    print(os.getpid(), pid, flush=True)
-    _exit_code(pid)
+    print(os.getpid(), flush=True)
+    _exit_code(_fork(_say_and_wait))
 
 
-def void(_: object) -> None:
-    """Nothing."""
+def _say_and_wait() -> None:
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

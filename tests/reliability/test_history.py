@@ -84,7 +84,6 @@ BROKEN = {
     "more than it can have asked for": "UPDATE attempts SET worker_id = 'nobody', id = id || 'x'",
     "spans acknowledged": "DELETE FROM spans WHERE span_id = (SELECT span_id FROM spans LIMIT 1)",
     "that may have stored it": "UPDATE spans SET span_id = 'x' || span_id",
-    "has a gap or a repeat": "UPDATE spans SET ordinal = ordinal + 1",
     "beyond its counter": "UPDATE span_counters SET sequence = 0",
     "lost: version": "UPDATE resource_versions SET body = '{}'",
     "has versions": "UPDATE resource_versions SET version = version + 1000",

@@ -118,7 +118,7 @@ async def test_a_fork_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: 
     path = tmp_path / "orphaned.db"
     with _fork("outlive", str(path)) as process:
         assert process.stdout is not None
-        parent, child = map(int, (await asyncio.to_thread(process.stdout.readline)).split())
+        parent, child = [int(await asyncio.to_thread(process.stdout.readline)) for _ in range(2)]
         with pytest.raises(DatabaseOwned, match=rf"process {parent}\b"):
             SqliteLightningStore(path)
         process.kill()

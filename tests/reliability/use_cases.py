@@ -17,6 +17,7 @@ from perdure import (
     PromptTemplate,
     RolloutConfig,
 )
+from perdure.rollouts.operations.claim import release
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.clock import ManualClock
@@ -152,7 +153,9 @@ async def start_attempt(store: Store, given: Any) -> None:
 
 @use_case(begun)
 async def give_a_claim_back(store: Store, given: Any) -> None:
-    await store._rollouts._release([(one.rollout_id, one.attempt.attempt_id) for one in given])
+    rollouts = store._rollouts
+    pairs = [(one.rollout_id, one.attempt.attempt_id) for one in given]
+    await rollouts._write_lined(release, pairs, rollouts._kinds)
 
 
 @use_case(nothing)

@@ -223,12 +223,12 @@ def test_lapse(timeout: float | None, silence: float | None, heartbeat: int | No
     ("start", "condition", "length"),
     [
         ("enqueued", FAILURES, 4),
-        ("started", FAILURES, 3),
         ("enqueued", (), 3),
-        ("started", ("failed",), 3),
+        ("started", FAILURES, 2),
+        ("started", ("failed",), 2),
     ],
 )
 def test_every_story(start: str, condition: tuple[str, ...], length: int) -> None:
     told = explore(start, condition, length)
     print(f"{told.stories} stories, {told.states} states")
-    assert told.states > 100
+    assert told.states > 50

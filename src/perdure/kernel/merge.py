@@ -56,6 +56,7 @@ class Merger:
         self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Lane]] = (
             weakref.WeakKeyDictionary()
         )
+        self._last: tuple[weakref.ref[asyncio.AbstractEventLoop] | None, dict[Hashable, _Lane]] = (None, {})
         self._tasks: set[asyncio.Task[None]] = set()
 
     def call(
@@ -73,9 +74,7 @@ class Merger:
         """
         refuse_nested()
         loop = asyncio.get_running_loop()
-        lanes = self._lanes.get(loop)
-        if lanes is None:
-            lanes = self._lanes.setdefault(loop, {})
+        lanes = self._lanes_of(loop)
         lane = lanes.get(key)
         if lane is None:
             lane = lanes[key] = _Lane()
@@ -87,6 +86,13 @@ class Merger:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return future
+
+    def _lanes_of(self, loop: asyncio.AbstractEventLoop) -> dict[Hashable, _Lane]:
+        last, lanes = self._last
+        if last is None or last() is not loop:
+            lanes = self._lanes.setdefault(loop, {})
+            self._last = (weakref.ref(loop), lanes)
+        return lanes
 
     async def _drain(
         self,

@@ -63,7 +63,9 @@ class SpanWriter:
             new.append(encoding.new_span(span, part, numbered=numbered, size=size))
         stored = await self._rollouts.add_spans(new, list(parts.items()))
         self._remember(parts)
-        await self._account(new, stored)
+        size = _stored_bytes(new, stored)
+        if self._eviction is not None:
+            await self._eviction.after(self._rollouts, size)
         return stored
 
     def _part(self, resource: OtelResource) -> encoding.Part | None:
@@ -79,12 +81,13 @@ class SpanWriter:
             self._saved_parts.clear()
         self._saved_parts.update(hashes)
 
-    async def _account(self, spans: Sequence[NewSpan], stored: Sequence[int | None]) -> None:
-        size = 0
-        for span, number in zip(spans, stored, strict=True):
-            if number is None:
-                logger.error("Duplicated span added: %s of attempt %s", span.span_id, span.attempt_id)
-            else:
-                size += span.size
-        if self._eviction is not None:
-            await self._eviction.after(self._rollouts, size)
+
+def _stored_bytes(spans: Sequence[NewSpan], stored: Sequence[int | None]) -> int:
+    """The size of what was not stored before; the rest is worth a line in the log."""
+    size = 0
+    for span, number in zip(spans, stored, strict=True):
+        if number is None:
+            logger.error("Duplicated span added: %s of attempt %s", span.span_id, span.attempt_id)
+        else:
+            size += span.size
+    return size

@@ -151,14 +151,14 @@ class DatabaseLightningStore(LightningStore):
     # --- spans ------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        stored = await self._store([span])
-        return span if stored[0] is not None else None
+        (number,) = await self._spans.store([span], numbered=True)
+        return span if number is not None else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         stored: list[Span] = []
         for start in range(0, len(spans), SPANS_A_CALL):
             part = spans[start : start + SPANS_A_CALL]
-            numbers = await self._store(part)
+            numbers = await self._spans.store(part, numbered=True)
             stored += [span for span, number in zip(part, numbers, strict=True) if number is not None]
         return stored
 
@@ -166,14 +166,11 @@ class DatabaseLightningStore(LightningStore):
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
         span = Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0)
-        (number,) = await self._store([span], numbered=sequence_id is not None)
+        (number,) = await self._spans.store([span], numbered=sequence_id is not None)
         if number is None:
             return None
         span.sequence_id = number
         return span
-
-    async def _store(self, spans: Sequence[Span], *, numbered: bool = True) -> list[int | None]:
-        return await self._spans.store(spans, numbered=numbered) if spans else []
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         return await self._rollouts.next_sequence_id(check_text(rollout_id, "rollout_id"))

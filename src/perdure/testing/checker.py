@@ -104,15 +104,6 @@ def _agree(rollout: str, attempt: str | None) -> bool:
     return attempt not in LIVE and attempt != SUCCEEDED
 
 
-def _spans_are_dense(checking: _Checking) -> Iterator[str]:
-    ordinals = defaultdict(list)
-    for span in checking.snapshot.spans:
-        ordinals[span.rollout_id].append(span.ordinal)
-    for rollout_id, numbers in ordinals.items():
-        if sorted(numbers) != list(range(1, len(numbers) + 1)):
-            yield f"the order of the spans of {rollout_id} has a gap or a repeat"
-
-
 def _resources_are_dense(checking: _Checking) -> Iterator[str]:
     versions = defaultdict(list)
     for resources_id, version in checking.snapshot.resources:
@@ -317,7 +308,6 @@ Rule = Callable[[_Checking], Iterator[str]]
 _ROW_RULES: tuple[Rule, ...] = (
     _rules_of_the_rows,
     _statuses_agree,
-    _spans_are_dense,
     _resources_are_dense,
 )
 _RULES: tuple[Rule, ...] = (

@@ -19,7 +19,7 @@ _ATTEMPTS = statement(
     "SELECT rollout_id, sequence_id, id, status, end_time, worker_id, metadata FROM attempts WHERE ns = :ns"
     " ORDER BY rollout_id, sequence_id"
 )
-_SPANS = statement("SELECT rollout_id, span_id, ordinal FROM spans WHERE ns = :ns")
+_SPANS = statement("SELECT rollout_id, span_id FROM spans WHERE ns = :ns")
 _COUNTERS = statement("SELECT rollout_id, sequence FROM span_counters WHERE ns = :ns")
 _RESOURCES = statement("SELECT id, version, body FROM resource_versions WHERE ns = :ns")
 
@@ -65,7 +65,6 @@ class SpanRow(NamedTuple):
 
     rollout_id: str
     span_id: str
-    ordinal: int
 
 
 class Snapshot(msgspec.Struct):

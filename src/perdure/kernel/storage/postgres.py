@@ -352,7 +352,7 @@ class PostgresStorage:
 
 
 async def _abandon(connection: Connection, cause: BaseException) -> None:
-    """Roll back; a connection that cannot, or that has been silent for too long already, is of no more use."""
+    """Roll back; a connection that cannot, or that has been silent for too long, is of no more use."""
     if isinstance(cause, TimeoutError):
         _discard(connection)
         return
