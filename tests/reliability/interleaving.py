@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.storage.postgres import PostgresTx
+from perdure.kernel.storage.postgres_tx import PostgresTx
 from perdure.kernel.storage.postgres_connection import CONTENDED
 from perdure.rollouts.operations.work import LinesNeeded
 from perdure.testing.invariants import broken_rules
@@ -242,13 +242,13 @@ class Laboratory:
         return "\n".join(f"{actor.name} ({actor.failure!r}): {actor.statements}" for actor in actors)
 
     async def _rows(self) -> str:
-        """Every row of the namespace; the rules hold."""
+        return await dump(self._monitor, self._ns)
+
+    async def _check_rules(self) -> None:
         tx = PostgresTx(_Plain(self._monitor), self._ns, START, NamedIds("m"))
         wrong = await broken_rules(tx)
         if wrong:
             raise Wrong("; ".join(wrong))
-        dumped = [[tuple(row)[1:] for row in await self._monitor.fetch(sql, self._ns)] for sql in DUMP]
-        return repr(dumped)
 
     # --- every order --------------------------------------------------------------------------------------
 
@@ -261,8 +261,10 @@ class Laboratory:
             prefix = waiting.pop()
             outcome, chosen, options = await self.outcome(pair, prefix)
             runs += 1
-            if not pair.loose and (outcome.answers, outcome.rows) not in allowed:
-                raise Wrong(_unlike(chosen, outcome, allowed))
+            if (outcome.answers, outcome.rows) not in allowed:
+                await self._check_rules()
+                if not pair.loose:
+                    raise Wrong(_unlike(chosen, outcome, allowed))
             for i in range(len(prefix), len(chosen)):
                 for other in options[i]:
                     branch = [*chosen[:i], other]
@@ -288,6 +290,7 @@ class Laboratory:
             async with self._pair[i].transaction():
                 tx = PostgresTx(_Plain(self._pair[i]), self._ns, now + i, NamedIds("ab"[i]))
                 answers[i] = repr(_plain(await (pair.first, pair.second)[i](tx, given, True)))
+        await self._check_rules()
         return (answers[0], answers[1]), await self._rows()
 
 
@@ -312,18 +315,18 @@ def _unlike(chosen: Sequence[int], outcome: Outcome, allowed: Sequence[tuple[tup
     return "\n".join(lines[:-1])
 
 
-DUMP = (
-    "SELECT ns, id, kind, queue, status, outcome, priority, position, ready, due_at, behind, line, attempts,"
-    " mode, resources_id, start_time, end_time, idempotency_key, config, metadata, input"
-    " FROM rollouts WHERE ns = $1 ORDER BY id",
-    "SELECT * FROM attempts WHERE ns = $1 ORDER BY rollout_id, sequence_id",
-    "SELECT ns, kind, status, sum(total)::text FROM rollout_counts WHERE ns = $1 GROUP BY ns, kind, status"
-    " HAVING sum(total) <> 0 ORDER BY kind, status",
-    "SELECT * FROM workers WHERE ns = $1 ORDER BY id",
-    "SELECT * FROM spans WHERE ns = $1 ORDER BY rollout_id, attempt_id, span_id",
-    "SELECT * FROM span_counters WHERE ns = $1 ORDER BY rollout_id",
-    "SELECT * FROM lines WHERE ns = $1 ORDER BY line",
-    "SELECT * FROM resources WHERE ns = $1 ORDER BY id",
-    "SELECT 0, count(*) FROM namespaces WHERE name = 'space ' || $1::bigint",
+_WHOLE = ("attempts", "workers", "spans", "span_counters", "lines", "resources", "rollouts")
+_COUNTS = (
+    "SELECT 'counts', kind || ' ' || status || ' ' || sum(total) FROM rollout_counts WHERE ns = $1"
+    " GROUP BY kind, status HAVING sum(total) <> 0"
 )
-"""What the outcome is read from; the first column, the namespace, differs from run to run."""
+_NAMESPACES = "SELECT 'namespaces', count(*)::text FROM namespaces WHERE name = 'space ' || $1::bigint"
+# What a rollout was queued as last is of interest while it is claimed only.
+_ROWS = "SELECT '{0}', (to_jsonb(t) - 'ns' - 'queued_as')::text FROM {0} AS t WHERE ns = $1"
+DUMP = " UNION ALL ".join([*map(_ROWS.format, _WHOLE), _COUNTS, _NAMESPACES])
+"""Everything that is stored in a namespace, but the namespace itself."""
+
+
+async def dump(connection: asyncpg.Connection, ns: int) -> str:
+    """The rows of a namespace as text, in an order of their own."""
+    return "\n".join(sorted(f"{table} {row}" for table, row in await connection.fetch(DUMP, ns)))

@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 from tests.reliability import use_cases
 from tests.reliability.engines import check_rules
-from tests.reliability.interleaving import DUMP
+from tests.reliability.interleaving import dump
 from tests.reliability.use_cases import USE_CASES
 
 from perdure import PostgresLightningStore
@@ -91,11 +91,8 @@ _numbers: Iterator[int] = itertools.count()
 
 async def shape(connection: asyncpg.Connection, store: DatabaseLightningStore) -> str:
     """What is stored, without the names and times that differ from run to run."""
-    ns = await store._rollouts._ns()
-    tables = [await connection.fetch(sql, ns) for sql in DUMP[:-1]]
-    return "\n".join(
-        " ".join(sorted(CHANGING.sub("_", repr(tuple(row)[1:])) for row in rows)) for rows in tables
-    )
+    rows = await dump(connection, await store._rollouts._ns())
+    return "\n".join(sorted(CHANGING.sub("_", rows).splitlines()))
 
 
 async def act(

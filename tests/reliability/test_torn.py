@@ -6,11 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.chaos.damaged import damage_files
+from tests.chaos.damaged import damage_files, read_everything
 from tests.chaos.scenario import Run, run_clean
+from tests.chaos.stores import open_storage, store_over
 from tests.chaos.torn import TornLogs
+from tests.chaos.writer import NAMESPACE, Writer
 from tests.reliability.recording_vfs import Journal, RecordingVFS
 
+from perdure.kernel.errors import NotADatabase
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
@@ -34,6 +37,30 @@ def test_a_torn_log_gives_exactly_the_calls_before_the_tear(tmp_path: Path) -> N
 def test_a_damaged_file_is_refused_by_name_or_readable(tmp_path: Path) -> None:
     run = run_clean(damage_files, DAMAGES, tmp_path)
     assert run.facts["not_a_database"] > 0
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (b'"max_attempts"', b'"max_\xdfttempts"'),
+        (b'"max_attempts"', b'"max_attempts\\'),
+        (b'{"token":"c', b'{"token":"\xff'),
+        (b'{"token":"c', b'{"token":c"'),
+        (b'{"llm":', b'{"llm"+'),
+        (b"succeeded", b"succeedet"),
+    ],
+)
+async def test_a_stored_record_that_is_damaged_is_called_so(tmp_path: Path, was: bytes, now: bytes) -> None:
+    path = tmp_path / "damaged.db"
+    store = store_over(open_storage(str(path)), NAMESPACE, 3600.0)
+    await Writer(store, 0).round()
+    await store.close()
+    assert was in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(was, now))
+    store = store_over(open_storage(str(path)), NAMESPACE, 3600.0)
+    with pytest.raises(NotADatabase):
+        await read_everything(store)
+    await store.close()
 
 
 @asynccontextmanager

@@ -109,7 +109,6 @@ CLAIM = statement(
 GIVE_BACK = BulkUpdate(
     ROLLOUTS, sets=("status", "ready", "attempts"), keys=("ns", "id"), guards=("status", "attempts")
 )
-DUE = statement("SELECT 1 FROM rollouts WHERE due_at <= :now LIMIT 1")
 DUE_NAMESPACES = statement("SELECT DISTINCT ns FROM rollouts WHERE due_at <= :now")
 RIPEN = statement(
     """
@@ -182,7 +181,6 @@ QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE
 
 # --- the watchdog -----------------------------------------------------------------------------------------
 
-OVERDUE = statement("SELECT 1 FROM attempts WHERE check_at <= :now LIMIT 1")
 OVERDUE_NAMESPACES = statement("SELECT DISTINCT ns FROM attempts WHERE check_at <= :now")
 OVERDUE_ROLLOUTS = statement(
     """

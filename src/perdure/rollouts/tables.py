@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.kernel.storage.schema import Index, Table, blob, integer, text
+from perdure.kernel.storage.schema import Index, Probe, Table, blob, integer, text
+
+OVERDUE = Probe("attempts", "check_at <= :now")
+DUE = Probe("rollouts", "due_at <= :now")
 
 ROLLOUTS = Table(
     "rollouts",
@@ -40,6 +43,7 @@ ROLLOUTS = Table(
         Index("rollouts_idempotency", ("ns", "idempotency_key"), "idempotency_key IS NOT NULL", unique=True),
     ),
     hot=True,
+    probes=(DUE,),
 )
 
 ATTEMPTS = Table(
@@ -64,6 +68,7 @@ ATTEMPTS = Table(
     key=("ns", "rollout_id", "sequence_id"),
     indexes=(Index("attempts_check", ("check_at",), "check_at IS NOT NULL"),),
     hot=True,
+    probes=(OVERDUE,),
 )
 
 LINES = Table(

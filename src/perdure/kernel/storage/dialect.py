@@ -165,11 +165,17 @@ def insert_postgres(table: Table, folded: Folded) -> str:
     return " ".join(("INSERT INTO", table.name, "(", ", ".join(names), ") SELECT", values, "FROM", source))
 
 
-def fold(rows: Sequence[tuple[Any, ...]], keep: int) -> tuple[Folded, list[Any]]:
-    """The rows as columns, those with one value for all as that value; the column `keep` is never folded."""
+def fold(rows: Sequence[tuple[Any, ...]], keep: slice) -> tuple[Folded, list[Any]]:
+    """The rows as columns, those with one value for all as that value; the columns `keep` are never folded.
+
+    Keys are kept: a constant in their place would tempt the planner to scan a whole namespace for it.
+    """
+    kept = range(*keep.indices(len(rows[0])))
     count = len(rows)
     columns = list(zip(*rows, strict=True))
-    folded = tuple(place != keep and column.count(column[0]) == count for place, column in enumerate(columns))
+    folded = tuple(
+        place not in kept and column.count(column[0]) == count for place, column in enumerate(columns)
+    )
     return folded, [column[0] if once else column for column, once in zip(columns, folded, strict=True)]
 
 

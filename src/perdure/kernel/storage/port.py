@@ -15,7 +15,7 @@ from perdure.kernel.errors import NestedOperation
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.dialect import BulkUpdate, Statement
-from perdure.kernel.storage.schema import Table
+from perdure.kernel.storage.schema import Probe, Table
 
 Row = Sequence[Any]
 Result = TypeVar("Result")
@@ -62,6 +62,10 @@ class Tx(Protocol):
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
         """Which of these primary keys are in the table."""
+        ...
+
+    async def probe(self, probe: Probe, /) -> bool:
+        """The answer to a question that a table declares."""
         ...
 
     def hint(self, channel: str, key: str) -> None:

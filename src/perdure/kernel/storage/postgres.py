@@ -14,10 +14,9 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import coroutine
 from typing import Any
 
 import asyncpg
@@ -25,11 +24,10 @@ import asyncpg
 from perdure.kernel import errors
 from perdure.kernel.background import Background
 from perdure.kernel.ids import Ids, RandomIds
-from perdure.kernel.signals.port import Hint, Signals
+from perdure.kernel.signals.port import Signals
 from perdure.kernel.signals.postgres import PostgresSignals
 from perdure.kernel.storage import dialect
-from perdure.kernel.storage.dialect import BulkUpdate, Statement
-from perdure.kernel.storage.port import Engine, Operation, Result, Row, inside_operation, refuse_nested
+from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.postgres_connection import (
     CONTENDED,
     LOST,
@@ -39,131 +37,18 @@ from perdure.kernel.storage.postgres_connection import (
     translate,
 )
 from perdure.kernel.storage.postgres_schema import upgrade
+from perdure.kernel.storage.postgres_tx import BEGIN_READ, BEGIN_WRITE, ERA, XID, PostgresTx, drive, prelude
 from perdure.kernel.storage.schema import Schema, Table
 
-SHARDS = 16
-_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-# After a crash the server gives out again the ids that had not reached the disk: an id is of one era.
-_ERA = "pg_postmaster_start_time()::text || coalesce(pg_last_wal_replay_lsn()::text, '')"
-_XID = f"pg_current_xact_id()::text || ' ' || {_ERA}"
-# Operations find rows by key. On a table that has just grown the planner would rather read it whole
-# (seen: 44 ms instead of 1 ms for an update of 60 rows), so the other ways are closed to it.
-_KEYED = "".join(
-    f", set_config('{name}', 'off', true)"
-    for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
-)
-_SETTINGS = "set_config('statement_timeout', $1, true)" + _KEYED
-_PRELUDE_WRITE = f"SELECT {_NOW}, {_XID}, {_SETTINGS}"
-_PRELUDE_READ = f"SELECT {_NOW}, NULL, {_SETTINGS}"
 _BUSY = "SELECT EXISTS (SELECT 1 FROM pg_stat_progress_create_index WHERE relid = $1::text::regclass)"
 _BUILD_SECONDS = 86_400.0
-_STATE = f"SELECT pg_xact_status($1::text::xid8), {_ERA}"
-
-
-class PostgresTx:
-    """A transaction on one connection."""
-
-    def __init__(self, connection: Connection, ns: int | None, now: int, ids: Ids) -> None:
-        self._connection = connection
-        self.ns = ns
-        self.now = now
-        self.ids = ids
-        self.shard = connection.get_server_pid() % SHARDS
-        self.hints: dict[Hint, None] = {}
-        self.waiting = False
-
-    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> list[Any]:
-        parameters.setdefault("now", self.now)
-        if self.ns is not None:
-            parameters.setdefault("ns", self.ns)
-        return sql.bind_postgres(parameters)
-
-    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
-        row: Row | None = await self._wait(
-            self._connection.fetchrow(sql.postgres, *self._bind(sql, parameters))
-        )
-        return row
-
-    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
-        rows: Sequence[Row] = await self._wait(
-            self._connection.fetch(sql.postgres, *self._bind(sql, parameters))
-        )
-        return rows
-
-    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
-        return _count(await self._wait(self._connection.execute(sql.postgres, *self._bind(sql, parameters))))
-
-    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
-        if len(rows) == 1:
-            await self.execute(sql, **rows[0])
-        elif rows:
-            bound = [self._bind(sql, dict(row)) for row in rows]
-            await self._wait(self._connection.executemany(sql.postgres, bound))
-
-    async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
-        if rows:
-            folded, columns = dialect.fold(rows, keep=len(table.key) - 1)
-            await self._wait(self._connection.execute(dialect.insert_postgres(table, folded), *columns))
-
-    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
-        if not rows:
-            return 0
-        folded, columns = dialect.fold(rows, keep=len(update.sets) + len(update.keys) - 1)
-        return _count(
-            await self._wait(self._connection.execute(dialect.update_postgres(update, folded), *columns))
-        )
-
-    async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
-        if keys:
-            columns = list(zip(*keys, strict=True))
-            await self._wait(self._connection.fetch(dialect.lock_postgres(table), *columns))
-
-    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
-        if not keys:
-            return []
-        columns = list(zip(*keys, strict=True))
-        found: Sequence[Row] = await self._wait(
-            self._connection.fetch(dialect.existing_postgres(table), *columns)
-        )
-        return found
-
-    def hint(self, channel: str, key: str) -> None:
-        self.hints[channel, key] = None
-
-    async def _wait(self, query: Coroutine[Any, Any, Any]) -> Any:
-        self.waiting = True
-        try:
-            return await query
-        finally:
-            self.waiting = False
-
-
-def _count(status: str) -> int:
-    """The row count at the end of a command tag such as `UPDATE 3`."""
-    tail = status.rpartition(" ")[2]
-    return int(tail) if tail.isdigit() else 0
-
-
-@coroutine
-def _drive(operation: Coroutine[Any, Any, Any], tx: PostgresTx) -> Any:
-    """Run an operation; whatever it awaits must be its transaction."""
-    value: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            awaited = operation.send(value) if error is None else operation.throw(error)
-        except StopIteration as stop:
-            return stop.value
-        if not tx.waiting:
-            operation.close()
-            raise errors.SuspendedOperation()
-        error = None
-        try:
-            value = yield awaited
-        except BaseException as thrown:  # noqa: BLE001 - handed on to the operation
-            error = thrown
+_UNKNOWN_TABLES = """
+SELECT quote_ident(relname) FROM pg_stat_user_tables
+WHERE schemaname = current_schema() AND relname = ANY($1) AND n_live_tup > 500
+  AND last_analyze IS NULL AND last_autoanalyze IS NULL
+"""
+_ANALYZE_SECONDS = 1.0
+_STATE = "SELECT pg_xact_status($1::text::xid8), " + ERA
 
 
 @dataclass(slots=True)
@@ -199,6 +84,9 @@ class PostgresStorage:
         self.where = self._connections.where
         self.timers = Background("perdure-background")
         self.signals: Signals = PostgresSignals(self.timers, self._connections.single)
+        self._probes = self.schema.probes
+        self._write_prelude = prelude(XID, self._probes)
+        self._read_prelude = prelude("NULL", self._probes)
         self._upgraded = False
         self._missing_indexes: list[str] = []
         self._degraded: str | None = None
@@ -259,13 +147,14 @@ class PostgresStorage:
         async with pool.acquire(timeout=left) as connection:
             call.started = True
             try:
-                await connection.execute(_BEGIN_WRITE if call.write else _BEGIN_READ)
-                prelude = _PRELUDE_WRITE if call.write else _PRELUDE_READ
+                await connection.execute(BEGIN_WRITE if call.write else BEGIN_READ)
+                first = self._write_prelude if call.write else self._read_prelude
                 async with asyncio.timeout(left):
-                    row = await connection.fetchrow(prelude, str(int(left * 1000)))
+                    row = await connection.fetchrow(first, str(int(left * 1000)))
                     assert row is not None
-                    tx = PostgresTx(connection, call.ns, row[0], self.ids)
-                    result = await _drive(call.operation(tx, *call.args), tx)
+                    answers = dict(zip(self._probes, row[2:], strict=False))
+                    tx = PostgresTx(connection, call.ns, row[0], self.ids, answers)
+                    result = await drive(call.operation(tx, *call.args), tx)
             except BaseException as error:
                 await _abandon(connection, error)
                 raise
@@ -321,8 +210,21 @@ class PostgresStorage:
                 missing = await upgrade(connection, self.schema)
             self._missing_indexes = [index.name for _, index in missing]
             self._upgraded = True
+            self.timers.every(_ANALYZE_SECONDS, self._analyze)
             if missing:
                 self.timers.spawn(self._build_indexes(missing))
+
+    async def _analyze(self) -> None:
+        """Gather statistics of a table that has grown before the server got round to it.
+
+        Without them the planner takes every namespace for a small part of a table.
+        """
+        connection = await self._connections.single()
+        try:
+            for row in await connection.fetch(_UNKNOWN_TABLES, list(self.schema.tables)):
+                await connection.execute("ANALYZE " + row[0])
+        finally:
+            await connection.close()
 
     async def _build_indexes(self, missing: Sequence[tuple[Table, Any]]) -> None:
         connection = await self._connections.single()

@@ -35,6 +35,21 @@ class Index:
     unique: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A question that many transactions ask first: is there any row of `table` for which `condition` holds?
+
+    The condition is over `:now`. PostgreSQL answers it while the transaction begins.
+    """
+
+    table: str
+    condition: str
+
+    @property
+    def sql(self) -> str:
+        return " ".join(("SELECT 1 FROM", self.table, "WHERE", self.condition, "LIMIT 1"))
+
+
 @dataclass(frozen=True)
 class Table:
     """A table with its key and indexes. `hot` tables are vacuumed eagerly on PostgreSQL."""
@@ -44,6 +59,7 @@ class Table:
     key: tuple[str, ...]
     indexes: tuple[Index, ...] = ()
     hot: bool = False
+    probes: tuple[Probe, ...] = ()
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +97,10 @@ class Schema:
             if table.name in self.tables:
                 raise AssertionError(f"table {table.name} is declared twice")
             self.tables[table.name] = table
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        return tuple(probe for table in self.tables.values() for probe in table.probes)
 
     def indexes(self) -> Iterable[tuple[Table, Index]]:
         return [(table, index) for table in self.tables.values() for index in table.indexes]

@@ -18,7 +18,15 @@ from perdure.kernel.signals.port import Hint
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Row
-from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, META, SCHEMA_GENERATION, Index, Schema, Table
+from perdure.kernel.storage.schema import (
+    LARGE_TABLE_ROWS,
+    META,
+    SCHEMA_GENERATION,
+    Index,
+    Probe,
+    Schema,
+    Table,
+)
 
 MEMORY = ":memory:"
 TRIES = 3
@@ -41,7 +49,7 @@ _ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
 
 def translate(error: BaseException, path: str) -> BaseException:
     """SQLite's error as one of ours; anything else as it is."""
-    if not isinstance(error, apsw.Error):
+    if not isinstance(error, apsw.Error | UnicodeDecodeError):
         return error
     kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), errors.StorageError)
     translated = kind(f"{path}: {error}")
@@ -110,6 +118,9 @@ class SqliteTx:
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
         return self._connection.executemany(dialect.existing_sqlite(table), keys).fetchall()
+
+    async def probe(self, probe: Probe, /) -> bool:
+        return await self.one(dialect.statement(probe.sql)) is not None
 
     def hint(self, channel: str, key: str) -> None:
         self.hints[channel, key] = None

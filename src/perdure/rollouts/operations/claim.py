@@ -121,7 +121,7 @@ async def _hold_for(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, .
 
 async def ripen(tx: Tx) -> None:
     """Make ready what waited for a time that has come."""
-    if await tx.one(sql.DUE) is None:
+    if not await tx.probe(tables.DUE):
         return
     await lines.ripen_lines(tx, RIPEN_ROWS)
     for _, queue in await tx.all(sql.RIPEN, n=RIPEN_ROWS):

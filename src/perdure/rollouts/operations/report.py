@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Operation, Result, Row, Tx
-from perdure.rollouts import sql
+from perdure.rollouts import sql, tables
 from perdure.rollouts.model import (
     ATTEMPT,
     LIVE,
@@ -183,7 +183,7 @@ class SweepDue(Exception):
 
 async def watched(tx: Tx, operation: Operation[..., Result], *args: Any) -> Result:
     """Run an operation that must see the watchdog's findings: ask first whether anything is overdue."""
-    if await tx.one(sql.OVERDUE) is not None:
+    if await tx.probe(tables.OVERDUE):
         raise SweepDue
     return await operation(tx, *args)
 
