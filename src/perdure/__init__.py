@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from perdure.kernel import errors as errors
+    from perdure import errors as errors
     from perdure.rollouts.contract import LightningStore as LightningStore
     from perdure.rollouts.records import UNSET as UNSET
     from perdure.rollouts.records import Attempt as Attempt
@@ -80,7 +80,7 @@ __all__ = ["__version__", "errors", *sorted(_HOME_OF)]  # noqa: PLE0604 - names 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for, so that importing the package stays quick."""
     if name == "errors":
-        return import_module("perdure.kernel.errors")
+        return import_module("perdure.errors")
     if name in _HOME_OF:
         value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
         return value

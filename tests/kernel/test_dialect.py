@@ -91,17 +91,18 @@ def test_an_update_of_many() -> None:
 
 def test_a_value_that_all_rows_share_is_sent_once() -> None:
     update = BulkUpdate(SHELVES, sets=("height",), keys=("ns", "id"), guards=("used",))
-    folded, columns = dialect.fold([(5, 1, "a", None), (5, 1, "b", None)], keep=2)
-    assert (folded, columns) == ((True, True, False, True), [5, 1, ("a", "b"), None])
-    made = dialect.update_postgres(update, folded)
+    made, columns = dialect.bulk_update(update, [(5, 1, "a", None), (5, 1, "b", None)])
+    assert columns == [5, (1, 1), ("a", "b"), None]
     assert made.startswith(
-        "UPDATE shelves AS t SET height = $1::bigint FROM unnest( $3::text[] ) AS v( c3 )"
-        " WHERE t.ns = $2::bigint AND t.id = v.c3 AND t.used "
+        "UPDATE shelves AS t SET height = $1::bigint FROM unnest( $2::bigint[], $3::text[] ) AS v( c2, c3 )"
+        " WHERE t.ns = v.c2 AND t.id = v.c3 AND t.used "
     )
 
 
 def test_one_row_keeps_a_column_to_unnest() -> None:
-    assert dialect.fold([(1, "a", 2)], keep=1) == ((True, False, True), [1, ("a",), 2])
+    made, columns = dialect.bulk_insert(SHELVES, [(1, "a", 2, 3, None)])
+    assert columns == [1, ("a",), 2, 3, None]
+    assert made.endswith("FROM unnest( $2::text[] ) AS v( c2 )")
 
 
 def test_inserts_name_their_columns() -> None:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.storage.postgres_tx import PostgresTx
 from perdure.kernel.storage.postgres_connection import CONTENDED
+from perdure.kernel.storage.postgres_tx import PostgresTx
 from perdure.rollouts.operations.work import LinesNeeded
 from perdure.testing.invariants import broken_rules
 

@@ -152,9 +152,9 @@ class _ExplainingTx:
 
     async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
         if rows:
-            folded, columns = dialect.fold(rows, keep=len(update.sets) + len(update.keys) - 1)
+            text, columns = dialect.bulk_update(update, rows)
             values = columns if self._plans._engine == "postgres" else rows[0]
-            texts = (update.sqlite, dialect.update_postgres(update, folded))
+            texts = (update.sqlite, text)
             await self._plans.add(self._tx, NAMES[update], texts, values)
         return int(await self._tx.update_many(update, rows))
 

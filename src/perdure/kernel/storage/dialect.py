@@ -165,16 +165,27 @@ def insert_postgres(table: Table, folded: Folded) -> str:
     return " ".join(("INSERT INTO", table.name, "(", ", ".join(names), ") SELECT", values, "FROM", source))
 
 
-def fold(rows: Sequence[tuple[Any, ...]], keep: slice) -> tuple[Folded, list[Any]]:
-    """The rows as columns, those with one value for all as that value; the columns `keep` are never folded.
+def bulk_insert(table: Table, rows: Sequence[tuple[Any, ...]]) -> tuple[str, list[Any]]:
+    """PostgreSQL's insert of whole rows, and its parameters."""
+    folded, columns = _fold(rows, keep=(len(table.key) - 1,))
+    return insert_postgres(table, folded), columns
 
-    Keys are kept: a constant in their place would tempt the planner to scan a whole namespace for it.
+
+def bulk_update(update: BulkUpdate, rows: Sequence[tuple[Any, ...]]) -> tuple[str, list[Any]]:
+    """PostgreSQL's update of many rows, and its parameters.
+
+    Keys are never folded: a constant would tempt the planner to scan a whole namespace.
     """
-    kept = range(*keep.indices(len(rows[0])))
+    folded, columns = _fold(rows, keep=range(len(update.sets), len(update.sets) + len(update.keys)))
+    return update_postgres(update, folded), columns
+
+
+def _fold(rows: Sequence[tuple[Any, ...]], keep: Sequence[int]) -> tuple[Folded, list[Any]]:
+    """The rows as columns, those with one value for all as that value; the columns `keep` stay whole."""
     count = len(rows)
     columns = list(zip(*rows, strict=True))
     folded = tuple(
-        place not in kept and column.count(column[0]) == count for place, column in enumerate(columns)
+        place not in keep and column.count(column[0]) == count for place, column in enumerate(columns)
     )
     return folded, [column[0] if once else column for column, once in zip(columns, folded, strict=True)]
 

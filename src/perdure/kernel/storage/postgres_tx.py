@@ -87,18 +87,14 @@ class PostgresTx:
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         if rows:
-            folded, columns = dialect.fold(rows, keep=slice(len(table.key) - 1, len(table.key)))
-            await self._wait(self._connection.execute(dialect.insert_postgres(table, folded), *columns))
+            text, columns = dialect.bulk_insert(table, rows)
+            await self._wait(self._connection.execute(text, *columns))
 
     async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
         if not rows:
             return 0
-        folded, columns = dialect.fold(
-            rows, keep=slice(len(update.sets), len(update.sets) + len(update.keys))
-        )
-        return _count(
-            await self._wait(self._connection.execute(dialect.update_postgres(update, folded), *columns))
-        )
+        text, columns = dialect.bulk_update(update, rows)
+        return _count(await self._wait(self._connection.execute(text, *columns)))
 
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
         if keys:

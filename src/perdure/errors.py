@@ -1,0 +1,62 @@
+"""The errors that perdure raises, each with a stable code."""
+
+from perdure.kernel.errors import (
+    BadQuery as BadQuery,
+)
+from perdure.kernel.errors import (
+    Conflict as Conflict,
+)
+from perdure.kernel.errors import (
+    DatabaseOwned as DatabaseOwned,
+)
+from perdure.kernel.errors import (
+    DeadlineExceeded as DeadlineExceeded,
+)
+from perdure.kernel.errors import (
+    Fenced as Fenced,
+)
+from perdure.kernel.errors import (
+    IllegalTransition as IllegalTransition,
+)
+from perdure.kernel.errors import (
+    InvalidInput as InvalidInput,
+)
+from perdure.kernel.errors import (
+    NestedOperation as NestedOperation,
+)
+from perdure.kernel.errors import (
+    NewerSchema as NewerSchema,
+)
+from perdure.kernel.errors import (
+    NotADatabase as NotADatabase,
+)
+from perdure.kernel.errors import (
+    NotFound as NotFound,
+)
+from perdure.kernel.errors import (
+    OutcomeUnknown as OutcomeUnknown,
+)
+from perdure.kernel.errors import (
+    PerdureError as PerdureError,
+)
+from perdure.kernel.errors import (
+    ReadOnlyDatabase as ReadOnlyDatabase,
+)
+from perdure.kernel.errors import (
+    SpansEvicted as SpansEvicted,
+)
+from perdure.kernel.errors import (
+    StorageClosed as StorageClosed,
+)
+from perdure.kernel.errors import (
+    StorageError as StorageError,
+)
+from perdure.kernel.errors import (
+    StorageFull as StorageFull,
+)
+from perdure.kernel.errors import (
+    StorageUnavailable as StorageUnavailable,
+)
+from perdure.kernel.errors import (
+    SuspendedOperation as SuspendedOperation,
+)
