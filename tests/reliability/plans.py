@@ -12,11 +12,16 @@ import asyncpg
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Operation, Row, Storage, Tx
-from perdure.kernel.storage.schema import Table
-from perdure.rollouts import sql
+from perdure.kernel.storage.postgres import PostgresStorage
+from perdure.kernel.storage.postgres_tx import BEGIN_WRITE
+from perdure.kernel.storage.schema import Probe, Table
+from perdure.rollouts import sql, tables
 
 LARGE = frozenset({"rollouts", "attempts", "spans"})
 NAMES = {value: name for name, value in vars(sql).items() if isinstance(value, Statement | BulkUpdate)}
+NAMES |= {
+    dialect.statement(probe.sql): name for name, probe in vars(tables).items() if isinstance(probe, Probe)
+}
 
 _SCAN = re.compile(r"^SCAN (\S+)")
 _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
@@ -72,6 +77,7 @@ class Plans:
         self.found: dict[str, Plan] = {}
         self.texts: dict[str, str] = {}
         self._engine = storage.engine
+        self._storage = storage
         for lane in ("run", "read", "background"):
             setattr(storage, lane, self._explained(getattr(storage, lane)))
 
@@ -102,9 +108,12 @@ class Plans:
         """The plans that PostgreSQL makes without looking at the values, as it does after some executions."""
         connection = await asyncpg.connect(url, statement_cache_size=0)
         generic: dict[str, Plan] = {}
+        assert isinstance(self._storage, PostgresStorage)
+        texts = {**self.texts, "prelude:": self._storage._write_prelude}
         try:
-            await connection.execute("SET plan_cache_mode = force_generic_plan")
-            for key, text in self.texts.items():
+            await connection.execute(BEGIN_WRITE)
+            await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            for key, text in texts.items():
                 count = max((int(number) for number in re.findall(r"\$(\d+)", text)), default=0)
                 nothing = "(" + ", ".join(["NULL"] * count) + ")" if count else ""
                 await connection.execute("PREPARE asked AS " + text)
@@ -130,6 +139,9 @@ class _ExplainingTx:
         bound = self._tx._bind(statement, dict(parameters))
         name = NAMES.get(statement, "listing")
         await self._plans.add(self._tx, name, (statement.sqlite, statement.postgres), bound)
+
+    async def probe(self, probe: Probe, /) -> bool:
+        return await self.one(dialect.statement(probe.sql)) is not None
 
     async def one(self, statement: Statement, /, **parameters: Any) -> Row | None:
         await self._explain(statement, parameters)

@@ -184,7 +184,7 @@ def without_columns(table: Table) -> Table:
     ]
     kept = tuple(each for each in table.columns if each not in dropped)
     indexes = tuple(each for each in table.indexes if not any(_mentions(each, column) for column in dropped))
-    return dataclasses.replace(table, columns=kept, indexes=indexes)
+    return dataclasses.replace(table, columns=kept, indexes=indexes, probes=())
 
 
 def without_indexes(table: Table) -> Table:

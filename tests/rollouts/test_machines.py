@@ -224,7 +224,7 @@ def test_lapse(timeout: float | None, silence: float | None, heartbeat: int | No
     [
         ("enqueued", FAILURES, 4),
         ("enqueued", (), 3),
-        ("started", FAILURES, 2),
+        ("started", (), 3),
         ("started", ("failed",), 2),
     ],
 )
