@@ -2,88 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
-import asyncpg
 import pytest
 from tests.fixtures.make_release import definitions, path_of
-from tests.kernel.support import soon, until_true
 from tests.reliability import catalog
-from tests.reliability.catalog import Catalog, Rows
+from tests.reliability.places import (
+    Place,
+    PostgresPlace,
+    SqlitePlace,
+    insert,
+    open_once,
+    opened,
+    without_indexes,
+)
 
-from perdure import PostgresLightningStore, SqliteLightningStore, __version__
+from perdure import __version__
 from perdure.kernel.errors import NewerSchema
-from perdure.kernel.storage import postgres_schema, sqlite_engine
-from perdure.kernel.storage.port import Storage, Tx
-from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.schema import META, SCHEMA_GENERATION, Column, Index, Schema, Table
-from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.kernel.storage.sqlite_engine import SqliteEngine
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.rollouts.tables import ATTEMPTS, ROLLOUTS
+from perdure.rollouts.tables import ROLLOUTS
 from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
 RELEASES = ("0.1.0",)
-
-
-class SqlitePlace:
-    """A SQLite file, opened as often as a test likes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def open(self, tables: Iterable[Table] = TABLES) -> Storage:
-        return SqliteStorage(self.path, tables)
-
-    def store(self) -> DatabaseLightningStore:
-        return SqliteLightningStore(self.path, watchdog_interval=None)
-
-    async def catalog(self) -> Catalog:
-        return catalog.of_sqlite(self.path)
-
-    async def rows(self) -> Rows:
-        return catalog.rows_of_sqlite(self.path)
-
-    async def execute(self, sql: str) -> None:
-        connection = apsw.Connection(str(self.path))
-        connection.execute(sql)
-        connection.close()
-
-
-class PostgresPlace:
-    """A PostgreSQL database."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def open(self, tables: Iterable[Table] = TABLES) -> Storage:
-        return PostgresStorage(self.url, tables)
-
-    def store(self) -> DatabaseLightningStore:
-        return PostgresLightningStore(self.url, watchdog_interval=None)
-
-    async def catalog(self) -> Catalog:
-        return await catalog.of_postgres(self.url)
-
-    async def rows(self) -> Rows:
-        return await catalog.rows_of_postgres(self.url)
-
-    async def execute(self, sql: str) -> None:
-        connection = await asyncpg.connect(self.url)
-        await connection.execute(sql)
-        await connection.close()
-
-
-Place = SqlitePlace | PostgresPlace
 
 
 @pytest.fixture
@@ -105,29 +51,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, postgres_server_url: s
     servers.create_database(postgres_server_url, name)
     yield PostgresPlace(servers.with_database(postgres_server_url, name))
     servers.drop_database(postgres_server_url, name)
-
-
-async def look(tx: Tx) -> int:
-    return tx.now
-
-
-async def insert(tx: Tx, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    await tx.insert_many(table, rows)
-
-
-@asynccontextmanager
-async def opened(place: Place, tables: Iterable[Table] = TABLES) -> AsyncIterator[Storage]:
-    storage = place.open(tables)
-    try:
-        await storage.run(look)
-        yield storage
-    finally:
-        await storage.close()
-
-
-async def open_once(place: Place, tables: Iterable[Table] = TABLES) -> None:
-    async with opened(place, tables):
-        pass
 
 
 # --- parity -----------------------------------------------------------------------------------------------
@@ -185,10 +108,6 @@ def without_columns(table: Table) -> Table:
     kept = tuple(each for each in table.columns if each not in dropped)
     indexes = tuple(each for each in table.indexes if not any(_mentions(each, column) for column in dropped))
     return dataclasses.replace(table, columns=kept, indexes=indexes, probes=())
-
-
-def without_indexes(table: Table) -> Table:
-    return dataclasses.replace(table, indexes=())
 
 
 def fewer_columns() -> list[Table]:
@@ -286,164 +205,6 @@ async def test_a_newer_generation_is_refused(place: Place) -> None:
     with pytest.raises(NewerSchema):
         await open_once(place, [*TABLES, Table("added_table", (Column("id", "int"),), key=("id",))])
     assert await place.rows() == before
-
-
-# --- indexes that are built behind callers' backs ---------------------------------------------------------
-
-
-@pytest.fixture
-def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sqlite_engine, postgres_schema):
-        monkeypatch.setattr(module, "LARGE_TABLE_ROWS", 20)
-
-
-BUILT_LATER = sorted(index.name for index in ATTEMPTS.indexes)
-ATTEMPT_ROWS = [
-    tuple(number if column.type == "int" else f"{column.name}-{number}" for column in ATTEMPTS.columns)
-    for number in range(50)
-]
-
-
-async def fill_without_indexes(place: Place) -> None:
-    """Attempts in number, in a database whose release knew no index of theirs."""
-    older = [without_indexes(table) if table is ATTEMPTS else table for table in TABLES]
-    async with opened(place, older) as storage:
-        await storage.run(insert, ATTEMPTS, ATTEMPT_ROWS)
-    if isinstance(place, PostgresPlace):
-        await place.execute("ANALYZE attempts")
-
-
-async def _being_built(storage: Storage) -> list[str]:
-    return sorted((await storage.health())["indexes_being_built"])
-
-
-async def _all_built(storage: Storage) -> bool:
-    return await _being_built(storage) == []
-
-
-@pytest.mark.usefixtures("small_is_large")
-async def test_an_index_of_a_large_table_is_built_later_on_sqlite(
-    sqlite: SqlitePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await fill_without_indexes(sqlite)
-    may_build = threading.Event()
-    build = SqliteEngine.build_index
-
-    def wait_and_build(self: SqliteEngine, table: Table, index: Index) -> None:
-        assert may_build.wait(20)
-        build(self, table, index)
-
-    monkeypatch.setattr(SqliteEngine, "build_index", wait_and_build)
-    storage = sqlite.open()
-    assert await _being_built(storage) == BUILT_LATER
-    waiting = asyncio.ensure_future(storage.run(look))
-    reading = await soon(storage.read(look))
-    may_build.set()
-    assert await soon(waiting) > reading - 1
-    await until_true(lambda: _all_built(storage))
-    await storage.close()
-    assert await sqlite.catalog() == catalog.declared(TABLES)
-
-
-@pytest.mark.usefixtures("small_is_large")
-async def test_an_index_that_cannot_be_built_stops_nobody_on_sqlite(sqlite: SqlitePlace) -> None:
-    await fill_without_indexes(sqlite)
-    unique = dataclasses.replace(ATTEMPTS, indexes=(Index("attempts_unique", ("charged",), unique=True),))
-    await sqlite.execute("UPDATE attempts SET charged = 1")
-    storage = sqlite.open([unique])
-    await soon(storage.run(look))
-    assert await _being_built(storage) == ["attempts_unique"]
-    await storage.close()
-
-
-@pytest.mark.usefixtures("small_is_large")
-async def test_an_index_of_a_large_table_is_built_later_on_postgres(postgres: PostgresPlace) -> None:
-    await fill_without_indexes(postgres)
-    async with _held_up(postgres) as release:
-        storage = postgres.open()
-        await soon(storage.run(look))
-        assert await _being_built(storage) == BUILT_LATER
-        await soon(storage.run(insert, ATTEMPTS, [(1, "other", *ATTEMPT_ROWS[0][2:])]))
-        await release()
-        await until_true(lambda: _all_built(storage))
-        await storage.close()
-    assert await postgres.catalog() == catalog.declared(TABLES)
-
-
-@asynccontextmanager
-async def _held_up(place: PostgresPlace) -> AsyncIterator[Callable[[], Any]]:
-    """A transaction that has written to the table, which every concurrent build waits for."""
-    connection = await asyncpg.connect(place.url)
-    transaction = connection.transaction()
-    await transaction.start()
-    await connection.execute("UPDATE attempts SET charged = charged WHERE sequence_id = 1")
-    try:
-        yield transaction.commit
-    finally:
-        await connection.close()
-
-
-@pytest.mark.usefixtures("small_is_large")
-async def test_a_build_may_take_longer_than_a_call(
-    postgres: PostgresPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long a build takes, no limit of a single call ends it."""
-    await fill_without_indexes(postgres)
-    connect = asyncpg.connect
-
-    async def impatient(*args: Any, **options: Any) -> Any:
-        return await connect(*args, **{**options, "command_timeout": 0.2})
-
-    watcher = await asyncpg.connect(postgres.url)
-    async with _held_up(postgres) as release:
-        storage = postgres.open()
-        monkeypatch.setattr(asyncpg, "connect", impatient)
-        await soon(storage.run(look))
-        await until_true(lambda: watcher.fetchval(BUILDING_FOR_LONG))
-        monkeypatch.setattr(asyncpg, "connect", connect)
-        await release()
-        await until_true(lambda: _all_built(storage))
-        await storage.close()
-    await watcher.close()
-    assert await postgres.catalog() == catalog.declared(TABLES)
-
-
-BUILDING_FOR_LONG = """
-SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'
-AND query LIKE 'CREATE %INDEX CONCURRENTLY%' AND clock_timestamp() - query_start > interval '0.5 seconds'
-"""
-
-
-@pytest.mark.usefixtures("small_is_large")
-async def test_whoever_opens_during_a_build_leaves_it_alone(postgres: PostgresPlace) -> None:
-    await fill_without_indexes(postgres)
-    watcher = await asyncpg.connect(postgres.url)
-    async with _held_up(postgres) as release:
-        first = postgres.open()
-        await soon(first.run(look))
-        await until_true(lambda: watcher.fetchval("SELECT count(*) FROM pg_stat_progress_create_index"))
-        second = postgres.open()
-        await soon(second.run(look))
-        await release()
-        await until_true(lambda: _all_built(first))
-        await first.close()
-        await second.close()
-    await watcher.close()
-    await open_once(postgres)
-    assert await postgres.catalog() == catalog.declared(TABLES)
-
-
-async def test_an_index_that_a_broken_build_left_behind_is_built_again(postgres: PostgresPlace) -> None:
-    await fill_without_indexes(postgres)
-    await postgres.execute("UPDATE attempts SET check_at = 5")
-    connection = await asyncpg.connect(postgres.url)
-    with pytest.raises(asyncpg.UniqueViolationError):
-        await connection.execute("CREATE UNIQUE INDEX CONCURRENTLY attempts_check ON attempts (check_at)")
-    broken = "SELECT indisvalid FROM pg_index WHERE indexrelid = 'attempts_check'::regclass"
-    assert await connection.fetchval(broken) is False
-    await connection.close()
-    await open_once(postgres)
-    assert await postgres.catalog() == catalog.declared(TABLES)
 
 
 # --- what earlier releases made ---------------------------------------------------------------------------

@@ -38,7 +38,7 @@ AGE = (
     "UPDATE rollouts SET start_time = start_time - $1, end_time = end_time - $1, due_at = due_at - $1,"
     " position = position - $1, ready = ready - $1",
     "UPDATE attempts SET start_time = start_time - $1, end_time = end_time - $1, check_at = check_at - $1,"
-    " last_heartbeat_time = last_heartbeat_time - $1",
+    " last_heartbeat_time = last_heartbeat_time - $1, born = born - $1",
     "UPDATE spans SET born = born - $1",
 )
 

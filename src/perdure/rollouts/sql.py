@@ -109,7 +109,7 @@ CLAIM = statement(
 GIVE_BACK = BulkUpdate(
     ROLLOUTS, sets=("status", "ready", "attempts"), keys=("ns", "id"), guards=("status", "attempts")
 )
-DUE_NAMESPACES = statement("SELECT DISTINCT ns FROM rollouts WHERE due_at <= :now")
+DUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM rollouts WHERE due_at <= :now")
 RIPEN = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id
@@ -127,7 +127,7 @@ DUE_IN_LINES = statement(
     """
     SELECT id, line
     FROM rollouts
-    WHERE ns = :ns AND due_at <= :now AND line IS NOT NULL
+    WHERE {plain:ns} = :ns AND due_at <= :now AND {plain:line} IS NOT NULL
     ORDER BY due_at, position
     LIMIT :n
     """
@@ -181,12 +181,12 @@ QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE
 
 # --- the watchdog -----------------------------------------------------------------------------------------
 
-OVERDUE_NAMESPACES = statement("SELECT DISTINCT ns FROM attempts WHERE check_at <= :now")
+OVERDUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now")
 OVERDUE_ROLLOUTS = statement(
     """
     SELECT rollout_id
     FROM attempts
-    WHERE ns = :ns AND check_at <= :now
+    WHERE {plain:ns} = :ns AND check_at <= :now
     ORDER BY check_at
     LIMIT :n
     """

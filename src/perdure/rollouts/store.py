@@ -61,9 +61,8 @@ class DatabaseLightningStore(LightningStore):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        zero_copy = self._rollouts.storage.engine == "postgres"
         return LightningStoreCapabilities(
-            thread_safe=True, async_safe=True, zero_copy=zero_copy, otlp_traces=False
+            thread_safe=True, async_safe=True, zero_copy=False, otlp_traces=False
         )
 
     async def statistics(self) -> LightningStoreStatistics:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from perdure.kernel.storage.schema import Index, Probe, Table, blob, integer, text
 
-OVERDUE = Probe("attempts", "check_at <= :now")
-DUE = Probe("rollouts", "due_at <= :now")
+OVERDUE = Probe("attempts", "check_at")
+DUE = Probe("rollouts", "due_at")
 
 ROLLOUTS = Table(
     "rollouts",

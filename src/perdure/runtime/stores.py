@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.kernel.clock import Clock
+from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.ids import Ids
 from perdure.kernel.storage.port import Storage
@@ -139,12 +140,15 @@ def _threshold(name: str, value: float | int | None, default: float, memory: int
     return value
 
 
-def open_store(url: str, **options: Any) -> DatabaseLightningStore:
-    """Open a store by its URL.
+def open_store(url: str | None = None, **options: Any) -> DatabaseLightningStore:
+    """Open a store by its URL, or the one that the environment and `perdure.toml` name.
 
     `memory:` is a store in memory, `sqlite:///path/to/file` (or just a path) a SQLite file, and
-    `postgresql://user:password@host/database` a PostgreSQL database. Options are those of the store's class.
+    `postgresql://user:password@host/database` a PostgreSQL database. Options are those of the store's class;
+    without a URL they come from the settings too, where they are not given.
     """
+    if url is None:
+        return _open_configured(options)
     if url in ("memory:", "memory://", ":memory:"):
         return InMemoryLightningStore(**options)
     scheme, separator, _ = url.partition("://")
@@ -155,6 +159,16 @@ def open_store(url: str, **options: Any) -> DatabaseLightningStore:
     if scheme in ("postgresql", "postgres"):
         return PostgresLightningStore(url, **options)
     raise InvalidInput(f"no store for {scheme}://; use memory:, sqlite:///path or postgresql://host/database")
+
+
+def _open_configured(options: dict[str, Any]) -> DatabaseLightningStore:
+    settings = load_settings()
+    names = ["namespace", "watchdog_interval"]
+    if settings.database_url.startswith(("postgresql://", "postgres://")):
+        names += ["pool_size", "timeout", "pgbouncer"]
+    elif not settings.database_url.startswith(("memory:", ":memory:")):
+        names += ["synchronous"]
+    return open_store(settings.database_url, **{name: getattr(settings, name) for name in names} | options)
 
 
 def _sqlite_path(url: str) -> str:

@@ -219,12 +219,10 @@ class PostgresStorage:
 
         Without them the planner takes every namespace for a small part of a table.
         """
-        connection = await self._connections.single()
-        try:
+        pool = await self._connections.pool(self._prepare)
+        async with pool.acquire(timeout=self._timeout) as connection:
             for row in await connection.fetch(_UNKNOWN_TABLES, list(self.schema.tables)):
                 await connection.execute("ANALYZE " + row[0])
-        finally:
-            await connection.close()
 
     async def _build_indexes(self, missing: Sequence[tuple[Table, Any]]) -> None:
         connection = await self._connections.single()

@@ -37,17 +37,26 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question that many transactions ask first: is there any row of `table` for which `condition` holds?
+    """A question that many transactions ask first: has the time in `column` come for any row of `table`?
 
-    The condition is over `:now`. PostgreSQL answers it while the transaction begins.
+    PostgreSQL answers it while the transaction begins.
     """
 
     table: str
-    condition: str
+    column: str
 
     @property
     def sql(self) -> str:
-        return " ".join(("SELECT 1 FROM", self.table, "WHERE", self.condition, "LIMIT 1"))
+        words = (
+            "SELECT 1 FROM",
+            self.table,
+            "WHERE",
+            self.column,
+            "<= :now ORDER BY",
+            self.column,
+            "LIMIT 1",
+        )
+        return " ".join((*words, "LIMIT 1"))
 
 
 @dataclass(frozen=True)
