@@ -56,7 +56,7 @@ class Probe:
             self.column,
             "LIMIT 1",
         )
-        return " ".join((*words, "LIMIT 1"))
+        return " ".join(words)
 
 
 @dataclass(frozen=True)
