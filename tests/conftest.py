@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -39,7 +40,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _heed_signals() -> None:
+    """Whoever starts the tests in the background may ignore these, and each child would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    _heed_signals()
     if not hasattr(config, "workerinput") and _runs_tests(config):
         config.stash[_RUNNING] = ExitStack()
         started = _start(config.stash[_RUNNING], everything=config.getoption("--servers") == "all")
