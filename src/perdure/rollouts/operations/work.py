@@ -120,7 +120,6 @@ class Work:
         self.attempts: dict[str, list[AttemptRow]] = {}
         self.counts: dict[tuple[str, str], int] = {}
         self._queued = 0
-        self._left_lines: dict[str, str] = {}
 
     async def load(self, ids: Iterable[str], kinds: Sequence[str], *, lined: bool) -> None:
         """Lock and read the rollouts and all their attempts."""
