@@ -12,6 +12,7 @@ from perdure.kernel.background import Background
 
 COMMIT = b"COMMIT\0"
 CHUNK = 65536
+TURNS_OF_ACCEPTING = 10
 
 Trouble = Literal["none", "silence", "cut before commit", "silence at commit", "lose answer", "refuse"]
 
@@ -53,8 +54,9 @@ class Proxy:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        # What was accepted just now must have begun before it can be ended.
-        await asyncio.sleep(0)
+        # A connection accepted just now needs some turns of the loop until it is among the links.
+        for _ in range(TURNS_OF_ACCEPTING):
+            await asyncio.sleep(0)
         await self._cut()
 
     @property
@@ -74,19 +76,19 @@ class Proxy:
             link.cancel()
         await asyncio.gather(*links, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._links.add(task)
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        try:
-            if self.trouble != "refuse":
-                await self._join(reader, writer)
-        except (OSError, asyncio.CancelledError):
+        link = asyncio.ensure_future(self._link(reader, writer))
+        self._links.add(link)
+        # A link that is cut before its first step runs no code of its own.
+        link.add_done_callback(lambda _: writer.transport.abort())
+        link.add_done_callback(self._links.discard)
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.trouble == "refuse":
             return
-        finally:
-            self._links.discard(task)
-            writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await self._join(reader, writer)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opening = asyncio.ensure_future(asyncio.open_connection(self._url.hostname, self._url.port))
