@@ -1,6 +1,9 @@
 """The errors that perdure raises, each with a stable code."""
 
 from perdure.kernel.errors import (
+    BadBody as BadBody,
+)
+from perdure.kernel.errors import (
     BadQuery as BadQuery,
 )
 from perdure.kernel.errors import (
@@ -16,10 +19,13 @@ from perdure.kernel.errors import (
     Fenced as Fenced,
 )
 from perdure.kernel.errors import (
-    IllegalTransition as IllegalTransition,
+    Forbidden as Forbidden,
 )
 from perdure.kernel.errors import (
     InvalidInput as InvalidInput,
+)
+from perdure.kernel.errors import (
+    MethodNotAllowed as MethodNotAllowed,
 )
 from perdure.kernel.errors import (
     NestedOperation as NestedOperation,
@@ -34,6 +40,9 @@ from perdure.kernel.errors import (
     NotFound as NotFound,
 )
 from perdure.kernel.errors import (
+    NotSupported as NotSupported,
+)
+from perdure.kernel.errors import (
     OutcomeUnknown as OutcomeUnknown,
 )
 from perdure.kernel.errors import (
@@ -44,6 +53,9 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.errors import (
     SpansEvicted as SpansEvicted,
+)
+from perdure.kernel.errors import (
+    StartRefused as StartRefused,
 )
 from perdure.kernel.errors import (
     StorageClosed as StorageClosed,
@@ -59,4 +71,22 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.errors import (
     SuspendedOperation as SuspendedOperation,
+)
+from perdure.kernel.errors import (
+    TooLarge as TooLarge,
+)
+from perdure.kernel.errors import (
+    TooManyRequests as TooManyRequests,
+)
+from perdure.kernel.errors import (
+    Unauthorized as Unauthorized,
+)
+from perdure.kernel.errors import (
+    UnknownRoute as UnknownRoute,
+)
+from perdure.kernel.errors import (
+    Unreachable as Unreachable,
+)
+from perdure.kernel.errors import (
+    UnsupportedMedia as UnsupportedMedia,
 )

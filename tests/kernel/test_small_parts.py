@@ -110,10 +110,10 @@ def test_codes_and_statuses_are_stable() -> None:
         "internal": ("PerdureError", 500),
         "invalid_input": ("InvalidInput", 422),
         "bad_query": ("BadQuery", 400),
+        "bad_body": ("BadBody", 422),
         "not_found": ("NotFound", 404),
         "spans_evicted": ("SpansEvicted", 410),
         "conflict": ("Conflict", 409),
-        "illegal_transition": ("IllegalTransition", 409),
         "fenced": ("Fenced", 409),
         "nested_operation": ("NestedOperation", 500),
         "suspended_operation": ("SuspendedOperation", 500),
@@ -127,6 +127,16 @@ def test_codes_and_statuses_are_stable() -> None:
         "read_only_database": ("ReadOnlyDatabase", 503),
         "newer_schema": ("NewerSchema", 503),
         "deadline_exceeded": ("DeadlineExceeded", 504),
+        "unauthorized": ("Unauthorized", 401),
+        "forbidden": ("Forbidden", 403),
+        "unknown_route": ("UnknownRoute", 404),
+        "method_not_allowed": ("MethodNotAllowed", 405),
+        "too_large": ("TooLarge", 413),
+        "unsupported_media": ("UnsupportedMedia", 415),
+        "too_many_requests": ("TooManyRequests", 429),
+        "not_supported": ("NotSupported", 501),
+        "unreachable": ("Unreachable", 502),
+        "start_refused": ("StartRefused", 500),
     }
 
 

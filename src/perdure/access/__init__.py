@@ -1,1 +1,1 @@
-"""Namespaces: which team or experiment a row belongs to."""
+"""Who may do what, and who did what: namespaces, tokens, the audit and idempotency keys."""

@@ -1,17 +1,38 @@
-"""Operations on namespaces."""
+"""Operations on namespaces, tokens, the audit and idempotency keys.
+
+An idempotency key is taken before anything else is locked, and an audit entry is written after everything
+else: so neither can stand in anybody's way.
+"""
 
 from __future__ import annotations
 
-from perdure.access.tables import ALL, FIND, NAMESPACES, NEXT
-from perdure.kernel.storage.port import Tx
+from collections.abc import Sequence
+from typing import Any, cast
+
+from perdure.access import sql
+from perdure.access.model import NewToken, objects_text
+from perdure.access.tables import NAMESPACES, SYSTEM, TOKENS
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import Conflict, NotFound, StorageError
+from perdure.kernel.storage.filters import given, order_by, where
+from perdure.kernel.storage.port import Operation, Result, Row, Tx
+
+TOKENS_CHANNEL = "access.tokens"
+ANY_TOKEN = "any"  # noqa: S105 - the one key of the channel
+TRIM_ROWS = 500
+LAST_ID = 2**63 - 1
+_SCALARS = (str, int, float, type(None))
+
+
+# --- namespaces -------------------------------------------------------------------------------------------
 
 
 async def ensure_namespace(tx: Tx, name: str) -> int:
     """The number of a namespace, which is made if it does not exist."""
-    row = await tx.one(FIND, name=name)
+    row = await tx.one(sql.FIND, name=name)
     if row is not None:
         return int(row[0])
-    row = await tx.one(NEXT)
+    row = await tx.one(sql.NEXT)
     number = int(row[0]) if row else 1
     await tx.insert_many(NAMESPACES, [(number, name, tx.now)])
     return number
@@ -19,4 +40,132 @@ async def ensure_namespace(tx: Tx, name: str) -> int:
 
 async def list_namespaces(tx: Tx) -> dict[int, str]:
     """The names of all namespaces by their number."""
-    return {int(number): str(name) for number, name in await tx.all(ALL)}
+    return {int(number): str(name) for number, name in await tx.all(sql.ALL)}
+
+
+# --- tokens, in the namespace of the system ---------------------------------------------------------------
+
+
+async def create_token(tx: Tx, token: NewToken) -> Row:
+    """Store a token, and answer with it as `TOKEN_VIEW` shows it."""
+    expire_time = None if token.lifetime is None else tx.now + token.lifetime
+    scopes, namespaces = encode_json(token.scopes), encode_json(token.namespaces)
+    shown = (token.token_id, token.name, scopes, namespaces, tx.now, expire_time, None, None)
+    await tx.insert_many(TOKENS, [(SYSTEM, token.token_id, token.hash, *shown[1:])])
+    await add_entry(tx, token.actor, "create_token", [token.token_id])
+    tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
+    return shown
+
+
+async def revoke_token(tx: Tx, token_id: str, actor: str) -> Row:
+    """End a token; one that was revoked before stays as it is."""
+    row = await tx.one(sql.LOCK_TOKEN, id=token_id)
+    if row is None:
+        raise NotFound(f"Token {token_id} not found")
+    if row[6] is None:
+        await tx.execute(sql.REVOKE_TOKEN, id=token_id)
+        await add_entry(tx, actor, "revoke_token", [token_id])
+        row = (*tuple(row)[:6], tx.now, row[7])
+    tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
+    return row
+
+
+async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[tuple[str, Row, int] | None]:
+    """The hash of each token's secret, the token, and the time by the database."""
+    rows = await tx.all(sql.FIND_TOKENS, ids=list(set(token_ids)))
+    found = {row[1]: (str(row[0]), tuple(row)[1:], tx.now) for row in rows}
+    return [found.get(token_id) for token_id in token_ids]
+
+
+async def list_tokens(tx: Tx) -> Sequence[Row]:
+    """All tokens, the oldest first."""
+    return await tx.all(sql.LIST_TOKENS)
+
+
+async def any_token(tx: Tx) -> bool:
+    """Whether a token was ever made; one that has ended is still there."""
+    return await tx.one(sql.ANY_TOKEN) is not None
+
+
+async def use_token(tx: Tx, token_id: str, interval: int) -> None:
+    """Note that a token was used, unless that was noted within `interval` microseconds."""
+    await tx.execute(sql.USE_TOKEN, id=token_id, before=tx.now - interval)
+
+
+# --- the audit --------------------------------------------------------------------------------------------
+
+
+async def add_entry(tx: Tx, actor: str, action: str, objects: Sequence[str]) -> None:
+    """Write down who does what to which objects, as the last thing that a transaction does.
+
+    An entry's id is its time; where two transactions have the same, one takes the next that is free.
+    """
+    entry = {"actor": actor, "action": action, "count": len(objects), "object": objects_text(objects)}
+    id = tx.now
+    while not await tx.execute(sql.ADD_ENTRY, id=id, **entry):
+        id += 1
+
+
+async def query_audit(
+    tx: Tx, namespace: str | None, actor: str | None, action: str | None, limit: int, before: int | None
+) -> Sequence[Row]:
+    """The newest entries before an id."""
+    number = None
+    if namespace is not None:
+        found = await tx.one(sql.FIND, name=namespace)
+        if found is None:
+            return []
+        number = found[0]
+    conditions = given(("namespace", "exact", number), ("actor", "exact", actor), ("action", "exact", action))
+    clause = where(sql.AUDIT_FIELDS, conditions, "and")
+    order = order_by(sql.AUDIT_FIELDS, None, "desc", sql.AUDIT_ORDER)
+    page, values = sql.LIST_AUDIT.page(clause, order, limit, 0)
+    return await tx.all(page, before=LAST_ID if before is None else before, **values)
+
+
+async def trim_audit(tx: Tx, age: int) -> int:
+    """Drop some of the entries that are older than `age` microseconds; returns how many."""
+    return await tx.execute(sql.TRIM_AUDIT, before=tx.now - age, n=TRIM_ROWS)
+
+
+# --- idempotency keys -------------------------------------------------------------------------------------
+
+
+async def once(tx: Tx, key: str, action: str, operation: Operation[..., Result], *args: Any) -> Result:
+    """Run an operation under a key, or answer as it was answered when it ran under that key before.
+
+    An error, and an answer that holds nothing at all, leave no trace of the key: nothing was done.
+    """
+    if not await tx.execute(sql.TAKE_KEY, key=key, action=action):
+        return cast(Result, await _kept_answer(tx, key, action))
+    answer = await operation(tx, *args)
+    if _holds_nothing(answer):
+        await tx.execute(sql.DROP_KEY, key=key)
+    else:
+        await tx.execute(sql.KEEP_ANSWER, key=key, answer=encode_json(_plain(answer)))
+    return answer
+
+
+async def _kept_answer(tx: Tx, key: str, action: str) -> Any:
+    row = await tx.one(sql.FIND_KEY, key=key)
+    if row is None:
+        raise StorageError(f"the idempotency key {key} went away while it was looked for; try again")
+    if row[0] != action:
+        raise Conflict(f"the idempotency key {key} was used for {row[0]} before, and not for {action}")
+    return decode_json(row[1])
+
+
+def _holds_nothing(answer: Any) -> bool:
+    return isinstance(answer, list | tuple) and all(map(_holds_nothing, answer))
+
+
+def _plain(answer: Any) -> Any:
+    """An answer as lists and scalars, whatever the driver's rows are; an error among them undoes it all."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer if isinstance(answer, _SCALARS) else [_plain(each) for each in answer]
+
+
+async def trim_keys(tx: Tx, age: int) -> int:
+    """Forget some of the keys that are older than `age` microseconds; returns how many."""
+    return await tx.execute(sql.TRIM_KEYS, before=tx.now - age, n=TRIM_ROWS)

@@ -1,7 +1,9 @@
-"""The table of namespaces."""
+"""The tables of the access room. What belongs to no namespace has the number of the system in `ns`."""
 
-from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.schema import Index, Table, integer, text
+
+SYSTEM = 0
+"""The `ns` of tokens and of what is done to them; namespaces are counted from 1."""
 
 NAMESPACES = Table(
     "namespaces",
@@ -10,8 +12,43 @@ NAMESPACES = Table(
     indexes=(Index("namespaces_name", ("name",), unique=True),),
 )
 
-TABLES = (NAMESPACES,)
+TOKENS = Table(
+    "tokens",
+    (
+        integer("ns"),
+        text("id"),
+        text("hash"),
+        text("name"),
+        text("scopes"),
+        text("namespaces"),
+        integer("create_time"),
+        integer("expire_time", null=True),
+        integer("revoke_time", null=True),
+        integer("last_used_time", null=True),
+    ),
+    key=("ns", "id"),
+)
 
-FIND = statement("SELECT id FROM namespaces WHERE name = :name")
-NEXT = statement("SELECT coalesce(max(id), 0) + 1 FROM namespaces")
-ALL = statement("SELECT id, name FROM namespaces ORDER BY id")
+AUDIT = Table(
+    "audit",
+    (
+        integer("ns"),
+        integer("id"),
+        text("actor"),
+        text("action"),
+        integer("count"),
+        text("object"),
+    ),
+    key=("ns", "id"),
+    indexes=(Index("audit_order", ("id",), unique=True), Index("audit_actor", ("actor", "id"))),
+)
+
+IDEMPOTENCY = Table(
+    "idempotency",
+    (integer("ns"), text("key"), integer("time"), text("action"), text("answer", null=True)),
+    key=("ns", "key"),
+    indexes=(Index("idempotency_time", ("time",)),),
+    hot=True,
+)
+
+TABLES = (NAMESPACES, TOKENS, AUDIT, IDEMPOTENCY)

@@ -12,7 +12,15 @@ import msgspec
 
 from perdure.kernel.errors import InvalidInput
 
-__all__ = ["MAX_DEPTH", "EncodedByFields", "check_text", "decode_json", "encode_json", "encode_scalars"]
+__all__ = [
+    "MAX_DEPTH",
+    "EncodedByFields",
+    "check_text",
+    "decode_json",
+    "encode_json",
+    "encode_scalars",
+    "encode_wire",
+]
 
 MAX_DEPTH = 500
 """How many objects and arrays may stand inside each other."""
@@ -130,6 +138,10 @@ def _other(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_other)
+
+encode_wire = _encoder.encode
+"""The JSON bytes of what was stored before, or of an answer: nothing in it needs another check."""
+
 _packer = msgspec.msgpack.Encoder(enc_hook=_other)
 
 

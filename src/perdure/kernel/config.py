@@ -21,7 +21,7 @@ import msgspec
 from perdure.kernel.codec import MAX_TEXT, check_text
 from perdure.kernel.errors import InvalidInput
 
-__all__ = ["Secret", "Settings", "load_settings", "mask_url"]
+__all__ = ["Key", "Secret", "Settings", "load_settings", "mask_url"]
 
 FILE_NAME = "perdure.toml"
 FILE_VARIABLE = "PERDURE_CONFIG"
@@ -35,11 +35,16 @@ VARIABLES = {
         "DATABASE_URI",
         "POSTGRES_URI",
         "POSTGRES_URI_CUSTOM",
-    )
+    ),
+    "host": ("PERDURE_HOST", "HOST"),
+    "port": ("PERDURE_PORT", "PORT"),
+    "cors_allow_origins": ("PERDURE_CORS_ALLOW_ORIGINS", "CORS_ALLOW_ORIGINS"),
+    "log_level": ("PERDURE_LOG_LEVEL", "LOG_LEVEL"),
+    "log_json": ("PERDURE_LOG_JSON", "LOG_JSON"),
 }
 """Settings that have other variables than `PERDURE_` and their name; the first that is set counts."""
 
-SECRETS = frozenset({"database_url"})
+SECRETS = frozenset({"database_url", "api_key"})
 MAX_URL = 16_384
 
 _IN_URL = re.compile(r"(?s)^([^:/?#]+://[^:]*:).*(@.*)$")
@@ -61,6 +66,15 @@ class Secret(str):
         return repr(mask_url(self))
 
 
+class Key(Secret):
+    """A secret of which nothing may be shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
@@ -74,6 +88,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Seconds = 30.0
     pgbouncer: bool = False
     synchronous: Literal["FULL", "NORMAL", "EXTRA"] = "FULL"
+    host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 4747
+    grpc_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
+    api_key: Annotated[str, msgspec.Meta(min_length=16)] | None = None
+    insecure_no_auth: bool = False
+    cors_allow_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    max_body_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 4 << 20
+    max_decompressed_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 16 << 20
+    rate_limit: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    keep_traces: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
     sources: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -194,11 +219,15 @@ def _value(name: str, found: _Found) -> Any:
     except (msgspec.ValidationError, InvalidInput) as error:
         shown = "" if name in SECRETS else f" {found.value!r}:"
         raise InvalidInput(f"{name} from {found.source}:{shown} {error}") from None
-    return Secret(value) if name in SECRETS else value
+    if name not in SECRETS or value is None:
+        return value
+    return Key(value) if name == "api_key" else Secret(value)
 
 
 def _from_text(text: str, kind: Any) -> Any:
-    """The ways in which people write a choice, a switch, or that there is none."""
+    """The ways in which people write a choice, a switch, a list, or that there is none."""
+    if kind == tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
     if choices:
         return next((choice for choice in choices if choice.lower() == text.strip().lower()), text)

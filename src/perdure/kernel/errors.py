@@ -37,6 +37,19 @@ class BadQuery(InvalidInput):
     http_status = 400
 
 
+class BadBody(InvalidInput):
+    """A part of the request does not have the form it must have."""
+
+    code = "bad_body"
+
+    def __init__(
+        self, message: str | None = None, location: tuple[str | int, ...] = ("body",), given: object = None
+    ) -> None:
+        super().__init__(message)
+        self.location = location
+        self.given = given
+
+
 class NotFound(PerdureError, ValueError):
     """No such object."""
 
@@ -56,12 +69,6 @@ class Conflict(PerdureError):
 
     code = "conflict"
     http_status = 409
-
-
-class IllegalTransition(Conflict):
-    """The transition table has no such step."""
-
-    code = "illegal_transition"
 
 
 class Fenced(Conflict):
@@ -144,3 +151,76 @@ class DeadlineExceeded(StorageError):
 
     code = "deadline_exceeded"
     http_status = 504
+
+
+class Unauthorized(PerdureError):
+    """A valid token is needed: send it as Authorization: Bearer, or as x-api-key."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+class Forbidden(PerdureError):
+    """This token does not allow that."""
+
+    code = "forbidden"
+    http_status = 403
+
+
+class UnknownRoute(PerdureError):
+    """There is nothing at this path."""
+
+    code = "unknown_route"
+    http_status = 404
+
+
+class MethodNotAllowed(PerdureError):
+    """This path does not take that method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+    def __init__(self, message: str | None = None, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class TooLarge(PerdureError):
+    """The request is larger than is taken."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class UnsupportedMedia(PerdureError):
+    """The body has a content type or an encoding that is not taken here."""
+
+    code = "unsupported_media"
+    http_status = 415
+
+
+class TooManyRequests(PerdureError):
+    """Too many requests; wait a moment."""
+
+    code = "too_many_requests"
+    http_status = 429
+
+
+class NotSupported(PerdureError):
+    """This is not supported."""
+
+    code = "not_supported"
+    http_status = 501
+
+
+class Unreachable(PerdureError, ConnectionError):
+    """The server does not answer."""
+
+    code = "unreachable"
+    http_status = 502
+
+
+class StartRefused(PerdureError, RuntimeError):
+    """The server cannot start like this."""
+
+    code = "start_refused"

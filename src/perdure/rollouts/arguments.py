@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET as KEEP
 
-from perdure.kernel.codec import check_text
+from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.errors import BadQuery, InvalidInput
 from perdure.kernel.storage.filters import check_page
 from perdure.kernel.storage.port import Row
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.queries import Page, Query
-from perdure.rollouts.records import UNSET, PaginatedResult
+from perdure.rollouts.operations.report import AttemptReport, RolloutChange
+from perdure.rollouts.records import ATTEMPT_STATUSES, ROLLOUT_STATUSES, UNSET, PaginatedResult
 
 T = TypeVar("T")
 
@@ -56,14 +57,46 @@ def texts(values: Sequence[str] | None, what: str) -> list[str] | None:
     return [check_text(value, what) for value in values]
 
 
-def time_or_keep(value: Any) -> Any:
-    if value is UNSET:
-        return KEEP
+def key(idempotency_key: Any) -> str | None:
+    """An idempotency key; an empty one is none."""
+    return encoding.text_or_none(idempotency_key, "idempotency_key") or None
+
+
+def rollout_change(
+    rollout_id: Any, input: Any, mode: Any, resources_id: Any, status: Any, config: Any, metadata: Any
+) -> RolloutChange:
+    if config is None or status is None:
+        raise InvalidInput("status and config cannot be None")
+    return RolloutChange(
+        rollout_id=check_text(rollout_id, "rollout_id"),
+        status=KEEP if status is UNSET else member(status, ROLLOUT_STATUSES, "status"),
+        mode=KEEP if mode is UNSET else encoding.check_mode(mode),
+        resources_id=KEEP if resources_id is UNSET else encoding.text_or_none(resources_id, "resources_id"),
+        config=KEEP if config is UNSET else encoding.encode_config(config),
+        metadata=KEEP if metadata is UNSET else encoding.encode_metadata(metadata),
+        input=KEEP if input is UNSET else encode_json(input, what="input"),
+    )
+
+
+def attempt_report(
+    rollout_id: Any, attempt_id: Any, status: Any, worker_id: Any, last_heartbeat_time: Any, metadata: Any
+) -> AttemptReport:
+    return AttemptReport(
+        rollout_id=check_text(rollout_id, "rollout_id"),
+        attempt_id=check_text(attempt_id, "attempt_id"),
+        status=KEEP if status is UNSET else member(status, ATTEMPT_STATUSES, "status"),
+        worker_id=KEEP if worker_id is UNSET else encoding.text_or_none(worker_id, "worker_id"),
+        last_heartbeat_time=KEEP if last_heartbeat_time is UNSET else _time_or_none(last_heartbeat_time),
+        metadata=KEEP if metadata is UNSET else _body_or_none(metadata),
+    )
+
+
+def _time_or_none(value: Any) -> int | None:
     return None if value is None else encoding.micros(value, "last_heartbeat_time")
 
 
-def body_or_none(value: Any, what: str) -> str | None:
-    return None if value is None else encoding.encode_metadata(value, what)
+def _body_or_none(value: Any) -> str | None:
+    return None if value is None else encoding.encode_metadata(value, "metadata")
 
 
 def check_timeout(timeout: Any) -> None:

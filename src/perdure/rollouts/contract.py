@@ -42,6 +42,10 @@ class LightningStore:
         """A store over the same database that sees another namespace; closing either closes both."""
         raise NotImplementedError(f"{type(self).__name__} has no namespaces")
 
+    def acting_as(self, namespace: str, actor: str) -> LightningStore:
+        """A store as `in_namespace` gives it; one that keeps an audit notes `actor` with every write."""
+        return self.in_namespace(namespace)
+
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         """What this store can do; nothing special by default."""
@@ -65,8 +69,14 @@ class LightningStore:
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        *,
+        idempotency_key: str | None = None,
     ) -> AttemptedRollout:
-        """Make a rollout and its first attempt at once, past the queue."""
+        """Make a rollout and its first attempt at once, past the queue.
+
+        Here and below, a second call with the same `idempotency_key` within a day gives the answer of the
+        first and changes nothing; the key of another method is a `Conflict`.
+        """
         raise NotImplementedError
 
     async def enqueue_rollout(
@@ -95,18 +105,29 @@ class LightningStore:
         raise NotImplementedError
 
     async def dequeue_rollout(
-        self, worker_id: str | None = None, *, queue: str = "default"
+        self, worker_id: str | None = None, *, queue: str = "default", idempotency_key: str | None = None
     ) -> AttemptedRollout | None:
-        """Claim the next rollout and begin its next attempt; None if the queue is empty."""
+        """Claim the next rollout and begin its next attempt; None if the queue is empty.
+
+        A claim that found nothing does not use up its `idempotency_key`. One that is cancelled is given back,
+        unless it has a key, with which its caller may ask again.
+        """
         raise NotImplementedError
 
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, queue: str = "default"
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        queue: str = "default",
+        idempotency_key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         """Claim up to `limit` rollouts."""
         raise NotImplementedError
 
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, idempotency_key: str | None = None
+    ) -> AttemptedRollout:
         """Begin another attempt by hand, whatever the rollout's status and limits."""
         raise NotImplementedError
 
@@ -184,7 +205,9 @@ class LightningStore:
         """The resources that were added or updated last."""
         raise NotImplementedError
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(
+        self, resources: NamedResources, *, idempotency_key: str | None = None
+    ) -> ResourcesUpdate:
         """Store a new bundle as version 1."""
         raise NotImplementedError
 

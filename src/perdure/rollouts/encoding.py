@@ -303,8 +303,14 @@ def _nanos(seconds: float | None) -> int | None:
 @_stored
 def spans_from(rows: Sequence[Row], parts: Mapping[str, bytes]) -> list[Span]:
     """Spans as `SPAN_VIEW` gives them, with the parts that they share."""
-    resources = {name: decode_json(body) for name, body in parts.items()}
-    return [_span(row, resources) for row in rows]
+    used = {row[7] for row in rows if row[9] == JSON and row[7] is not None}
+    resources = {name: decode_json(parts[name]) for name in used}
+    if all(row[9] == JSON for row in rows):
+        return [_span(row, resources) for row in rows]
+    from perdure.rollouts.otlp_reader import Reader
+
+    read = Reader(parts).read
+    return [_span(row, resources) if row[9] == JSON else read(row) for row in rows]
 
 
 def _span(row: Row, resources: Mapping[str, Any]) -> Span:

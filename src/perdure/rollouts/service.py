@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure.access.operations import ensure_namespace
+from perdure.access.operations import ensure_namespace, once
 from perdure.kernel.errors import NotFound, StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Row, Storage
@@ -16,6 +16,7 @@ from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
 from perdure.rollouts.operations import claim, enqueue, queries, report, resources, spans, workers
 from perdure.rollouts.operations.claim import Claim, Claimed
 from perdure.rollouts.operations.enqueue import NewRollout
+from perdure.rollouts.operations.noted import NOTES, noted
 from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange, SweepDue, watched
 from perdure.rollouts.operations.spans import NewSpan, Stored
@@ -33,22 +34,38 @@ logger = logging.getLogger(__name__)
 
 
 class Rollouts:
-    """The rollouts of one namespace. `kind` is what this holder sees and changes."""
+    """The rollouts of one namespace. `kind` is what this holder sees and changes.
+
+    With an `actor` every write leaves an entry in the audit, in its own transaction.
+    """
 
     def __init__(
-        self, storage: Storage, kinds: Kinds, *, namespace: str = "default", kind: str = TASK
+        self,
+        storage: Storage,
+        kinds: Kinds,
+        *,
+        namespace: str = "default",
+        kind: str = TASK,
+        actor: str | None = None,
     ) -> None:
         self.storage = storage
         self.namespace = namespace
+        self.actor = actor
         self._kinds = kinds
         self._kind = kind
         self._merger = Merger(POSTGRES_BATCHES if storage.engine == "postgres" else 1)
         self._number: int | None = None
         self._releases: set[asyncio.Task[None]] = set()
 
+    def acting_as(self, namespace: str, actor: str | None) -> Rollouts:
+        """The rollouts of a namespace of the same database, changed in the name of `actor`."""
+        sibling = Rollouts(self.storage, self._kinds, namespace=namespace, kind=self._kind, actor=actor)
+        sibling._releases = self._releases
+        return sibling
+
     def in_namespace(self, namespace: str) -> Rollouts:
         """The rollouts of another namespace of the same database."""
-        return Rollouts(self.storage, self._kinds, namespace=namespace, kind=self._kind)
+        return self.acting_as(namespace, self.actor)
 
     async def _ns(self) -> int:
         if self._number is None:
@@ -57,23 +74,35 @@ class Rollouts:
 
     # --- how operations run -----------------------------------------------------------------------------
 
-    async def _write(self, operation: Operation[..., T], *args: Any) -> T:
-        return await self.storage.run(operation, *args, ns=await self._ns())
+    def _chain(self, operation: Operation[..., Any], args: tuple[Any, ...], key: str | None) -> Any:
+        """An operation with what goes around it: its entry in the audit, its idempotency key."""
+        chain: tuple[Any, ...] = (operation, *args)
+        if self.actor is not None:
+            chain = (noted, self.actor, *chain)
+        return chain if key is None else (once, key, NOTES[operation].action, *chain)
 
-    async def _write_watched(self, operation: Operation[..., T], *args: Any) -> T:
+    async def _write(self, operation: Operation[..., T], *args: Any, key: str | None = None) -> T:
+        chain = self._chain(operation, args, key)
+        result: T = await self.storage.run(*chain, ns=await self._ns())
+        return result
+
+    async def _write_watched(self, operation: Operation[..., T], *args: Any, key: str | None = None) -> T:
         ns = await self._ns()
+        chain = self._chain(operation, args, key)
+        result: T
         try:
-            return await self.storage.run(watched, operation, *args, ns=ns)
+            result = await self.storage.run(watched, *chain, ns=ns)
         except SweepDue:
             await self.sweep()
-            return await self.storage.run(operation, *args, ns=ns)
+            result = await self.storage.run(*chain, ns=ns)
+        return result
 
-    async def _write_lined(self, operation: Operation[..., T], *args: Any) -> T:
+    async def _write_lined(self, operation: Operation[..., T], *args: Any, key: str | None = None) -> T:
         """For operations whose last argument says whether to lock lines first; most rollouts have none."""
         try:
-            return await self._write_watched(operation, *args, False)
+            return await self._write_watched(operation, *args, False, key=key)
         except LinesNeeded:
-            return await self._write_watched(operation, *args, True)
+            return await self._write_watched(operation, *args, True, key=key)
 
     async def _read(self, operation: Operation[..., T], *args: Any) -> T:
         return await self.storage.read(operation, *args, ns=await self._ns())
@@ -102,12 +131,21 @@ class Rollouts:
             rows += await self._enqueue_batch(requests[start : start + 1000])
         return rows
 
-    async def start(self, request: NewRollout) -> Claimed:
-        return (await self._write_watched(enqueue.start, [request], self._kinds))[0]
+    async def start(self, request: NewRollout, key: str | None = None) -> Claimed:
+        return (await self._write_watched(enqueue.start, [request], self._kinds, key=key))[0]
 
-    async def claim(self, worker_id: str | None, limit: int, queue: str = DEFAULT_QUEUE) -> list[Claimed]:
-        batch = partial(self._claim_batch, queue=queue)
+    async def start_missing(self, requests: Sequence[NewRollout]) -> None:
+        """Start rollouts that bring their ids along, unless they are there."""
+        await self._write_watched(enqueue.start_missing, requests, self._kinds)
+
+    async def claim(
+        self, worker_id: str | None, limit: int, queue: str = DEFAULT_QUEUE, key: str | None = None
+    ) -> list[Claimed]:
         item = Claim(worker_id, limit)
+        if key is not None:
+            # Whoever goes away may ask again with the key, so that nothing is given back.
+            return (await self._claim_batch([item], queue, key))[0]
+        batch = partial(self._claim_batch, queue=queue)
         answer: asyncio.Future[list[Claimed]] = self._merger.call(
             ("claim", queue), batch, item, undelivered=self._give_back
         )
@@ -119,8 +157,10 @@ class Rollouts:
                 self._give_back(answer.result())
             raise
 
-    async def _claim_batch(self, claims: Sequence[Claim], queue: str) -> list[list[Claimed]]:
-        return await self._write_watched(claim.claim, claims, queue, self._kind, self._kinds)
+    async def _claim_batch(
+        self, claims: Sequence[Claim], queue: str, key: str | None = None
+    ) -> list[list[Claimed]]:
+        return await self._write_watched(claim.claim, claims, queue, self._kind, self._kinds, key=key)
 
     def _give_back(self, claimed: list[Claimed]) -> None:
         """The caller went away while its claim was made."""
@@ -143,8 +183,20 @@ class Rollouts:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 5.0)
 
-    def start_attempt(self, rollout_id: str, worker_id: str | None) -> asyncio.Future[Claimed]:
-        return self._merger.call("start_attempt", self._start_attempt_batch, (rollout_id, worker_id))
+    def start_attempt(
+        self, rollout_id: str, worker_id: str | None, key: str | None = None
+    ) -> Awaitable[Claimed]:
+        request = (rollout_id, worker_id)
+        if key is not None:
+            return self._start_attempt_once(request, key)
+        return self._merger.call("start_attempt", self._start_attempt_batch, request)
+
+    async def _start_attempt_once(self, request: tuple[str, str | None], key: str) -> Claimed:
+        args = ([request], self._kind, self._kinds)
+        (answer,) = await self._write_lined(claim.start_attempts, *args, key=key)
+        if isinstance(answer, NotFound):
+            raise answer
+        return answer
 
     async def _start_attempt_batch(
         self, requests: Sequence[tuple[str, str | None]]
@@ -190,18 +242,17 @@ class Rollouts:
     async def _span_batch(
         self, calls: Sequence[tuple[Sequence[NewSpan], Sequence[tuple[str, bytes]]]]
     ) -> list[Stored | NotFound]:
-        ns = await self._ns()
         lists = [call for call, _ in calls]
         parts = [part for _, shared in calls for part in shared]
         args = (lists, parts, self._kind, self._kinds)
         try:
-            return list(await self.storage.run(spans.add_spans_of_running, *args, ns=ns))
+            return list(await self._write(spans.add_spans_of_running, *args))
         except spans.RolloutsNeeded:
             pass
         try:
-            return await self.storage.run(spans.add_spans, *args, False, ns=ns)
+            return await self._write(spans.add_spans, *args, False)
         except LinesNeeded:
-            return await self.storage.run(spans.add_spans, *args, True, ns=ns)
+            return await self._write(spans.add_spans, *args, True)
 
     def next_sequence_id(self, rollout_id: str) -> asyncio.Future[int]:
         return self._merger.call("sequence", self._sequence_batch, rollout_id)
@@ -247,8 +298,8 @@ class Rollouts:
 
     # --- resources and workers --------------------------------------------------------------------------
 
-    async def add_resources(self, body: str) -> Row:
-        return await self._write(resources.add_resources, body)
+    async def add_resources(self, body: str, key: str | None = None) -> Row:
+        return await self._write(resources.add_resources, body, key=key)
 
     async def update_resources(self, resources_id: str, body: str) -> Row:
         return await self._write_watched(resources.update_resources, resources_id, body)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from perdure.kernel.errors import NotFound
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.spans import OtelResource, Span
 
 REMEMBERED_PARTS = 10_000
+SPANS_A_CHUNK = 1000
+
+Answer = int | None | NotFound
+"""What became of a span: its sequence id, None if it was known already, or why it is not stored."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +67,46 @@ class SpanWriter:
                 parts[part[0]] = part[1]
             size = size_of(span) if size_of else None
             new.append(encoding.new_span(span, part, numbered=numbered, size=size))
-        stored = await self._rollouts.add_spans(new, list(parts.items()))
-        self._remember(parts)
-        size = _stored_bytes(new, stored)
+        stored = await self._store(new, parts)
+        for span, number in zip(spans, stored, strict=True):
+            if number is None:
+                logger.error("Duplicated span added: %s of attempt %s", span.span_id, span.attempt_id)
+        return stored
+
+    async def store_each(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
+        """Store spans of any number of attempts; those of an unknown one hold up no other."""
+        groups: dict[tuple[str, str], list[NewSpan]] = {}
+        for span in spans:
+            groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+        stored = await asyncio.gather(
+            *(self._store_group(group, parts) for group in groups.values()), return_exceptions=True
+        )
+        answers: dict[int, Answer] = {}
+        for group, answer in zip(groups.values(), stored, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            answers.update(zip(map(id, group), answer, strict=True))
+        return [answers[id(span)] for span in spans]
+
+    async def _store_group(self, group: list[NewSpan], parts: Mapping[str, bytes]) -> Sequence[Answer]:
+        """Store the spans of one attempt, one chunk after the other, so that they are numbered in order."""
+        used = {span.resource_hash for span in group}.union(span.scope_hash for span in group)
+        own = {name: parts[name] for name in used if name is not None}
+        stored: list[Answer] = []
+        try:
+            for start in range(0, len(group), SPANS_A_CHUNK):
+                stored += await self._store(group[start : start + SPANS_A_CHUNK], own)
+        except NotFound as error:
+            return stored + [error] * (len(group) - len(stored))
+        return stored
+
+    async def _store(self, new: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[int | None]:
+        unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
+        stored = await self._rollouts.add_spans(new, unsaved)
+        size = sum(span.size for span, number in zip(new, stored, strict=True) if number is not None)
+        if size:
+            # Parts are written along with a span; where none was new, neither were they.
+            self._remember(parts)
         if self._eviction is not None:
             await self._eviction.after(self._rollouts, size)
         return stored
@@ -80,14 +123,3 @@ class SpanWriter:
         if len(self._saved_parts) > REMEMBERED_PARTS:
             self._saved_parts.clear()
         self._saved_parts.update(hashes)
-
-
-def _stored_bytes(spans: Sequence[NewSpan], stored: Sequence[int | None]) -> int:
-    """The size of what was not stored before; the rest is worth a line in the log."""
-    size = 0
-    for span, number in zip(spans, stored, strict=True):
-        if number is None:
-            logger.error("Duplicated span added: %s of attempt %s", span.span_id, span.attempt_id)
-        else:
-            size += span.size
-    return size

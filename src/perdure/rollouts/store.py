@@ -6,16 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, cast
 
-from msgspec import UNSET as KEEP
-
-from perdure.kernel.codec import check_text, encode_json
+from perdure.kernel.codec import check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.filters import given
+from perdure.kernel.storage.port import Storage
 from perdure.rollouts import arguments, encoding
 from perdure.rollouts.contract import LightningStore
-from perdure.rollouts.operations.report import AttemptReport, RolloutChange
+from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.records import (
-    ATTEMPT_STATUSES,
     ROLLOUT_STATUSES,
     UNSET,
     WORKER_STATUSES,
@@ -31,8 +29,9 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate
 from perdure.rollouts.service import Rollouts
-from perdure.rollouts.span_writer import Eviction, SpanWriter
+from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import Span
+from perdure.rollouts.traces import KeptTrace
 
 SPANS_A_CALL = 500
 
@@ -50,13 +49,25 @@ class DatabaseLightningStore(LightningStore):
     def namespace(self) -> str:
         return self._rollouts.namespace
 
+    @property
+    def storage(self) -> Storage:
+        """The database underneath, for rooms that share it."""
+        return self._rollouts.storage
+
     def in_namespace(self, namespace: str) -> Self:
         """A store over the same database that sees another namespace; closing either closes both."""
+        return self._sibling(self._rollouts.in_namespace(check_text(namespace, "namespace")))
+
+    def acting_as(self, namespace: str, actor: str) -> Self:
+        """A sibling as of `in_namespace` whose every write leaves an audit entry in its own transaction."""
         check_text(namespace, "namespace")
+        return self._sibling(self._rollouts.acting_as(namespace, check_text(actor, "actor")))
+
+    def _sibling(self, rollouts: Rollouts) -> Self:
         sibling = object.__new__(type(self))
         sibling.__dict__.update(self.__dict__)
-        sibling._rollouts = self._rollouts.in_namespace(namespace)
-        sibling._spans = SpanWriter(sibling._rollouts, self._eviction)
+        sibling._rollouts = rollouts
+        sibling._spans = SpanWriter(rollouts, self._eviction)
         return sibling
 
     @property
@@ -90,9 +101,11 @@ class DatabaseLightningStore(LightningStore):
         config: Any = None,
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
+        *,
+        idempotency_key: str | None = None,
     ) -> AttemptedRollout:
         request = encoding.new_rollout(input, mode, resources_id, config, metadata, worker_id=worker_id)
-        return encoding.attempted_from(await self._rollouts.start(request))
+        return encoding.attempted_from(await self._rollouts.start(request, arguments.key(idempotency_key)))
 
     async def enqueue_rollout(
         self,
@@ -126,25 +139,35 @@ class DatabaseLightningStore(LightningStore):
         return [encoding.rollout_from(row) for row in await self._rollouts.enqueue_many(requests)]
 
     async def dequeue_rollout(
-        self, worker_id: str | None = None, *, queue: str = "default"
+        self, worker_id: str | None = None, *, queue: str = "default", idempotency_key: str | None = None
     ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, queue=queue)
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, queue=queue, idempotency_key=idempotency_key
+        )
         return claimed[0] if claimed else None
 
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, queue: str = "default"
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        queue: str = "default",
+        idempotency_key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         worker_id = encoding.text_or_none(worker_id, "worker_id")
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise InvalidInput(f"limit must be a whole number, not {limit!r}")
+        key = arguments.key(idempotency_key)
         if limit <= 0:
             return []
-        claimed = await self._rollouts.claim(worker_id, min(limit, 1000), check_text(queue, "queue"))
+        claimed = await self._rollouts.claim(worker_id, min(limit, 1000), check_text(queue, "queue"), key)
         return [encoding.attempted_from(pair) for pair in claimed]
 
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        worker_id = encoding.text_or_none(worker_id, "worker_id")
-        claimed = await self._rollouts.start_attempt(check_text(rollout_id, "rollout_id"), worker_id)
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, idempotency_key: str | None = None
+    ) -> AttemptedRollout:
+        worker_id, key = encoding.text_or_none(worker_id, "worker_id"), arguments.key(idempotency_key)
+        claimed = await self._rollouts.start_attempt(check_text(rollout_id, "rollout_id"), worker_id, key)
         return encoding.attempted_from(claimed)
 
     # --- spans ------------------------------------------------------------------------------------------
@@ -170,6 +193,18 @@ class DatabaseLightningStore(LightningStore):
             return None
         span.sequence_id = number
         return span
+
+    async def add_otlp_spans(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
+        """Store spans in the form in which OTLP brought them, with the parts that they share.
+
+        Each is answered with its sequence id, None if it was known already, or why it is not stored: one
+        that names an unknown rollout or attempt keeps no other back.
+        """
+        return await self._spans.store_each(spans, parts)
+
+    async def keep_traces(self, traces: Sequence[KeptTrace]) -> None:
+        """Make a rollout that is running for each trace that belongs to none, unless it is there."""
+        await self._rollouts.start_missing([trace.request() for trace in traces])
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         return await self._rollouts.next_sequence_id(check_text(rollout_id, "rollout_id"))
@@ -285,19 +320,7 @@ class DatabaseLightningStore(LightningStore):
         config: Any = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
-        if config is None or status is None:
-            raise InvalidInput("status and config cannot be None")
-        change = RolloutChange(
-            rollout_id=check_text(rollout_id, "rollout_id"),
-            status=KEEP if status is UNSET else arguments.member(status, ROLLOUT_STATUSES, "status"),
-            mode=KEEP if mode is UNSET else encoding.check_mode(mode),
-            resources_id=KEEP
-            if isinstance(resources_id, Unset)
-            else encoding.text_or_none(resources_id, "resources_id"),
-            config=KEEP if config is UNSET else encoding.encode_config(config),
-            metadata=KEEP if metadata is UNSET else encoding.encode_metadata(metadata),
-            input=KEEP if input is UNSET else encode_json(input, what="input"),
-        )
+        change = arguments.rollout_change(rollout_id, input, mode, resources_id, status, config, metadata)
         return encoding.rollout_from(await self._rollouts.change(change))
 
     async def update_attempt(
@@ -309,14 +332,8 @@ class DatabaseLightningStore(LightningStore):
         last_heartbeat_time: Any = UNSET,
         metadata: Any = UNSET,
     ) -> Attempt:
-        report = AttemptReport(
-            rollout_id=check_text(rollout_id, "rollout_id"),
-            attempt_id=check_text(attempt_id, "attempt_id"),
-            status=KEEP if status is UNSET else arguments.member(status, ATTEMPT_STATUSES, "status"),
-            worker_id=KEEP if worker_id is UNSET else encoding.text_or_none(worker_id, "worker_id"),
-            last_heartbeat_time=arguments.time_or_keep(last_heartbeat_time),
-            metadata=KEEP if metadata is UNSET else arguments.body_or_none(metadata, "metadata"),
-        )
+        told = (status, worker_id, last_heartbeat_time, metadata)
+        report = arguments.attempt_report(rollout_id, attempt_id, *told)
         return encoding.attempt_from(await self._rollouts.report(report))
 
     # --- resources --------------------------------------------------------------------------------------
@@ -347,10 +364,11 @@ class DatabaseLightningStore(LightningStore):
         row = await self._rollouts.latest_resources()
         return encoding.resources_from(row) if row else None
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return encoding.resources_from(
-            await self._rollouts.add_resources(encoding.encode_resources(resources))
-        )
+    async def add_resources(
+        self, resources: NamedResources, *, idempotency_key: str | None = None
+    ) -> ResourcesUpdate:
+        body, key = encoding.encode_resources(resources), arguments.key(idempotency_key)
+        return encoding.resources_from(await self._rollouts.add_resources(body, key))
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         body = encoding.encode_resources(resources)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from perdure.access.service import start_retention
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.kernel.clock import Clock
-from perdure.kernel.config import load_settings
+from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.ids import Ids
 from perdure.kernel.storage.port import Storage
@@ -30,6 +31,8 @@ def wire(storage: Storage, *, namespace: str = "default", watchdog_interval: flo
     """The rollouts room over a storage, with the kinds that exist and its timers running."""
     rollouts = Rollouts(storage, Kinds(Kind(TASK)), namespace=namespace)
     rollouts.start_timers(watchdog_interval)
+    if watchdog_interval is not None:
+        start_retention(storage)
     return rollouts
 
 
@@ -37,7 +40,8 @@ class SqliteLightningStore(DatabaseLightningStore):
     """A durable store in one SQLite file, which this process owns while it is open.
 
     `synchronous="NORMAL"` is faster on slow disks; after a power failure (not after a crash of the process)
-    the last acknowledged writes may be missing.
+    the last acknowledged writes may be missing. `url` is where this process serves the file, for whoever
+    finds it owned.
     """
 
     def __init__(
@@ -49,8 +53,9 @@ class SqliteLightningStore(DatabaseLightningStore):
         clock: Clock | None = None,
         ids: Ids | None = None,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
+        url: str | None = None,
     ) -> None:
-        storage = SqliteStorage(path, TABLES, synchronous=synchronous, clock=clock, ids=ids)
+        storage = SqliteStorage(path, TABLES, synchronous=synchronous, clock=clock, ids=ids, url=url)
         super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
 
 
@@ -148,7 +153,7 @@ def open_store(url: str | None = None, **options: Any) -> DatabaseLightningStore
     without a URL they come from the settings too, where they are not given.
     """
     if url is None:
-        return _open_configured(options)
+        return open_configured(load_settings(), **options)
     if url in ("memory:", "memory://", ":memory:"):
         return InMemoryLightningStore(**options)
     scheme, separator, _ = url.partition("://")
@@ -161,8 +166,8 @@ def open_store(url: str | None = None, **options: Any) -> DatabaseLightningStore
     raise InvalidInput(f"no store for {scheme}://; use memory:, sqlite:///path or postgresql://host/database")
 
 
-def _open_configured(options: dict[str, Any]) -> DatabaseLightningStore:
-    settings = load_settings()
+def open_configured(settings: Settings, **options: Any) -> DatabaseLightningStore:
+    """Open the store that the settings name, as they want it; options win over them."""
     names = ["namespace", "watchdog_interval"]
     if settings.database_url.startswith(("postgresql://", "postgres://")):
         names += ["pool_size", "timeout", "pgbouncer"]

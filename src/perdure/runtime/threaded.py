@@ -53,7 +53,13 @@ class LightningStoreThreaded(LightningStore):
         )
 
     def in_namespace(self, namespace: str) -> LightningStoreThreaded:
-        sibling = LightningStoreThreaded(self.store.in_namespace(namespace))
+        return self._sibling(self.store.in_namespace(namespace))
+
+    def acting_as(self, namespace: str, actor: str) -> LightningStoreThreaded:
+        return self._sibling(self.store.acting_as(namespace, actor))
+
+    def _sibling(self, store: LightningStore) -> LightningStoreThreaded:
+        sibling = LightningStoreThreaded(store)
         sibling._portal, sibling._lock = self._portal, self._lock
         return sibling
 

@@ -6,42 +6,90 @@ import asyncio
 import threading
 from collections.abc import Iterable
 
-from perdure.kernel.signals.port import Hint, Watch
+from perdure.kernel.signals.port import Hint, Stream, Watch
 
 
-class LocalWatch:
-    """Collects the changed keys of one watcher and wakes it in its own loop."""
+class _Listener:
+    """Somebody who is told of keys from any thread, and woken in the event loop that made it."""
 
-    def __init__(self, hub: LocalSignals, channel: str, keys: frozenset[str]) -> None:
+    def __init__(self, hub: LocalSignals, channel: str) -> None:
         self.channel = channel
-        self.keys = keys
         self._hub = hub
         self._loop = asyncio.get_running_loop()
-        self._changed: set[str] = set()
         self._waiter: asyncio.Future[None] | None = None
 
     def tell(self, keys: Iterable[str]) -> None:
         """Called from any thread. A loop that has closed has nobody left to tell."""
         try:
-            self._loop.call_soon_threadsafe(self._add, tuple(keys))
+            self._loop.call_soon_threadsafe(self._hear, tuple(keys))
         except RuntimeError:
             self.close()
 
-    def _add(self, keys: tuple[str, ...]) -> None:
-        self._changed.update(keys)
+    def _hear(self, keys: tuple[str, ...]) -> None:
+        self._add(keys)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    async def _wait(self, timeout: float | None) -> None:
+        self._waiter = self._loop.create_future()
+        await asyncio.wait([self._waiter], timeout=timeout)
+        self._waiter = None
+
+    def _add(self, keys: tuple[str, ...]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class LocalWatch(_Listener):
+    """Collects the changed keys of one watcher."""
+
+    def __init__(self, hub: LocalSignals, channel: str, keys: frozenset[str]) -> None:
+        super().__init__(hub, channel)
+        self.keys = keys
+        self._changed: set[str] = set()
+
+    def _add(self, keys: tuple[str, ...]) -> None:
+        self._changed.update(keys)
+
     async def changed(self, timeout: float | None = None) -> frozenset[str]:
         if not self._changed:
-            self._waiter = self._loop.create_future()
-            await asyncio.wait([self._waiter], timeout=timeout)
-            self._waiter = None
+            await self._wait(timeout)
         changed, self._changed = frozenset(self._changed), set()
         return changed
 
     def close(self) -> None:
         self._hub.forget(self)
+
+
+class LocalStream(_Listener):
+    """Keeps the keys of one follower in their order, as many as it may."""
+
+    def __init__(self, hub: LocalSignals, channel: str, prefix: str, limit: int) -> None:
+        super().__init__(hub, channel)
+        self.prefix = prefix
+        self._limit = limit
+        self._keys: dict[str, None] = {}
+        self._overrun = False
+
+    def _add(self, keys: tuple[str, ...]) -> None:
+        for key in keys:
+            self._keys.pop(key, None)
+            self._keys[key] = None
+        if len(self._keys) > self._limit:
+            self._keys.clear()
+            self._overrun = True
+
+    async def next(self, timeout: float | None = None) -> list[str] | None:
+        if not self._keys and not self._overrun:
+            await self._wait(timeout)
+        keys, overrun = list(self._keys), self._overrun
+        self._keys, self._overrun = {}, False
+        return None if overrun else keys
+
+    def close(self) -> None:
+        self._hub.leave(self)
 
 
 class LocalSignals:
@@ -50,13 +98,17 @@ class LocalSignals:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._watchers: dict[Hint, set[LocalWatch]] = {}
+        self._streams: dict[str, set[LocalStream]] = {}
 
     def publish(self, hints: Iterable[Hint]) -> None:
-        told: dict[LocalWatch, list[str]] = {}
+        told: dict[LocalWatch | LocalStream, list[str]] = {}
         with self._lock:
             for channel, key in hints:
                 for watch in self._watchers.get((channel, key), ()):
                     told.setdefault(watch, []).append(key)
+                for stream in self._streams.get(channel, ()):
+                    if key.startswith(stream.prefix):
+                        told.setdefault(stream, []).append(key)
         for watch, keys in told.items():
             watch.tell(keys)
 
@@ -80,10 +132,36 @@ class LocalSignals:
         with self._lock:
             return frozenset(key for on, key in self._watchers if on == channel)
 
+    def follow(self, channel: str, prefix: str, limit: int) -> Stream:
+        stream = LocalStream(self, channel, prefix, limit)
+        with self._lock:
+            self._streams.setdefault(channel, set()).add(stream)
+        return stream
+
+    def leave(self, stream: LocalStream) -> None:
+        with self._lock:
+            streams = self._streams.get(stream.channel)
+            if streams is not None:
+                streams.discard(stream)
+                if not streams:
+                    del self._streams[stream.channel]
+
+    def wanted(self, channel: str) -> bool:
+        return channel in self._streams
+
+    def followed(self) -> tuple[str, ...]:
+        """The channels that somebody in this process follows now."""
+        with self._lock:
+            return tuple(self._streams)
+
     def close(self) -> None:
         """Wake everybody: what they read next says that the store is closed."""
         with self._lock:
             left = {watch for watchers in self._watchers.values() for watch in watchers}
+            streams = {stream for streams in self._streams.values() for stream in streams}
             self._watchers.clear()
+            self._streams.clear()
         for watch in left:
             watch.tell(watch.keys)
+        for stream in streams:
+            stream.tell(())

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -17,12 +18,16 @@ import asyncpg
 
 from perdure.kernel.background import Background
 from perdure.kernel.signals.local import LocalSignals
-from perdure.kernel.signals.port import Hint, Watch
+from perdure.kernel.signals.port import Hint, Stream, Watch
 
 logger = logging.getLogger(__name__)
 
 CHANNEL = "perdure"
 PAYLOAD_BYTES = 7000
+WANTED = "signals.wanted"
+"""The channel on which processes say which channels they follow; an empty key asks the others to say so."""
+REPEAT_SECONDS = 10.0
+WANTED_SECONDS = 30.0
 _FAILURES = (
     OSError,
     TimeoutError,
@@ -43,6 +48,7 @@ class PostgresSignals:
         self._lock = threading.Lock()
         self._outgoing: dict[Hint, None] = {}
         self._started = False
+        self._wanted: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
 
@@ -62,6 +68,25 @@ class PostgresSignals:
     def watched(self, channel: str) -> frozenset[str]:
         return self._local.watched(channel)
 
+    def follow(self, channel: str, prefix: str, limit: int) -> Stream:
+        stream = self._local.follow(channel, prefix, limit)
+        self._say_wanted()
+        return stream
+
+    def wanted(self, channel: str) -> bool:
+        """Here, or in another process that said so a while ago at most."""
+        if self._local.wanted(channel):
+            return True
+        return bool(self._wanted) and time.monotonic() < self._wanted.get(channel, 0.0)
+
+    def _say_wanted(self) -> None:
+        hints = [(WANTED, channel) for channel in self._local.followed()]
+        if hints:
+            self.publish(hints)
+
+    async def _repeat_wanted(self) -> None:
+        self._say_wanted()
+
     def close(self) -> None:
         self._local.close()
 
@@ -69,6 +94,7 @@ class PostgresSignals:
         if not self._started:
             self._started = True
             self._background.spawn(self._serve())
+            self._background.every(REPEAT_SECONDS, self._repeat_wanted)
 
     def _stir(self) -> None:
         loop, wake = self._loop, self._wake
@@ -93,6 +119,8 @@ class PostgresSignals:
         connection = await self._connect()
         try:
             await connection.add_listener(CHANNEL, self._hear)
+            with self._lock:
+                self._outgoing[WANTED, ""] = None
             await self._send_forever(connection)
         finally:
             connection.terminate()
@@ -112,8 +140,18 @@ class PostgresSignals:
 
     def _hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         origin, hints = json.loads(str(payload))
-        if origin != self._origin:
-            self._local.publish([(channel, key) for channel, key in hints])
+        if origin == self._origin:
+            return
+        self._local.publish([(channel, key) for channel, key in hints])
+        for channel, key in hints:
+            if channel == WANTED:
+                self._hear_wanted(key)
+
+    def _hear_wanted(self, channel: str) -> None:
+        if channel:
+            self._wanted[channel] = time.monotonic() + WANTED_SECONDS
+        else:
+            self._say_wanted()
 
 
 def _payloads(origin: str, hints: list[Hint]) -> Iterable[str]:

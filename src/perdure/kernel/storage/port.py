@@ -72,6 +72,10 @@ class Tx(Protocol):
         """Publish (channel, key) after the commit. A hint may be lost; nothing may depend on it."""
         ...
 
+    def wants(self, channel: str, /) -> bool:
+        """Whether anybody follows a channel, so that hints for followers alone are worth making."""
+        ...
+
 
 Operation = Callable[Concatenate[Tx, P], Coroutine[Any, Any, Result]]
 

@@ -153,7 +153,7 @@ class PostgresStorage:
                     row = await connection.fetchrow(first, str(int(left * 1000)))
                     assert row is not None
                     answers = dict(zip(self._probes, row[2:], strict=False))
-                    tx = PostgresTx(connection, call.ns, row[0], self.ids, answers)
+                    tx = PostgresTx(connection, call.ns, row[0], self.ids, answers, self.signals.wanted)
                     result = await drive(call.operation(tx, *call.args), tx)
             except BaseException as error:
                 await _abandon(connection, error)

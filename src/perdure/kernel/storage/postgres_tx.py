@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.kernel import errors
 from perdure.kernel.ids import Ids
-from perdure.kernel.signals.port import Hint
+from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Row
@@ -47,6 +47,7 @@ class PostgresTx:
         now: int,
         ids: Ids,
         answers: Mapping[Probe, bool] = MappingProxyType({}),
+        wants: Wanted = nobody_wants,
     ) -> None:
         self._connection = connection
         self.ns = ns
@@ -54,6 +55,7 @@ class PostgresTx:
         self.ids = ids
         self.shard = connection.get_server_pid() % SHARDS
         self.hints: dict[Hint, None] = {}
+        self.wants = wants
         self.waiting = False
         self._answers = answers
 

@@ -14,7 +14,7 @@ import apsw
 from perdure.kernel import errors
 from perdure.kernel.clock import Clock
 from perdure.kernel.ids import Ids
-from perdure.kernel.signals.port import Hint
+from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Row
@@ -74,15 +74,23 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
 class SqliteTx:
     """A transaction on one connection; every method ends without suspending."""
 
-    __slots__ = ("_connection", "hints", "ids", "now", "ns", "shard")
+    __slots__ = ("_connection", "hints", "ids", "now", "ns", "shard", "wants")
 
-    def __init__(self, connection: apsw.Connection, ns: int | None, now: int, ids: Ids) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        ns: int | None,
+        now: int,
+        ids: Ids,
+        wants: Wanted = nobody_wants,
+    ) -> None:
         self._connection = connection
         self.ns = ns
         self.now = now
         self.ids = ids
         self.shard = 0
         self.hints: dict[Hint, None] = {}
+        self.wants = wants
 
     def _bind(self, sql: Statement, parameters: dict[str, Any]) -> Mapping[str, Any]:
         parameters.setdefault("now", self.now)
@@ -291,7 +299,7 @@ class SqliteEngine:
 
     def _try(self, job: Job) -> None:
         self.connection.execute("SAVEPOINT operation")
-        tx = SqliteTx(self.connection, job.ns, self.clock.now(), self.ids)
+        tx = SqliteTx(self.connection, job.ns, self.clock.now(), self.ids, self.wants)
         try:
             with _query_only(self.connection) if job.reading else nullcontext():
                 job.result = drive(job.operation(tx, *job.args))

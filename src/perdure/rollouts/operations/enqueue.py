@@ -41,6 +41,8 @@ class NewRollout(msgspec.Struct, frozen=True):
     line: str | None = None
     idempotency_key: str | None = None
     worker_id: str | None = None
+    rollout_id: str | None = None
+    attempt_id: str | None = None
 
 
 async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[Row]:
@@ -115,7 +117,7 @@ def _row(
     resources_id = request.resources_id if request.resources_id is not None else latest
     return (
         tx.ns,
-        ids.rollout_id(tx.ids),
+        request.rollout_id or ids.rollout_id(tx.ids),
         request.kind,
         request.queue,
         ROLLOUT.start["enqueued"],
@@ -162,7 +164,8 @@ async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tu
         row = list(_row(tx, request, len(rows), latest, {}, kinds))
         row[4], row[8], row[9], row[13] = ROLLOUT.start["started"], None, None, 1
         rows.append(tuple(row))
-        attempts.append(new_attempt(tx, (row[1], row[2], row[16], request.config), 1, request.worker_id))
+        identity = (row[1], row[2], row[16], request.config)
+        attempts.append(new_attempt(tx, identity, 1, request.worker_id, request.attempt_id))
     await tx.insert_many(tables.ROLLOUTS, rows)
     await tx.insert_many(tables.ATTEMPTS, attempts)
     workers = Workers(tx)
@@ -174,8 +177,20 @@ async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tu
     return [(_view(row), attempt_view(attempt)) for row, attempt in zip(rows, attempts, strict=True)]
 
 
+async def start_missing(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tuple[Row, Row]]:
+    """`start` for requests that bring their ids along; what is there already stays as it is."""
+    named = {request.rollout_id: request for request in requests}
+    for row in await tx.all(sql.PRESENT, ids=sorted(str(name) for name in named)):
+        del named[row[0]]
+    return await start(tx, list(named.values()), kinds) if named else []
+
+
 def new_attempt(
-    tx: Tx, rollout: tuple[str, str, int, str], sequence_id: int, worker_id: str | None
+    tx: Tx,
+    rollout: tuple[str, str, int, str],
+    sequence_id: int,
+    worker_id: str | None,
+    attempt_id: str | None = None,
 ) -> tuple[Any, ...]:
     """A row of attempts of (id, kind, birth, config), watched from now on if the config sets limits."""
     rollout_id, kind, born, config = rollout
@@ -183,7 +198,7 @@ def new_attempt(
         tx.ns,
         rollout_id,
         sequence_id,
-        ids.attempt_id(tx.ids),
+        attempt_id or ids.attempt_id(tx.ids),
         PREPARING,
         tx.now,
         None,

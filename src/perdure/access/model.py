@@ -1,0 +1,215 @@
+"""Tokens, callers and the audit: what they are, and the rules that need neither a clock nor a database."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from math import isfinite
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
+from perdure.kernel.codec import check_text, decode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.record import Record
+from perdure.kernel.storage.port import Row
+
+Scope = Literal["read", "write", "worker", "admin"]
+"""What a token allows: `admin` everything, the others only what bears their name."""
+
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+ALL_SCOPES: Final[frozenset[str]] = frozenset(SCOPES)
+EVERY_NAMESPACE = "*"
+MAX_NAME = 200
+MAX_NAMESPACES = 100
+MAX_LIFETIME = 1e9
+"""The longest life of a token that expires, in seconds: some thirty years."""
+NAMED_OBJECTS = 20
+"""How many ids of a batch an audit entry names; it counts them all."""
+
+_SECRET = re.compile(r"pdr_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who calls, what they may do and where. `namespaces` is None for every namespace."""
+
+    actor: str
+    scopes: frozenset[str]
+    namespace: str
+    namespaces: tuple[str, ...] | None
+
+
+class Token(Record, kw_only=True):
+    """A token as it may be shown: all but its secret, which nobody knows but its owner."""
+
+    token_id: str
+    name: str
+    scopes: list[str]
+    namespaces: list[str]
+    """Names of namespaces, or `*` for every one."""
+    create_time: float
+    expire_time: float | None = None
+    revoke_time: float | None = None
+    last_used_time: float | None = None
+
+
+class AuditEntry(Record, kw_only=True):
+    """One transaction of one actor: what was done to which objects."""
+
+    id: int
+    """Its place in the audit: a later entry has a larger one."""
+    time: float
+    namespace: str | None
+    """None for what concerns the whole database, such as tokens."""
+    actor: str
+    action: str
+    object: str
+    """The id of what was changed; of a batch, the first few ids, separated by commas."""
+    count: int
+    """How many changes the transaction made."""
+
+
+class NewToken(msgspec.Struct, frozen=True):
+    """A token that is to be made, checked; only the hash of its secret is here."""
+
+    token_id: str
+    hash: str
+    name: str
+    scopes: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    lifetime: int | None
+    actor: str
+
+
+# --- scopes and lives -------------------------------------------------------------------------------------
+
+
+def allows(scopes: Collection[str], needed: str | None) -> bool:
+    """Whether these scopes allow what needs that one; None is needed for what is public."""
+    return needed is None or "admin" in scopes or needed in scopes
+
+
+def is_live(token: Token, now: float) -> bool:
+    """Whether a token is neither revoked nor expired."""
+    return token.revoke_time is None and (token.expire_time is None or now < token.expire_time)
+
+
+# --- secrets ----------------------------------------------------------------------------------------------
+
+
+def secret_of(token_id: str, chance: str) -> str:
+    """What a token's owner keeps: its id, and 43 characters that nobody can guess."""
+    return "pdr_" + token_id + "_" + chance
+
+
+def token_id_of(secret: str) -> str | None:
+    """The id inside a secret, or None if it is not one of ours."""
+    match = _SECRET.fullmatch(secret)
+    return match.group(1) if match else None
+
+
+def hash_of(secret: str) -> str:
+    """What is stored of a secret. It is long and random, so that no slow hash is needed."""
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def fits(secret_hash: str, stored_hash: str) -> bool:
+    """Compare in a time that does not tell how much of it is right."""
+    return hmac.compare_digest(secret_hash, stored_hash)
+
+
+# --- what callers give ------------------------------------------------------------------------------------
+
+
+def new_token(
+    token_id: str,
+    secret: str,
+    *,
+    name: Any,
+    scopes: Any,
+    namespaces: Any,
+    expires_in: Any,
+    actor: Any,
+) -> NewToken:
+    """Check what is asked for."""
+    return NewToken(
+        token_id=token_id,
+        hash=hash_of(secret),
+        name=_named(name, "name"),
+        scopes=_check_scopes(_texts(scopes, "scopes")),
+        namespaces=_check_namespaces(_texts(namespaces, "namespaces")),
+        lifetime=None if expires_in is None else _lifetime(expires_in),
+        actor=_named(actor, "actor"),
+    )
+
+
+def _named(value: Any, what: str) -> str:
+    if not check_text(value, what, max_length=MAX_NAME).strip():
+        raise InvalidInput(f"{what} must not be empty")
+    return str(value)
+
+
+def _texts(values: Any, what: str) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, Collection) or not values:
+        raise InvalidInput(f"{what} must be a list of at least one name")
+    return tuple(dict.fromkeys(_named(value, what) for value in values))
+
+
+def _check_scopes(scopes: tuple[str, ...]) -> tuple[str, ...]:
+    for scope in scopes:
+        if scope not in ALL_SCOPES:
+            raise InvalidInput(f"scopes are {', '.join(SCOPES)}, not {scope!r}")
+    return scopes
+
+
+def _check_namespaces(namespaces: tuple[str, ...]) -> tuple[str, ...]:
+    if len(namespaces) > MAX_NAMESPACES:
+        raise InvalidInput(f"a token has at most {MAX_NAMESPACES} namespaces; {EVERY_NAMESPACE} is every one")
+    return (EVERY_NAMESPACE,) if EVERY_NAMESPACE in namespaces else namespaces
+
+
+def _lifetime(seconds: Any) -> int:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and isfinite(seconds)
+    if not number or not 0 < seconds <= MAX_LIFETIME:
+        raise InvalidInput(f"expires_in must be a number of seconds above 0, not {seconds!r}")
+    return to_micros(seconds)
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def token_from(row: Row) -> Token:
+    """A row of `TOKEN_VIEW`."""
+    token_id, name, scopes, namespaces, create_time, expire_time, revoke_time, last_used_time = row
+    return Token(
+        token_id=token_id,
+        name=name,
+        scopes=decode_json(scopes),
+        namespaces=decode_json(namespaces),
+        create_time=to_seconds(create_time),
+        expire_time=to_seconds_or_none(expire_time),
+        revoke_time=to_seconds_or_none(revoke_time),
+        last_used_time=to_seconds_or_none(last_used_time),
+    )
+
+
+def entry_from(row: Row) -> AuditEntry:
+    """A row of `AUDIT_VIEW`; an entry's id is the microsecond in which it was made."""
+    id, namespace, actor, action, objects, count = row
+    return AuditEntry(
+        id=id,
+        time=to_seconds(id),
+        namespace=namespace,
+        actor=actor,
+        action=action,
+        object=objects,
+        count=count,
+    )
+
+
+def objects_text(objects: Sequence[str]) -> str:
+    """The ids that an entry names: the first few of them, each once."""
+    return ",".join(list(dict.fromkeys(objects))[:NAMED_OBJECTS])

@@ -1,0 +1,256 @@
+"""The object that callers of this room hold: it makes tokens and knows them again, and reads the audit."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from perdure.access import model, operations
+from perdure.access.model import AuditEntry, Token
+from perdure.access.tables import SYSTEM
+from perdure.kernel.clock import MICROS, to_seconds
+from perdure.kernel.codec import check_text
+from perdure.kernel.errors import BadQuery, StorageError
+from perdure.kernel.merge import Merger
+from perdure.kernel.storage.filters import check_page
+from perdure.kernel.storage.port import Operation, Row, Storage
+
+CACHE_SECONDS = 5.0
+CACHE_SIZE = 1024
+USE_MICROS = 60 * MICROS
+AUDIT_MICROS = 90 * 86_400 * MICROS
+KEY_MICROS = 86_400 * MICROS
+RETENTION_SECONDS = 3600.0
+MAX_ENTRIES = 1000
+TOKEN_ID_DIGITS = 16
+
+logger = logging.getLogger(__name__)
+
+
+class Access:
+    """The tokens of a database, and the record of who did what in it.
+
+    A token is hashed, scoped, revocable, may expire, and there may be many at once: to rotate one, make the
+    next, hand it out, and revoke the first.
+    """
+
+    def __init__(self, storage: Storage, *, cache_seconds: float = CACHE_SECONDS) -> None:
+        self.storage = storage
+        self._merger = Merger()
+        self._known = _Cache(cache_seconds)
+        self._closed = False
+        self._open_until = 0.0
+        self._cache_seconds = cache_seconds
+        self._listening = False
+        self._lock = threading.Lock()
+
+    # --- tokens -----------------------------------------------------------------------------------------
+
+    async def create_token(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str] = ("read", "write", "worker"),
+        namespaces: Sequence[str] = ("default",),
+        expires_in: float | None = None,
+        actor: str,
+    ) -> tuple[Token, str]:
+        """Make a token. Its secret is given here once, and never again."""
+        token_id = self.storage.ids.hex(TOKEN_ID_DIGITS)
+        secret = model.secret_of(token_id, secrets.token_urlsafe(32))
+        token = model.new_token(
+            token_id,
+            secret,
+            name=name,
+            scopes=scopes,
+            namespaces=namespaces,
+            expires_in=expires_in,
+            actor=actor,
+        )
+        return await self._change(operations.create_token, token), secret
+
+    async def list_tokens(self) -> list[Token]:
+        """All tokens, those that have ended too, the oldest first."""
+        return [model.token_from(row) for row in await self.storage.read(operations.list_tokens, ns=SYSTEM)]
+
+    async def revoke_token(self, token_id: str, *, actor: str) -> Token:
+        """End a token, here at once and in other processes within seconds."""
+        check_text(token_id, "token_id")
+        return await self._change(operations.revoke_token, token_id, check_text(actor, "actor"))
+
+    async def _change(self, operation: Operation[..., Row], *args: Any) -> Token:
+        try:
+            return model.token_from(await self.storage.run(operation, *args, ns=SYSTEM))
+        finally:
+            # Also after an error: it may have happened all the same.
+            self._forget()
+
+    async def authenticate(self, secret: str) -> Token | None:
+        """The token whose secret this is, or None if there is none that is alive.
+
+        An answer is remembered for a few seconds, unless a token is made or revoked meanwhile.
+        """
+        token_id = model.token_id_of(secret)
+        if token_id is None:
+            return None
+        self._listen()
+        secret_hash = model.hash_of(secret)
+        known, token = self._known.get(secret_hash)
+        if known:
+            return token
+        return await self._look_up(token_id, secret_hash)
+
+    async def _look_up(self, token_id: str, secret_hash: str) -> Token | None:
+        age = self._known.age
+        found = await self._merger.call("tokens", self._find_batch, token_id)
+        if found is None or not model.fits(secret_hash, found[0]):
+            self._known.put(secret_hash, None, age)
+            return None
+        token, now = model.token_from(found[1]), to_seconds(found[2])
+        if not model.is_live(token, now):
+            self._known.put(secret_hash, None, age)
+            return None
+        left = None if token.expire_time is None else token.expire_time - now
+        self._known.put(secret_hash, token, age, left)
+        await self._note_use(token, found[2])
+        return token
+
+    async def _find_batch(self, token_ids: Sequence[str]) -> Sequence[Any]:
+        return await self.storage.read(operations.find_tokens, token_ids, ns=SYSTEM)
+
+    async def _note_use(self, token: Token, now: int) -> None:
+        """Write down the use about once a minute; who may come in does not hang on it."""
+        if token.last_used_time is not None and to_seconds(now - USE_MICROS) < token.last_used_time:
+            return
+        try:
+            await self.storage.run(operations.use_token, token.token_id, USE_MICROS, ns=SYSTEM)
+        except StorageError as error:
+            logger.warning("the use of token %s could not be noted: %s", token.token_id, error)
+
+    async def is_closed(self) -> bool:
+        """Whether a token was ever made here. From then on every caller needs one: that never ends."""
+        self._listen()
+        if not self._closed and time.monotonic() >= self._open_until:
+            age = self._known.age
+            closed = await self.storage.read(operations.any_token, ns=SYSTEM)
+            with self._lock:
+                self._closed = self._closed or closed
+                if age == self._known.age:
+                    self._open_until = time.monotonic() + self._cache_seconds
+        return self._closed
+
+    def _forget(self) -> None:
+        self._known.clear()
+        with self._lock:
+            self._open_until = 0.0
+
+    def _listen(self) -> None:
+        """Hear of tokens that others make and revoke; from the first question on."""
+        if not self._listening:
+            with self._lock:
+                started, self._listening = self._listening, True
+            if not started:
+                self.storage.timers.spawn(self._hear())
+
+    async def _hear(self) -> None:
+        watch = self.storage.signals.watch(operations.TOKENS_CHANNEL, [operations.ANY_TOKEN])
+        try:
+            while True:
+                await watch.changed()
+                self._forget()
+        finally:
+            watch.close()
+
+    # --- the audit --------------------------------------------------------------------------------------
+
+    async def query_audit(
+        self,
+        *,
+        namespace: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        limit: int = 100,
+        before: int | None = None,
+    ) -> list[AuditEntry]:
+        """A page of the audit, the newest first; `before` is the id of the last entry of the page before."""
+        for what, value in (("namespace", namespace), ("actor", actor), ("action", action)):
+            if value is not None:
+                check_text(value, what)
+        check_page(limit, 0)
+        if not 0 <= limit <= MAX_ENTRIES:
+            raise BadQuery(f"limit is {limit!r}; it must be a whole number up to {MAX_ENTRIES}")
+        if before is not None and not _is_id(before):
+            raise BadQuery(f"before is {before!r}; it must be the id of an entry")
+        asked = (namespace, actor, action, limit, before)
+        return [
+            model.entry_from(row)
+            for row in await self.storage.read(operations.query_audit, *asked, ns=SYSTEM)
+        ]
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= operations.LAST_ID
+
+
+# --- what is kept, and for how long -----------------------------------------------------------------------
+
+
+def start_retention(storage: Storage) -> None:
+    """Every hour drop what has had its time: audit entries after 90 days, idempotency keys after one."""
+    storage.timers.every(RETENTION_SECONDS, partial(retain, storage))
+
+
+async def retain(storage: Storage, *, audit: int = AUDIT_MICROS, keys: int = KEY_MICROS) -> None:
+    """Drop what is older than so many microseconds, in chunks that let callers in between."""
+    await _trim(storage, operations.trim_audit, audit)
+    await _trim(storage, operations.trim_keys, keys)
+
+
+async def _trim(storage: Storage, operation: Operation[..., int], age: int) -> None:
+    while await storage.background(operation, age, ns=SYSTEM) >= operations.TRIM_ROWS:
+        pass
+
+
+# --- what is remembered -----------------------------------------------------------------------------------
+
+
+class _Cache:
+    """The answers of the last few seconds, by the hash of the secret; at most `CACHE_SIZE` of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[str, tuple[Token | None, float]] = OrderedDict()
+        self.age = 0
+        """How often it was cleared: an answer that was asked for before that is not kept."""
+
+    def get(self, secret_hash: str) -> tuple[bool, Token | None]:
+        """Whether the answer is known, and the answer."""
+        with self._lock:
+            token, until = self._answers.get(secret_hash, (None, 0.0))
+            if time.monotonic() >= until:
+                return False, None
+            self._answers.move_to_end(secret_hash)
+            return True, token
+
+    def put(self, secret_hash: str, token: Token | None, age: int, left: float | None = None) -> None:
+        """Keep an answer for a few seconds, or for as long as the token has `left` to live."""
+        seconds = self._seconds if left is None else min(self._seconds, left)
+        with self._lock:
+            if age != self.age:
+                return
+            self._answers[secret_hash] = (token, time.monotonic() + seconds)
+            self._answers.move_to_end(secret_hash)
+            while len(self._answers) > CACHE_SIZE:
+                self._answers.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self.age += 1
+            self._answers.clear()

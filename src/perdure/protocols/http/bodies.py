@@ -1,0 +1,152 @@
+"""What comes in, bounded and decoded; what goes out, encoded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect, Request
+
+from perdure.kernel.codec import encode_wire
+from perdure.kernel.errors import BadBody, InvalidInput, TooLarge, UnsupportedMedia
+from perdure.kernel.record import OpenRecord
+
+MAX_RATIO = 100
+"""How much larger than itself a compressed body may become, beyond the first 64 KiB."""
+RATIO_FLOOR = 64 << 10
+BODY_SECONDS = 30.0
+_PLACE = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>.*)`)?$", re.S)
+_STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>[^\]]*)\]")
+
+encode = encode_wire
+
+
+async def read(request: Request, limit: int, decompressed_limit: int) -> bytes:
+    """The body, unpacked. It is refused as soon as it has grown too large."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise TooLarge(f"the body has {length} bytes; at most {limit} are taken")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip", "deflate", ""):
+        raise UnsupportedMedia(f"the content encoding {coding!r} is not taken; gzip is")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            data = await _gather(request.stream(), limit)
+    except TimeoutError:
+        raise TooLarge(f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
+    except ClientDisconnect:
+        raise InvalidInput("the body ended before its time") from None
+    return data if coding in ("identity", "") else inflate(data, decompressed_limit)
+
+
+async def _gather(stream: AsyncIterator[bytes], limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in stream:
+        size += len(part)
+        if size > limit:
+            raise TooLarge(f"the body has more than {limit} bytes")
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def inflate(data: bytes, limit: int) -> bytes:
+    """Unpack gzip or zlib data that may not become larger than `limit`, nor than its own size allows."""
+    limit = min(limit, RATIO_FLOOR + MAX_RATIO * len(data))
+    unpacker = zlib.decompressobj(wbits=47)
+    try:
+        unpacked = unpacker.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise InvalidInput(f"the body is not valid gzip: {error}") from None
+    if len(unpacked) > limit or unpacker.unconsumed_tail:
+        raise TooLarge("the body becomes too large when it is unpacked")
+    if not unpacker.eof:
+        raise InvalidInput("the gzip body ends too early")
+    return unpacked
+
+
+def decode_body(data: bytes, kind: Any, *, optional: bool) -> Any:
+    """The body as its type."""
+    if optional and data.strip() in (b"", b"null"):
+        return None
+    if not data:
+        raise BadBody("the body is missing")
+    try:
+        return _decoder(kind).decode(data)
+    except msgspec.ValidationError as error:
+        raise _bad(error, "body", _whole(data)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadBody(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise BadBody("the body is nested too deeply") from None
+
+
+def _whole(data: bytes) -> Any:
+    """A body that does not fit its type, to show the part that does not; None where it is no JSON at all."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, dec_hook=_open_record)
+
+
+def _open_record(kind: type, value: Any) -> Any:
+    if issubclass(kind, OpenRecord):
+        return kind.model_validate(value)
+    raise NotImplementedError
+
+
+def decode_query(parameters: QueryParams, kind: type[msgspec.Struct]) -> Any:
+    """The query string as its type; what the type does not know is left out."""
+    lists = _list_fields(kind)
+    values: dict[str, Any] = {
+        name: parameters.getlist(name) if name in lists else parameters[name] for name in parameters
+    }
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _bad(error, "query", values) from None
+
+
+@cache
+def _list_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(name for name, hint in get_type_hints(kind).items() if _takes_list(hint))
+
+
+def _takes_list(hint: Any) -> bool:
+    return get_origin(hint) in (list, tuple) or any(_takes_list(part) for part in get_args(hint))
+
+
+def _bad(error: msgspec.ValidationError, part: str, whole: Any) -> BadBody:
+    """msgspec says where in words: ``… - at `$.rollouts[0].mode` ``."""
+    found = _PLACE.match(str(error))
+    text, path = (found["text"], found["path"]) if found else (str(error), None)
+    location: list[str | int] = [part]
+    for step in _STEP.finditer(path or ""):
+        index = step["index"]
+        location.append(step["name"] or (int(index) if index.isdecimal() else index))
+    given = _at(whole, location[1:])
+    missing = re.search(r"missing required field `(.+)`", text)
+    if missing:
+        location.append(missing[1])
+    return BadBody(text, tuple(location), given)
+
+
+def _at(whole: Any, steps: Sequence[str | int]) -> Any:
+    """What stands at a place, or None where the place has no exact name."""
+    for step in steps:
+        try:
+            whole = whole[step]
+        except (LookupError, TypeError):
+            return None
+    return whole

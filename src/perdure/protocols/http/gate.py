@@ -1,0 +1,120 @@
+"""Who calls: credentials from headers, the hosts that are answered, and how often a caller may come."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from perdure.access.model import Caller
+from perdure.kernel.codec import check_text
+from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
+from perdure.runtime.app import App, is_loopback
+
+MAX_BUCKETS = 4096
+FAILURES_A_SECOND = 2.0
+FAILURES_AT_ONCE = 60.0
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+Header = Callable[[str], str | None]
+
+
+class Credentials(NamedTuple):
+    """What a caller shows of itself."""
+
+    secret: str | None
+    namespace: str | None
+
+
+def credentials_from(header: Header) -> Credentials:
+    """Read Authorization (Bearer or Basic), x-api-key and X-Perdure-Namespace.
+
+    Basic carries the namespace as its user name and the secret as its password, for clients that can be
+    told nothing but a URL.
+    """
+    user, secret = _authorization(header("authorization") or "")
+    secret = secret or header("x-api-key") or None
+    namespace = header("x-perdure-namespace") or user or None
+    if namespace is not None:
+        check_text(namespace, "the namespace")
+    return Credentials(secret, namespace)
+
+
+def _authorization(value: str) -> tuple[str | None, str | None]:
+    scheme, _, rest = value.strip().partition(" ")
+    if not scheme:
+        return None, None
+    if scheme.lower() == "bearer" and rest.strip():
+        return None, rest.strip()
+    if scheme.lower() != "basic":
+        raise Unauthorized(f"Authorization must be Bearer or Basic, not {scheme[:20]!r}")
+    try:
+        user, _, password = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        raise Unauthorized("the Basic credentials cannot be read") from None
+    return user, password
+
+
+class Bucket:
+    """So many at once, and then so many a second."""
+
+    def __init__(self, rate: float, size: float) -> None:
+        self._rate = rate
+        self._size = size
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def has_room(self, name: str) -> bool:
+        return self._now(name) >= 1
+
+    def take(self, name: str) -> None:
+        self._left[name] = (self._now(name) - 1, time.monotonic())
+        self._left.move_to_end(name)
+        if len(self._left) > MAX_BUCKETS:
+            self._left.popitem(last=False)
+
+    def _now(self, name: str) -> float:
+        left, then = self._left.get(name, (self._size, 0.0))
+        return min(self._size, left + (time.monotonic() - then) * self._rate)
+
+
+class Gate:
+    """Lets callers in."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        settings = app.settings
+        self._hosts = frozenset(map(str.lower, (*LOCAL_NAMES, *settings.allowed_hosts)))
+        self._checks_host = is_loopback(settings.host) or bool(settings.allowed_hosts)
+        rate = settings.rate_limit
+        self._calls = Bucket(rate, max(rate, 10.0)) if rate is not None else None
+        self._failures = Bucket(FAILURES_A_SECOND, FAILURES_AT_ONCE)
+
+    def check_host(self, host: str | None) -> None:
+        """A page elsewhere may point its own name at this address; such names are not answered."""
+        if self._checks_host and (host is None or _without_port(host.lower()) not in self._hosts):
+            raise Forbidden("this host name is not answered here; name it in allowed_hosts to allow it")
+
+    async def admit(self, header: Header, peer: str) -> Caller:
+        """The caller, or the reason why there is none."""
+        credentials = credentials_from(header)
+        if credentials.secret and not self._failures.has_room(peer):
+            raise TooManyRequests("too many wrong tokens came from this address")
+        try:
+            caller = await self._app.admit(*credentials)
+        except Unauthorized:
+            if credentials.secret:
+                self._failures.take(peer)
+            raise
+        if self._calls is not None:
+            if not self._calls.has_room(caller.actor):
+                raise TooManyRequests()
+            self._calls.take(caller.actor)
+        return caller
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host

@@ -1,0 +1,156 @@
+"""A route says all about itself: path, body, scope, answer, errors. Everything else is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from perdure.access.model import Caller, Scope
+from perdure.kernel.errors import MethodNotAllowed, PerdureError, UnknownRoute
+from perdure.rollouts.contract import LightningStore
+from perdure.runtime.app import App
+
+
+class Door(Protocol):
+    """A protocol's manner of saying no."""
+
+    name: str
+
+    def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
+        """The answer that tells of an error, in the shape that this protocol's clients read."""
+        ...
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through a handler."""
+
+    request: Request
+    app: App
+    caller: Caller
+    path: Mapping[str, str]
+    request_id: str
+    query: Any = None
+    body: Any = None
+
+    @property
+    def store(self) -> LightningStore:
+        """The store of the caller's namespace, acting as the caller."""
+        return self.app.store_for(self.caller)
+
+    @property
+    def idempotency_key(self) -> str | None:
+        return self.request.headers.get("idempotency-key")
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One entry of the table."""
+
+    method: str
+    path: str
+    handler: Handler
+    door: Door
+    scope: Scope | None
+    """What a caller needs; None is public, and stands for exactly this path."""
+    body: Any = None
+    """The type that the JSON body must have; `bytes` is the body as it came, None that none is read."""
+    body_optional: bool = False
+    body_form: str = "application/json"
+    query: type[msgspec.Struct] | None = None
+    answer: Any = None
+    """The type of the answer, for the document; a handler may also give a Response."""
+    answer_form: str = "application/json"
+    status: int = 200
+    errors: tuple[type[PerdureError], ...] = ()
+    summary: str = ""
+    tag: str = ""
+    max_body: int | None = None
+    """Another bound than the settings' for the body, in bytes."""
+    ends_with_caller: bool = False
+    """Whether the handler is cancelled when its caller hangs up."""
+
+
+class Match(NamedTuple):
+    """A route that fits a request, and what its path holds."""
+
+    route: Route
+    path: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Node:
+    """A place in the tree of paths; a literal step wins over a parameter."""
+
+    steps: dict[str, _Node] = field(default_factory=dict)
+    any_step: _Node | None = None
+    routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
+
+
+class Table:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: tuple[Route, ...]) -> None:
+        self.routes = routes
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node, names = self._root, []
+        for step in route.path.split("/")[1:]:
+            if step.startswith("{"):
+                names.append(step[1:-1])
+                node.any_step = node.any_step or _Node()
+                node = node.any_step
+            else:
+                node = node.steps.setdefault(step, _Node())
+        if route.method in node.routes:
+            raise ValueError(f"{route.method} {route.path} stands twice in the table")
+        node.routes[route.method] = (route, tuple(names))
+
+    def find(self, method: str, steps: list[str]) -> Match:
+        """The route for a path's steps, or the error that says what is wrong with it."""
+        allowed: set[str] = set()
+        for node, values in _places(self._root, steps, ()):
+            found = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
+            if found is not None:
+                return Match(found[0], dict(zip(found[1], values, strict=True)))
+            allowed.update(node.routes)
+        if allowed:
+            methods = tuple(sorted(allowed))
+            raise MethodNotAllowed(f"this path takes {', '.join(methods)}, not {method}", methods)
+        raise UnknownRoute()
+
+    def door_of(self, path: str) -> Door:
+        """Who answers for a path that has no route: the door whose paths resemble it most."""
+        best = max(self.routes, key=lambda route: _common(route.path, path))
+        return best.door
+
+
+def _places(node: _Node, steps: list[str], values: tuple[str, ...]) -> list[tuple[_Node, tuple[str, ...]]]:
+    if not steps:
+        return [(node, values)] if node.routes else []
+    step, rest = steps[0], steps[1:]
+    places = _places(node.steps[step], rest, values) if step in node.steps else []
+    if node.any_step is not None and step:
+        places += _places(node.any_step, rest, (*values, step))
+    return places
+
+
+def _common(left: str, right: str) -> int:
+    """How many steps two paths share from their beginning."""
+    count = 0
+    for one, other in zip(left.split("/")[1:], right.split("/")[1:], strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

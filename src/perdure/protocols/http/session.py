@@ -1,0 +1,415 @@
+"""The other end of the line: requests with back-off, from any thread and loop, with the server's own errors.
+
+Each event loop has connections of its own, which are closed with the loop or by `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from perdure.kernel.codec import check_text, decode_json
+from perdure.kernel.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    OutcomeUnknown,
+    PerdureError,
+    ReadOnlyDatabase,
+    StorageClosed,
+    StorageFull,
+    StorageUnavailable,
+    Unreachable,
+)
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAYS = (1.0, 2.0, 5.0)
+HEALTH_RETRY_DELAYS = (0.1, 0.2, 0.5)
+HEALTH_PATH = "/v1/agl/health"
+NAMESPACE_HEADER = "X-Perdure-Namespace"
+CONNECTIONS = 100
+IDLE_SECONDS = 4.0
+"""Less than a server keeps an idle connection, so that a request does not meet the end of one."""
+CLOSE_SECONDS = 5.0
+
+Effect = Literal["none", "repeatable", "once"]
+"""What a request does: nothing, something that is the same when done twice, something to be done once."""
+Query = Iterable[tuple[str, str]]
+
+_NOTHING_CHANGED = (DeadlineExceeded, ReadOnlyDatabase, StorageClosed, StorageFull, StorageUnavailable)
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_LOST = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Answer(NamedTuple):
+    """What came back. `repeated` tells that the request had reached the server before."""
+
+    body: bytes
+    repeated: bool = False
+
+    def json(self) -> Any:
+        try:
+            return decode_json(self.body)
+        except InvalidInput as error:
+            raise Unreachable(f"the answer is not from a perdure server: {error}") from error
+
+
+class Outgoing(NamedTuple):
+    """One request, as often as it must be sent."""
+
+    method: str
+    path: str
+    body: bytes | None
+    query: tuple[tuple[str, str], ...]
+    headers: Mapping[str, str]
+    timeout: float
+    lasting: bool
+
+
+class _Connections(NamedTuple):
+    """The connections of one event loop. Requests that last have others, so as not to stand in the way."""
+
+    short: aiohttp.ClientSession
+    lasting: aiohttp.ClientSession
+
+
+class _Pools:
+    """The connections of every loop; a fork begins with none."""
+
+    def __init__(self, connection_timeout: float) -> None:
+        self.closed = False
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connection_timeout)
+        self._lock = threading.Lock()
+        self._opened: dict[asyncio.AbstractEventLoop, tuple[_Connections, AsyncGenerator[_Connections]]] = {}
+        self._inherited: Any = None
+        _all_pools.add(self)
+
+    async def get(self) -> _Connections:
+        if self.closed:
+            raise StorageClosed("the client is closed")
+        loop = asyncio.get_running_loop()
+        found = self._opened.get(loop)
+        if found is None:
+            opening = self._open(loop)
+            found = (await anext(opening), opening)
+            with self._lock:
+                self._opened = {key: each for key, each in self._opened.items() if not key.is_closed()}
+                self._opened[loop] = found
+        return found[0]
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[_Connections]:
+        """A generator, since an event loop closes those that it has begun before it ends itself."""
+        short, lasting = self._session(CONNECTIONS), self._session(0)
+        try:
+            yield _Connections(short, lasting)
+        finally:
+            with self._lock:
+                self._opened.pop(loop, None)
+            await short.close()
+            await lasting.close()
+            await asyncio.sleep(0)
+
+    def _session(self, limit: int) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=self._timeout,
+            auto_decompress=True,
+        )
+
+    async def close(self) -> None:
+        self.closed = True
+        here = asyncio.get_running_loop()
+        elsewhere = []
+        for loop, (_, opened) in list(self._opened.items()):
+            if loop is here:
+                await opened.aclose()
+            elif loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(_finish(opened), loop)
+                elsewhere.append(asyncio.wrap_future(closing))
+        if elsewhere:
+            # A loop that ends meanwhile closes its connections itself, and never answers.
+            await asyncio.wait([asyncio.gather(*elsewhere, return_exceptions=True)], timeout=CLOSE_SECONDS)
+
+    def renew(self) -> None:
+        """In a fork: what is open belongs to the parent, and is kept so that nothing here ends it."""
+        self._inherited, self._opened, self._lock = self._opened, {}, threading.Lock()
+
+
+_all_pools: weakref.WeakSet[_Pools] = weakref.WeakSet()
+
+
+async def _finish(opened: AsyncGenerator[_Connections]) -> None:
+    await opened.aclose()
+
+
+def _renew_all() -> None:
+    for pools in list(_all_pools):
+        pools.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+class HttpSession:
+    """Speaks to one server, as one caller.
+
+    A request is sent again after network errors, 408 and 5xx, when a delay has passed and the server says
+    that it is healthy. What the server refuses is raised as the error that it names, as if raised here.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        namespace: str | None = None,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+        health_retry_delays: Sequence[float] = HEALTH_RETRY_DELAYS,
+        request_timeout: float = 30.0,
+        connection_timeout: float = 5.0,
+    ) -> None:
+        url = _parsed(base_url)
+        self.base_url = str(url.with_user(None)).rstrip("/")
+        self.token = token if token is not None else url.password
+        self.namespace = namespace if namespace is not None else (url.user or None)
+        self.retry_delays = tuple(map(float, retry_delays))
+        self.health_retry_delays = tuple(map(float, health_retry_delays))
+        self.request_timeout = request_timeout
+        self.connection_timeout = connection_timeout
+        self._headers = _headers(self.token, self.namespace)
+        self._pools = _Pools(connection_timeout)
+
+    def in_namespace(self, namespace: str) -> Self:
+        """A session of the same caller in another namespace; closing either closes both."""
+        sibling = object.__new__(type(self))
+        sibling.__dict__.update(self.__dict__)
+        sibling.namespace = namespace
+        sibling._headers = _headers(self.token, namespace)
+        return sibling
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        query: Query = (),
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        effect: Effect | None = None,
+        lasting: bool = False,
+    ) -> Answer:
+        """Send a request until it is answered or refused, or until all delays have passed.
+
+        `timeout` bounds each try; a `lasting` request does not hold up others meanwhile. A request with the
+        effect `once` is not sent again if it may have been carried out: that raises OutcomeUnknown.
+        """
+        sending = Outgoing(
+            method,
+            path,
+            body,
+            tuple(query),
+            {**self._headers, **(headers or {})},
+            self.request_timeout if timeout is None else timeout,
+            lasting,
+        )
+        return await _Trying(self, sending, effect or ("none" if method == "GET" else "repeatable")).answer()
+
+    async def lines(self, path: str, *, query: Query = ()) -> AsyncIterator[bytes]:
+        """The lines of an answer as they come, for as long as they come."""
+        sending = Outgoing("GET", path, None, tuple(query), self._headers, 0, lasting=True)
+        try:
+            async with self._open(await self._pools.get(), sending) as response:
+                if response.status != 200:
+                    raise error_from(response.status, await response.read())
+                async for line in response.content:
+                    yield line.rstrip(b"\r\n")
+        except _LOST as error:
+            raise self.unreachable(error) from error
+
+    async def send(self, sending: Outgoing) -> tuple[int, bytes]:
+        """Send a request once."""
+        connections = await self._pools.get()
+        try:
+            async with self._open(connections, sending) as response:
+                return response.status, await response.read()
+        except (RuntimeError, aiohttp.ClientError):
+            if self._pools.closed:
+                raise StorageClosed("the client was closed") from None
+            raise
+
+    def _open(self, connections: _Connections, sending: Outgoing) -> Any:
+        session = connections.lasting if sending.lasting else connections.short
+        url = URL(self.base_url + sending.path, encoded=True)
+        return session.request(
+            sending.method,
+            url.with_query(sending.query) if sending.query else url,
+            data=sending.body,
+            headers=sending.headers,
+            timeout=aiohttp.ClientTimeout(sending.timeout or None, sock_connect=self.connection_timeout),
+            allow_redirects=False,
+        )
+
+    async def is_healthy(self) -> bool:
+        """Ask the server how it is, a few times if need be."""
+        if not self.health_retry_delays:
+            return True
+        for delay in (*self.health_retry_delays, None):
+            if await self._probe():
+                return True
+            if delay is not None:
+                await asyncio.sleep(delay)
+        return False
+
+    async def _probe(self) -> bool:
+        try:
+            sending = Outgoing("GET", HEALTH_PATH, None, (), self._headers, self.connection_timeout, False)
+            status, _ = await self.send(sending)
+        except _LOST:
+            return False
+        return status == 200
+
+    def unreachable(self, error: Exception) -> Unreachable:
+        """What to raise when the network has failed."""
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        return Unreachable(f"{self.base_url} cannot be reached: {reason or type(error).__name__}")
+
+    async def close(self) -> None:
+        """Close the connections in every loop."""
+        await self._pools.close()
+
+
+class _Trying:
+    """One request on its way, with what its earlier tries have left behind."""
+
+    def __init__(self, session: HttpSession, sending: Outgoing, effect: Effect) -> None:
+        self._session = session
+        self._sending = sending
+        self._effect = effect
+        self._reached = False
+        self._perhaps_done = False
+
+    async def answer(self) -> Answer:
+        failure = await self._try()
+        for delay in self._session.retry_delays:
+            if isinstance(failure, Answer):
+                return failure
+            logger.info("%s %s: %s; again in %g s", *self._sending[:2], failure, delay)
+            await asyncio.sleep(delay)
+            if await self._session.is_healthy():
+                failure = await self._try()
+        if isinstance(failure, Answer):
+            return failure
+        raise self._verdict(failure)
+
+    async def _try(self) -> Answer | PerdureError:
+        """The answer, or what went wrong if it is worth another try."""
+        repeated = self._reached
+        try:
+            status, body = await self._session.send(self._sending)
+        except _NEVER_SENT as error:
+            return self._session.unreachable(error)
+        except _LOST as error:
+            self._reached = self._perhaps_done = True
+            return self._checked(self._session.unreachable(error))
+        if 200 <= status < 300:
+            return Answer(body, repeated)
+        self._reached = True
+        failure = error_from(status, body)
+        if status < 500 and status != 408:
+            raise failure
+        self._perhaps_done = self._perhaps_done or not isinstance(failure, _NOTHING_CHANGED)
+        return self._checked(failure)
+
+    def _checked(self, failure: PerdureError) -> PerdureError:
+        if self._effect == "once" and self._perhaps_done:
+            raise self._verdict(failure)
+        return failure
+
+    def _verdict(self, failure: PerdureError) -> PerdureError:
+        if self._effect == "none" or not self._perhaps_done or isinstance(failure, OutcomeUnknown):
+            return failure
+        method, path = self._sending[:2]
+        lost = OutcomeUnknown(f"{method} {path} was sent, but its answer was lost: {failure}")
+        lost.__cause__ = failure
+        return lost
+
+
+def _parsed(base_url: str) -> URL:
+    try:
+        url = URL(base_url)
+        if url.scheme in ("http", "https") and url.host and not url.query_string and not url.fragment:
+            return url
+    except (TypeError, ValueError):
+        pass
+    raise InvalidInput("the server's address must look like http://127.0.0.1:4747")
+
+
+def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    if namespace is not None:
+        headers[NAMESPACE_HEADER] = _in_header(namespace)
+    return headers
+
+
+def _in_header(namespace: str) -> str:
+    check_text(namespace, "namespace")
+    if not namespace.isascii() or not namespace.isprintable() or namespace != namespace.strip():
+        raise InvalidInput("over HTTP, a namespace must be made of printable ASCII characters")
+    return namespace
+
+
+def step(value: object, what: str) -> str:
+    """An id as one step of a path, whatever it holds."""
+    text = check_text(value, what)
+    if not text:
+        raise InvalidInput(f"{what} must not be empty")
+    # A step of dots alone would be taken for a way up.
+    return quote(text, safe="") if text.strip(".") else "%2E" * len(text)
+
+
+def error_from(status: int, body: bytes) -> PerdureError:
+    """The error that an answer tells of, as the class that it has where it was raised."""
+    try:
+        told = decode_json(body)
+    except InvalidInput:
+        told = None
+    told = told if isinstance(told, dict) else {}
+    message = _message(told.get("detail")) or f"the server answered with the status {status}"
+    code = told.get("code")
+    if isinstance(code, str):
+        for kind in _kinds():
+            if kind.code == code:
+                return kind(message)
+    if status < 400 or status >= 500 or status == 408:
+        return Unreachable(message)
+    return next((kind(message) for kind in _kinds() if kind.http_status == status), InvalidInput(message))
+
+
+def _kinds() -> Iterable[type[PerdureError]]:
+    """Every class of errors, the general before the special."""
+    kinds = [PerdureError]
+    for kind in kinds:
+        yield kind
+        kinds += kind.__subclasses__()
+
+
+def _message(detail: Any) -> str:
+    """What an error says: in one text, or field by field where a body did not have its form."""
+    if isinstance(detail, str):
+        return detail
+    parts = [each for each in detail if isinstance(each, dict)] if isinstance(detail, list) else []
+    return "; ".join(f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg', '')}" for each in parts)

@@ -1,0 +1,167 @@
+"""Bulk requests of the client: what is sent together, and what each caller is told of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perdure.kernel.codec import check_text
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError, TooLarge
+from perdure.kernel.merge import Merger
+from perdure.protocols.http.session import HttpSession
+from perdure.protocols.lightning.answers import MANY_ROLLOUTS, decoded
+from perdure.protocols.lightning.exchange import PREFIX, encode, new_key
+from perdure.protocols.lightning.wire import SequenceIds, StoredSpans
+from perdure.rollouts.records import EnqueueRolloutRequest, Rollout
+from perdure.rollouts.spans import Span
+
+logger = logging.getLogger(__name__)
+
+MAX_ITEMS = 1000
+MAX_BYTES = 3 << 20
+"""How much one request carries, unless a single item is larger."""
+
+Pair = tuple[str, str]
+
+_ITEMS_OWN = (Conflict, InvalidInput, NotFound, TooLarge)
+"""Errors that may be about one item of a batch; after any other, none of them needs to be tried alone."""
+
+
+class Item(NamedTuple):
+    """Something for a bulk request: what it is, and its JSON text."""
+
+    value: Any
+    text: bytes
+
+
+_STORED = msgspec.json.Decoder(StoredSpans)
+_NUMBERS = msgspec.json.Decoder(SequenceIds)
+
+
+class Batches:
+    """Merges the calls of one namespace into bulk requests."""
+
+    def __init__(self, session: HttpSession, merger: Merger) -> None:
+        self._session = session
+        self._merger = merger
+
+    async def enqueue(self, request: EnqueueRolloutRequest) -> Rollout:
+        rollout: Rollout = await self._merged("enqueue", self.enqueue_all, rollout_item(request))
+        return rollout
+
+    async def add_span(self, span: Span) -> bool:
+        """Store a span; whether it was new."""
+        stored: bool = await self._merged("spans", self.store_all, span_item(span))
+        return stored
+
+    async def next_sequence_id(self, pair: Pair) -> int:
+        number: int = await self._merged("sequence", self.number_all, pair_item(pair))
+        return number
+
+    async def _merged(
+        self, kind: str, send: Callable[[Sequence[Item]], Awaitable[list[Any]]], item: Item
+    ) -> Any:
+        async def batch(items: Sequence[Item]) -> Sequence[Any]:
+            try:
+                return await send(items)
+            except _ITEMS_OWN:
+                # Each is now sent alone, since one of them must not fail its neighbours.
+                raise
+            except PerdureError as error:
+                return [error] * len(items)
+
+        key = (kind, self._session.namespace)
+        return await self._merger.call(key, batch, item, size=len(item.text))
+
+    # --- one request, or as few as the server's bounds allow ----------------------------------------------
+
+    async def enqueue_all(self, items: Sequence[Item]) -> list[Rollout]:
+        """Queue rollouts, each of which has a key of its own, in their order."""
+        queued: list[Rollout] = []
+        for part in portions(items):
+            body = b'{"rollouts":' + _array(part) + b"}"
+            answer = await self._session.request("POST", PREFIX + "/queues/rollouts/enqueue", body=body)
+            queued.extend(decoded(MANY_ROLLOUTS, answer))
+        return queued
+
+    async def store_all(self, items: Sequence[Item]) -> list[bool]:
+        """Store spans; of each whether it was new.
+
+        A span that a repeated request finds stored was stored by the request whose answer was lost.
+        """
+        stored: list[bool] = []
+        for part in portions(items):
+            answer = await self._session.request("POST", PREFIX + "/spans/bulk", body=_array(part))
+            flags = decoded(_STORED, answer).stored
+            stored += _first_of_each(part) if answer.repeated else flags
+        for item, new in zip(items, stored, strict=True):
+            if not new:
+                logger.error("Duplicated span added: %s of attempt %s", *_span_key(item.value)[:0:-1])
+        return stored
+
+    async def number_all(self, items: Sequence[Item]) -> list[int]:
+        """The next numbers for pairs of rollout and attempt; those of a lost answer are left out for ever."""
+        numbers: list[int] = []
+        for part in portions(items):
+            body = b'{"pairs":' + _array(part) + b"}"
+            answer = await self._session.request("POST", PREFIX + "/spans/next/bulk", body=body)
+            numbers += decoded(_NUMBERS, answer).sequence_ids
+        return numbers
+
+
+def rollout_item(request: EnqueueRolloutRequest) -> Item:
+    """A request to queue a rollout, with a key if it has none."""
+    if type(request) is not EnqueueRolloutRequest:
+        request = EnqueueRolloutRequest.model_validate(request)
+    if request.idempotency_key is None:
+        request = msgspec.structs.replace(request, idempotency_key=new_key())
+    return Item(request, encode(request, "input"))
+
+
+def span_item(span: Span) -> Item:
+    try:
+        return Item(span, encode(span, "span"))
+    except InvalidInput as error:
+        raise InvalidInput(f"span {span.span_id}: {error}") from error
+
+
+def pair_item(pair: Pair) -> Item:
+    rollout_id, attempt_id = pair
+    checked = [check_text(rollout_id, "rollout_id"), check_text(attempt_id, "attempt_id")]
+    return Item(pair, encode(checked))
+
+
+def portions(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """The items in their order, in parts that a request can carry."""
+    part: list[Item] = []
+    size = 0
+    for item in items:
+        if part and (len(part) == MAX_ITEMS or size + len(item.text) > MAX_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += len(item.text) + 1
+    if part:
+        yield part
+
+
+def _array(items: Iterable[Item]) -> bytes:
+    return b"[" + b",".join([item.text for item in items]) + b"]"
+
+
+def _span_key(span: Span) -> tuple[str, str, str]:
+    return span.rollout_id, span.attempt_id, span.span_id
+
+
+def _first_of_each(items: Sequence[Item]) -> list[bool]:
+    """Which of the spans are no copies of one before them."""
+    seen: set[tuple[str, str, str]] = set()
+    flags = []
+    for item in items:
+        key = _span_key(item.value)
+        flags.append(key not in seen)
+        seen.add(key)
+    return flags

@@ -1,0 +1,253 @@
+"""Each call of the protocol as one call of the LightningStore contract."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from perdure.kernel.errors import InvalidInput, OutcomeUnknown, TooLarge
+from perdure.protocols.http.bodies import BadBody
+from perdure.protocols.http.routes import Call, Handler
+from perdure.protocols.lightning import listing, wire
+from perdure.protocols.lightning.door import CannotRepeat
+from perdure.protocols.lightning.listing import listed
+from perdure.rollouts.model import DEFAULT_QUEUE
+from perdure.rollouts.records import EnqueueRolloutRequest
+from perdure.rollouts.resources import NamedResources, validate_resources
+from perdure.rollouts.spans import Span
+
+
+def once(handler: Handler) -> Handler:
+    """Mark a write that may not be repeated blindly: if its outcome is unknown, clients must not retry."""
+
+    @functools.wraps(handler)
+    async def careful(call: Call) -> Any:
+        try:
+            return await handler(call)
+        except OutcomeUnknown as error:
+            if call.idempotency_key is None:
+                raise CannotRepeat(error.message) from error
+            raise
+
+    return careful
+
+
+def _key(call: Call) -> dict[str, str]:
+    """The idempotency key as an argument, where the caller gave one."""
+    return {} if call.idempotency_key is None else {"idempotency_key": call.idempotency_key}
+
+
+def _set_fields(body: msgspec.Struct, *, mandatory: tuple[str, ...]) -> dict[str, Any]:
+    """The fields that the caller gave; the mandatory ones cannot be null."""
+    given = {name: value for name, value in structs.asdict(body).items() if value is not msgspec.UNSET}
+    for name in mandatory:
+        if name in given and given[name] is None:
+            raise InvalidInput(f"{name} is invalid; it cannot be a null value.")
+    return given
+
+
+# --- the store as a whole -----------------------------------------------------------------------------------
+
+
+async def health(call: Call) -> wire.Health:
+    return wire.Health()
+
+
+async def statistics(call: Call) -> Any:
+    return await call.store.statistics()
+
+
+async def capabilities(call: Call) -> Any:
+    return call.store.capabilities
+
+
+# --- the queue ----------------------------------------------------------------------------------------------
+
+
+@once
+async def start_rollout(call: Call) -> Any:
+    return await call.store.start_rollout(**structs.asdict(call.body), **_key(call))
+
+
+async def enqueue_rollouts(call: Call) -> Any:
+    requests = _keyed(call.body.rollouts, call.idempotency_key)
+    try:
+        if len(requests) == 1:
+            # A single one is merged with those of other callers.
+            return [await call.store.enqueue_rollout(**_given(requests[0]))]
+        return list(await call.store.enqueue_many_rollouts(requests)) if requests else []
+    except OutcomeUnknown as error:
+        if all(request.idempotency_key for request in requests):
+            raise
+        raise CannotRepeat(error.message) from error
+
+
+def _keyed(requests: list[EnqueueRolloutRequest], key: str | None) -> list[EnqueueRolloutRequest]:
+    """Give a key of its own to each rollout of a request that has a key."""
+    if key is not None:
+        for number, request in enumerate(requests):
+            request.idempotency_key = request.idempotency_key or f"{key}/{number}"
+    return requests
+
+
+def _given(request: EnqueueRolloutRequest) -> dict[str, Any]:
+    """The arguments of a call; what every store may not know is left out unless it says something."""
+    arguments = structs.asdict(request)
+    if request.queue == DEFAULT_QUEUE:
+        del arguments["queue"]
+    for name in ("priority", "not_before", "idempotency_key"):
+        if not arguments[name]:
+            del arguments[name]
+    return arguments
+
+
+@once
+async def dequeue_rollouts(call: Call) -> Any:
+    wanted: wire.DequeueRollouts = call.body or wire.DequeueRollouts()
+    if wanted.limit <= 0:
+        return []
+    arguments: dict[str, Any] = {"worker_id": wanted.worker_id, **_key(call)}
+    if wanted.queue != DEFAULT_QUEUE:
+        arguments["queue"] = wanted.queue
+    if wanted.limit == 1:
+        claimed = await call.store.dequeue_rollout(**arguments)
+        return [] if claimed is None else [claimed]
+    return list(await call.store.dequeue_many_rollouts(limit=wanted.limit, **arguments))
+
+
+# --- rollouts and attempts ----------------------------------------------------------------------------------
+
+
+async def query_rollouts(call: Call) -> Any:
+    return await listed(listing.ROLLOUTS, call.store, call.body or call.query)
+
+
+async def get_rollout(call: Call) -> Any:
+    return await call.store.get_rollout_by_id(call.path["rollout_id"])
+
+
+@once
+async def update_rollout(call: Call) -> Any:
+    changes = _set_fields(call.body, mandatory=("status", "config"))
+    return await call.store.update_rollout(call.path["rollout_id"], **changes)
+
+
+@once
+async def start_attempt(call: Call) -> Any:
+    worker_id = call.body.worker_id if call.body else None
+    return await call.store.start_attempt(call.path["rollout_id"], worker_id=worker_id, **_key(call))
+
+
+async def query_attempts(call: Call) -> Any:
+    search = call.body or call.query
+    return await listed(listing.ATTEMPTS, call.store, search, rollout_id=call.path["rollout_id"])
+
+
+async def get_latest_attempt(call: Call) -> Any:
+    return await call.store.get_latest_attempt(call.path["rollout_id"])
+
+
+async def update_attempt(call: Call) -> Any:
+    fields = ("status", "worker_id", "last_heartbeat_time", "metadata")
+    changes = _set_fields(call.body, mandatory=fields)
+    return await call.store.update_attempt(call.path["rollout_id"], call.path["attempt_id"], **changes)
+
+
+async def wait_for_rollouts(call: Call) -> Any:
+    wanted: wire.WaitForRollouts = call.body
+    timeout = wire.MAX_WAIT if wanted.timeout is None else min(wanted.timeout, wire.MAX_WAIT)
+    return await call.store.wait_for_rollouts(rollout_ids=wanted.rollout_ids, timeout=timeout)
+
+
+# --- resources ----------------------------------------------------------------------------------------------
+
+
+async def query_resources(call: Call) -> Any:
+    return await listed(listing.RESOURCES, call.store, call.query)
+
+
+async def get_latest_resources(call: Call) -> Any:
+    return await call.store.get_latest_resources()
+
+
+async def get_resources(call: Call) -> Any:
+    return await call.store.get_resources_by_id(call.path["resources_id"])
+
+
+@once
+async def add_resources(call: Call) -> Any:
+    return await call.store.add_resources(_resources(call.body), **_key(call))
+
+
+@once
+async def update_resources(call: Call) -> Any:
+    return await call.store.update_resources(call.path["resources_id"], _resources(call.body))
+
+
+def _resources(body: dict[str, Any]) -> NamedResources:
+    resources: NamedResources = {}
+    for name, resource in body.items():
+        try:
+            resources |= validate_resources({name: resource})
+        except InvalidInput as error:
+            raise BadBody(error.message, ("body", name), resource) from error
+    return resources
+
+
+# --- spans --------------------------------------------------------------------------------------------------
+
+
+async def add_span(call: Call) -> Any:
+    return await call.store.add_span(call.body)
+
+
+async def add_many_spans(call: Call) -> wire.StoredSpans:
+    spans: list[Span] = call.body
+    if len(spans) > wire.MAX_SPANS:
+        raise TooLarge(f"the body has {len(spans)} spans; at most {wire.MAX_SPANS} are taken")
+    new = {_span_key(span) for span in await call.store.add_many_spans(spans)}
+    stored = []
+    for span in spans:
+        key = _span_key(span)
+        stored.append(key in new)
+        # A second copy within the request was not stored.
+        new.discard(key)
+    return wire.StoredSpans(stored=stored)
+
+
+def _span_key(span: Span) -> tuple[str, str, str]:
+    return span.rollout_id, span.attempt_id, span.span_id
+
+
+async def query_spans(call: Call) -> Any:
+    return await listed(listing.SPANS, call.store, call.body or call.query)
+
+
+async def next_sequence_id(call: Call) -> wire.SequenceId:
+    asked: wire.NextSequenceId = call.body
+    number = await call.store.get_next_span_sequence_id(asked.rollout_id, asked.attempt_id)
+    return wire.SequenceId(sequence_id=number)
+
+
+async def next_sequence_ids(call: Call) -> wire.SequenceIds:
+    numbers = await call.store.get_many_span_sequence_ids(call.body.pairs)
+    return wire.SequenceIds(sequence_ids=list(numbers))
+
+
+# --- workers ------------------------------------------------------------------------------------------------
+
+
+async def query_workers(call: Call) -> Any:
+    return await listed(listing.WORKERS, call.store, call.body or call.query)
+
+
+async def get_worker(call: Call) -> Any:
+    return await call.store.get_worker_by_id(call.path["worker_id"])
+
+
+async def update_worker(call: Call) -> Any:
+    changes = _set_fields(call.body, mandatory=("heartbeat_stats",)) if call.body else {}
+    return await call.store.update_worker(call.path["worker_id"], **changes)

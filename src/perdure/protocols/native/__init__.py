@@ -1,0 +1,1 @@
+"""perdure's own HTTP API, with health, metrics and the feed of changes."""

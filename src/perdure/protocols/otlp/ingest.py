@@ -1,0 +1,154 @@
+"""Where the spans of an export go: to the rollouts that they name, or to one made for their trace."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from perdure.kernel.errors import NotFound
+from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.model import FAILED, SUCCEEDED
+from perdure.rollouts.operations.spans import NewSpan
+from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, Received, TracesData, receive
+from perdure.rollouts.otlp_reader import Reader, records
+from perdure.rollouts.span_writer import Answer
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.rollouts.traces import KeptTrace
+from perdure.runtime.app import App
+
+__all__ = ["Outcome", "ingest"]
+
+MAX_REASONS = 5
+"""So many reasons are told; a batch may name thousands of rollouts that do not exist."""
+_LABELS = {NO_ROLLOUT: "no_rollout", BAD_ID: "bad_id"}
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """How many spans of an export were not taken, and why."""
+
+    rejected: int = 0
+    message: str = ""
+
+
+async def ingest(app: App, store: LightningStore, traces: TracesData, source: str) -> Outcome:
+    """Store what can be stored, whatever becomes of the rest. A span that is known counts as stored."""
+    received = receive(traces)
+    if app.settings.keep_traces and isinstance(store, DatabaseLightningStore):
+        answers = await _store_and_keep(store, received)
+    else:
+        if received.unattributed:
+            received.refuse(NO_ROLLOUT, len(received.unattributed))
+        answers = await _store(store, received.spans, received.parts)
+    for answer in answers:
+        if isinstance(answer, NotFound):
+            received.refuse(answer.message)
+    _count(app, received, answers, source)
+    return _outcome(received.refused)
+
+
+async def _store(store: LightningStore, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
+    if not spans:
+        return []
+    if isinstance(store, DatabaseLightningStore):
+        return await store.add_otlp_spans(spans, parts)
+    return await _store_records(store, spans, parts)
+
+
+# --- any other store --------------------------------------------------------------------------------------
+
+
+async def _store_records(
+    store: LightningStore, spans: Sequence[NewSpan], parts: Mapping[str, bytes]
+) -> list[Answer]:
+    """Store the spans through the contract alone; one attempt that is not known holds up no other."""
+    groups: dict[tuple[str, str], list[NewSpan]] = {}
+    for span in spans:
+        groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+    answers: dict[int, Answer] = {}
+    for group in groups.values():
+        answers.update(zip(map(id, group), await _store_group(store, group, parts), strict=True))
+    return [answers[id(span)] for span in spans]
+
+
+async def _store_group(
+    store: LightningStore, group: Sequence[NewSpan], parts: Mapping[str, bytes]
+) -> list[Answer]:
+    try:
+        open_ends = [span for span in group if span.sequence_id is None]
+        pairs = [(span.rollout_id, span.attempt_id) for span in open_ends]
+        numbers = await store.get_many_span_sequence_ids(pairs) if pairs else ()
+        for span, number in zip(open_ends, numbers, strict=True):
+            span.sequence_id = number
+        stored = {
+            span.span_id: span.sequence_id for span in await store.add_many_spans(records(group, parts))
+        }
+    except ValueError as error:
+        return [NotFound(str(error))] * len(group)
+    return [stored.get(span.span_id) for span in group]
+
+
+# --- traces of their own ----------------------------------------------------------------------------------
+
+
+async def _store_and_keep(store: DatabaseLightningStore, received: Received) -> list[Answer]:
+    """Store everything; what names no rollout goes to that of its trace, which is made if need be."""
+    kept = [span for span in received.unattributed if span.trace_id.strip("0")]
+    if len(kept) < len(received.unattributed):
+        received.refuse(NO_ROLLOUT, len(received.unattributed) - len(kept))
+    for span in kept:
+        trace = KeptTrace(span.trace_id)
+        span.rollout_id, span.attempt_id = trace.rollout_id, trace.attempt_id
+    spans = received.spans + kept
+    answers = await _store(store, spans, received.parts)
+    homeless = [span for span, answer in zip(spans, answers, strict=True) if isinstance(answer, NotFound)]
+    homeless = [span for span in homeless if span.rollout_id == KeptTrace(span.trace_id).rollout_id]
+    if homeless:
+        await store.keep_traces(_traces_of(homeless, received.parts))
+        again = dict(zip(map(id, homeless), await _store(store, homeless, received.parts), strict=True))
+        answers = [again.get(id(span), answer) for span, answer in zip(spans, answers, strict=True)]
+    await _end(store, (span for span, answer in zip(spans, answers, strict=True) if type(answer) is int))
+    return answers
+
+
+def _traces_of(spans: Iterable[NewSpan], parts: Mapping[str, bytes]) -> list[KeptTrace]:
+    reader = Reader(parts)
+    traces: dict[str, KeptTrace] = {}
+    for span in spans:
+        if span.trace_id not in traces:
+            service = reader.resource(span.resource_hash)["attributes"].get("service.name")
+            traces[span.trace_id] = KeptTrace(span.trace_id, service if isinstance(service, str) else None)
+    return list(traces.values())
+
+
+async def _end(store: LightningStore, stored: Iterable[NewSpan]) -> None:
+    """A kept trace is over when its root has come: an exporter sends a span once it has ended."""
+    for span in stored:
+        trace = KeptTrace(span.trace_id)
+        if span.parent_id is None and span.rollout_id == trace.rollout_id:
+            status = FAILED if span.status_code == "ERROR" else SUCCEEDED
+            await store.update_attempt(trace.rollout_id, trace.attempt_id, status=status)
+
+
+# --- what is told -----------------------------------------------------------------------------------------
+
+
+def _count(app: App, received: Received, answers: Sequence[Answer], source: str) -> None:
+    stored = sum(type(answer) is int for answer in answers)
+    if stored:
+        app.metrics.spans_ingested.labels(source).inc(stored)
+    for reason, count in received.refused.items():
+        app.metrics.spans_rejected.labels(_LABELS.get(reason, "not_found")).inc(count)
+
+
+def _outcome(refused: Mapping[str, int]) -> Outcome:
+    if not refused:
+        return Outcome()
+    told = [f"{count} × {reason}" for reason, count in list(refused.items())[:MAX_REASONS]]
+    if len(refused) > MAX_REASONS:
+        told.append("and more")
+    outcome = Outcome(sum(refused.values()), "; ".join(told))
+    logger.warning("%d spans were not stored: %s", *outcome)
+    return outcome

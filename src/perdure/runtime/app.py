@@ -1,0 +1,103 @@
+"""What a server holds: the store, who may come in, and what it counts."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from hmac import compare_digest
+
+from perdure.access.model import ALL_SCOPES, Caller, Token
+from perdure.access.service import Access
+from perdure.kernel.config import Settings
+from perdure.kernel.errors import Forbidden, StartRefused, Unauthorized
+from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.metrics import Metrics
+
+MAX_STORES = 256
+KEY_ACTOR = "key"
+ANONYMOUS = "anonymous"
+
+
+class App:
+    """One open store with its surroundings, as the doors see it."""
+
+    def __init__(self, store: LightningStore, settings: Settings | None = None) -> None:
+        self.store = store
+        self.settings = settings or Settings()
+        self.metrics = Metrics()
+        self.access: Access | None = None
+        if isinstance(store, DatabaseLightningStore):
+            self.access = Access(store.storage)
+        self._stores: OrderedDict[tuple[str, str], LightningStore] = OrderedDict()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of whoever names none."""
+        return self.store.namespace if isinstance(self.store, DatabaseLightningStore) else "default"
+
+    def store_for(self, caller: Caller) -> LightningStore:
+        """The store of a caller's namespace, whose writes are on record as the caller's."""
+        if not isinstance(self.store, DatabaseLightningStore):
+            if caller.namespace != self.namespace:
+                raise Forbidden(f"this store has no namespace {caller.namespace!r}")
+            return self.store
+        key = (caller.namespace, caller.actor)
+        store = self._stores.get(key)
+        if store is None:
+            store = self._stores[key] = self.store.acting_as(*key)
+            if len(self._stores) > MAX_STORES:
+                self._stores.popitem(last=False)
+        return store
+
+    async def check_start(self) -> None:
+        """Refuse to listen beyond this machine while nobody needs a key."""
+        settings = self.settings
+        if is_loopback(settings.host) or settings.insecure_no_auth or await self._has_keys():
+            return
+        raise StartRefused(
+            f"anyone who reaches {settings.host} could read and write everything. Set PERDURE_API_KEY to a "
+            "key of at least 16 characters (or make a token with `perdure token create`), or say "
+            "insecure_no_auth (--insecure-no-auth) if that is what you want."
+        )
+
+    async def _has_keys(self) -> bool:
+        if self.settings.api_key is not None:
+            return True
+        return self.access is not None and await self.access.is_closed()
+
+    async def admit(self, secret: str | None, namespace: str | None) -> Caller:
+        """Who calls, by the secret that came along and the namespace that was asked for."""
+        if secret:
+            return await self._by_secret(secret, namespace)
+        if not self.settings.insecure_no_auth and await self._has_keys():
+            raise Unauthorized()
+        return Caller(ANONYMOUS, ALL_SCOPES, namespace or self.namespace, None)
+
+    async def _by_secret(self, secret: str, namespace: str | None) -> Caller:
+        key = self.settings.api_key
+        if key is not None and compare_digest(secret.encode(), key.encode()):
+            return Caller(KEY_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
+        token = await self.access.authenticate(secret) if self.access is not None else None
+        if token is None:
+            raise Unauthorized("this token is not known, has expired or was revoked")
+        return _caller_of(token, namespace)
+
+
+def _caller_of(token: Token, namespace: str | None) -> Caller:
+    everywhere = "*" in token.namespaces
+    chosen = namespace or ("default" if everywhere else token.namespaces[0])
+    if not everywhere and chosen not in token.namespaces:
+        raise Forbidden(f"this token does not reach the namespace {chosen!r}")
+    allowed = None if everywhere else tuple(token.namespaces)
+    return Caller(token.token_id, frozenset(token.scopes), chosen, allowed)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

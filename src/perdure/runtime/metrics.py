@@ -1,0 +1,40 @@
+"""What a server counts, under the names that its dashboards read."""
+
+from __future__ import annotations
+
+from platform import python_version
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info
+
+from perdure import __version__
+
+
+class Metrics:
+    """The counters of one server. What the database knows is read when somebody asks; see the native door."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        Info("perdure_build", "Which perdure this is.", registry=self.registry).info(
+            {"version": __version__, "python": python_version()}
+        )
+        self.requests = Counter(
+            "perdure_http_requests",
+            "Requests answered, by route and status.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "perdure_http_request_seconds",
+            "How long requests took, by route.",
+            ("method", "route"),
+            registry=self.registry,
+        )
+        self.claims = Counter(
+            "perdure_claims", "Claims by whether they found work.", ("result",), registry=self.registry
+        )
+        self.spans_ingested = Counter(
+            "perdure_spans_ingested", "Spans stored, by door.", ("source",), registry=self.registry
+        )
+        self.spans_rejected = Counter(
+            "perdure_spans_rejected", "Spans not stored, by reason.", ("reason",), registry=self.registry
+        )
