@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from perdure import errors as errors
+    from perdure.protocols.lightning.client import LightningStoreClient as LightningStoreClient
+    from perdure.protocols.lightning.server import LightningStoreServer as LightningStoreServer
     from perdure.rollouts.contract import LightningStore as LightningStore
     from perdure.rollouts.records import UNSET as UNSET
     from perdure.rollouts.records import Attempt as Attempt
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from perdure.runtime.threaded import LightningStoreThreaded as LightningStoreThreaded
 
 _HOMES = {
+    "perdure.protocols.lightning.client": ("LightningStoreClient",),
+    "perdure.protocols.lightning.server": ("LightningStoreServer",),
     "perdure.rollouts.contract": ("LightningStore",),
     "perdure.rollouts.records": (
         "UNSET",

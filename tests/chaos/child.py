@@ -17,6 +17,7 @@ import msgspec
 from tests.chaos.load import Load
 from tests.chaos.stores import open_storage, store_over
 
+from perdure.rollouts.contract import LightningStore
 from perdure.testing.history import Recorder
 
 During = Literal["work", "checkpoints", "closing"]
@@ -37,6 +38,8 @@ class Plan(msgspec.Struct):
     during: During = "work"
     """What else goes on: the log is written back all the time, or the store is closed after a while."""
     close_after: float = 0.05
+    rollouts: int | None = None
+    """How many rollouts to make and to work off before it ends by itself; None works until it is stopped."""
 
 
 def main() -> None:
@@ -52,18 +55,34 @@ async def work(plan: Plan) -> None:
     loop.add_reader(sys.stdin.fileno(), stop.set)
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     recorder.mark("opening")
-    storage = open_storage(plan.url, timeout=plan.timeout)
-    store = store_over(storage, plan.namespace, plan.watchdog_interval)
+    store = _open(plan)
     recorder.mark("open")
     if plan.during == "checkpoints":
         threading.Thread(target=_checkpoint, args=(Path(plan.url), recorder), daemon=True).start()
     elif plan.during == "closing":
         loop.call_later(plan.close_after, stop.set)
-    load = Load(store, recorder, number=plan.number, seed=plan.seed, silence=plan.silence)
+    load = Load(
+        store,
+        recorder,
+        number=plan.number,
+        seed=plan.seed,
+        silence=plan.silence,
+        rollouts=plan.rollouts,
+    )
     await load.run(plan.workers, stop)
     recorder.mark("closing")
     await store.close()
     recorder.mark("closed")
+
+
+def _open(plan: Plan) -> LightningStore:
+    """The database itself, or the server in front of it."""
+    if not plan.url.startswith("http://"):
+        storage = open_storage(plan.url, timeout=plan.timeout)
+        return store_over(storage, plan.namespace, plan.watchdog_interval)
+    from perdure.protocols.lightning.client import LightningStoreClient
+
+    return LightningStoreClient(plan.url, namespace=plan.namespace)
 
 
 def _write(line: bytes) -> None:

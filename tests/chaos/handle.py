@@ -45,6 +45,10 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    def fileno(self) -> int:
+        """The pipe on which it speaks, to wait for several children at once."""
+        return self._pipe
+
     def go(self, plan: Plan) -> Self:
         """Hand over the plan."""
         self._tell(msgspec.json.encode(plan) + b"\n")
@@ -65,7 +69,7 @@ class Child:
         while not self.finished and (left := deadline - time.monotonic()) > 0:
             if not select.select([self._pipe], [], [], left)[0]:
                 break
-            said = [until is not None and until(line) for line in self._read()]
+            said = [until is not None and until(line) for line in self.read()]
             if any(said):
                 return True
         return False
@@ -73,9 +77,10 @@ class Child:
     def drain(self) -> None:
         """Read what has been said by now, without waiting."""
         while not self.finished and select.select([self._pipe], [], [], 0)[0]:
-            self._read()
+            self.read()
 
-    def _read(self) -> list[bytes]:
+    def read(self) -> list[bytes]:
+        """The whole lines that have come, once there is something to read."""
         chunk = os.read(self._pipe, 1 << 20)
         self.finished = not chunk
         *whole, self._rest = (self._rest + chunk).split(b"\n")

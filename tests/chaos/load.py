@@ -1,6 +1,7 @@
 """Workers that do to a store all that its users do, and write down each call and its answer."""
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
@@ -8,7 +9,9 @@ from typing import Any
 
 from perdure.kernel.clock import to_micros
 from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.model import ENDED
 from perdure.rollouts.records import (
+    ROLLOUT_STATUSES,
     Attempt,
     AttemptedRollout,
     AttemptStatus,
@@ -22,15 +25,26 @@ from perdure.testing.history import Answer, Recorder
 
 RESOURCES = "rs-000000000000"
 PAUSE_AFTER_FAILURE = 0.02
+OPEN = [status for status in ROLLOUT_STATUSES if status not in ENDED]
 
 Action = Callable[[str], Awaitable[None]]
 
 
 class Load:
-    """Several workers on one store. `number` sets the span ids of this process apart from all others'."""
+    """Several workers on one store. `number` sets the span ids of this process apart from all others'.
+
+    With `rollouts` they make so many, and end when none is open any more.
+    """
 
     def __init__(
-        self, store: LightningStore, recorder: Recorder, *, number: int, seed: int, silence: float
+        self,
+        store: LightningStore,
+        recorder: Recorder,
+        *,
+        number: int,
+        seed: int,
+        silence: float,
+        rollouts: int | None = None,
     ) -> None:
         self._store = store
         self._recorder = recorder
@@ -38,6 +52,8 @@ class Load:
         self._random = random.Random(seed)
         self._made = 0
         self._own: list[str] = []
+        self._left = math.inf if rollouts is None else rollouts
+        self._finished = False
         self._config = RolloutConfig(
             max_attempts=4,
             retry_condition=["failed", "unresponsive", "timeout"],
@@ -59,9 +75,10 @@ class Load:
 
     async def _worker(self, name: str, stop: asyncio.Event) -> None:
         actions, weights = zip(*self._actions, strict=True)
-        while not stop.is_set():
+        while not stop.is_set() and not self._finished:
             (action,) = self._random.choices(actions, weights)
-            await action(name)
+            if self._left > 0 or action not in (self._enqueue, self._start):
+                await action(name)
 
     def _token(self) -> str:
         self._made += 1
@@ -104,9 +121,9 @@ class Load:
     async def _enqueue_by_key(self) -> None:
         """With a key the caller may ask again, whatever became of the first call."""
         token = self._token()
-        for _ in range(2):
+        for again in (False, True):
             action = self._store.enqueue_rollout({"token": token}, config=self._config, idempotency_key=token)
-            self._remember(await self._call("enqueue", {"tokens": [token]}, action, _one_id))
+            self._remember(await self._call("enqueue", {"tokens": [token]}, action, _one_id), again=again)
 
     async def _enqueue_many(self, count: int) -> None:
         tokens = [self._token() for _ in range(count)]
@@ -114,9 +131,10 @@ class Load:
         action = self._store.enqueue_many_rollouts(requests)
         self._remember(await self._call("enqueue", {"tokens": tokens}, action, _many_ids))
 
-    def _remember(self, answer: Answer[Any]) -> None:
+    def _remember(self, answer: Answer[Any], *, again: bool = False) -> None:
         if answer.value is not None:
             rollouts = [answer.value] if isinstance(answer.value, Rollout) else answer.value
+            self._left -= 0 if again else len(rollouts)
             self._own = (self._own + [rollout.rollout_id for rollout in rollouts])[-50:]
 
     async def _edit(self, worker: str) -> None:
@@ -147,6 +165,7 @@ class Load:
             "start", given, action, lambda rollout: {**_one_id(rollout), **_claims([rollout])}
         )
         if answer.value is not None:
+            self._left -= 1
             await self._attempt(answer.value)
 
     async def _work(self, worker: str) -> None:
@@ -155,6 +174,15 @@ class Load:
         answer = await self._call("dequeue", {"worker": worker, "limit": limit}, action, _claims)
         for claimed in answer.value or ():
             await self._attempt(claimed)
+        if answer.ok and not answer.value and self._left <= 0:
+            await self._look_around()
+
+    async def _look_around(self) -> None:
+        """See whether anything is left to do, here or elsewhere."""
+        looking = self._store.query_rollouts(status_in=OPEN, limit=1)
+        answer = await self._call("look", {}, looking, lambda found: {"open": len(found)})
+        self._finished = answer.ok and not answer.value
+        await asyncio.sleep(PAUSE_AFTER_FAILURE)
 
     async def _attempt(self, claimed: AttemptedRollout) -> None:
         for _ in range(self._random.randint(0, 2)):

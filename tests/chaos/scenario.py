@@ -11,6 +11,7 @@ from typing import Any
 from perdure.testing.history import History, Report
 
 Show = Callable[["Run"], None]
+ROLLOUTS = 10_000
 
 
 @dataclass
@@ -21,6 +22,8 @@ class Run:
     seed: int
     folder: Path
     show: Show = lambda run: None
+    rollouts: int = ROLLOUTS
+    """How many rollouts make up the load, where a scenario has a load that ends."""
     done: int = 0
     note: str = ""
     facts: Counter[str] = field(default_factory=Counter)
@@ -49,9 +52,9 @@ class Run:
         self.facts.update(history.outcomes())
 
 
-def run_clean(scenario: Callable[[Run], None], size: int, folder: Path) -> Run:
+def run_clean(scenario: Callable[[Run], None], size: int, folder: Path, *, rollouts: int = ROLLOUTS) -> Run:
     """Run a scenario in a test, where it must find nothing."""
-    run = Run(size, random.getrandbits(31), folder)
+    run = Run(size, random.getrandbits(31), folder, rollouts=rollouts)
     scenario(run)
     assert run.violations == [], f"seed {run.seed}"
     return run

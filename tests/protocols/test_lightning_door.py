@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -116,7 +117,9 @@ async def test_one_bad_span_of_many_is_named(visitor: Visitor) -> None:
 
 async def test_too_many_spans_are_too_large(visitor: Visitor) -> None:
     one = own_span({"rollout_id": "r", "attempt": {"attempt_id": "a"}}, 1)
-    refused = await visitor.post(PREFIX + "/spans/bulk", json=[one] * (MAX_SPANS + 1))
+    body = io.BytesIO(json.dumps([one] * (MAX_SPANS + 1)).encode())
+    headers = {"Content-Type": "application/json"}
+    refused = await visitor.post(PREFIX + "/spans/bulk", data=body, headers=headers)
     assert (refused.status, refused.body["code"]) == (413, "too_large")
 
 

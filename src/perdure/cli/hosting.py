@@ -8,35 +8,32 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from perdure.cli.supervisor import READY
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.protocols.http.server import HttpServer, Service, bind, make_application
 from perdure.runtime.app import App
-from perdure.runtime.stores import open_configured
+from perdure.runtime.stores import open_configured, sqlite_file
 
 logger = logging.getLogger(__name__)
 
-MEMORY = ("memory:", "memory://", ":memory:")
 Work = Callable[[], Awaitable[None]]
 
 
 def settings_from(explicit: Mapping[str, Any], api_key_file: Path | None = None) -> Settings:
     """The settings, where options of the command line win; None is an option that was not given."""
     given = {name: value for name, value in explicit.items() if value not in (None, False, [], ())}
-    environment = dict(os.environ)
     if api_key_file is not None:
-        environment.pop("PERDURE_API_KEY", None)
-        environment["PERDURE_API_KEY_FILE"] = str(api_key_file)
-    return load_settings(given, environment=environment)
-
-
-def is_sqlite(url: str) -> bool:
-    return url not in MEMORY and not url.startswith(("postgresql://", "postgres://"))
+        # Workers, which inherit the environment, need it too.
+        os.environ.pop("PERDURE_API_KEY", None)
+        os.environ["PERDURE_API_KEY_FILE"] = str(api_key_file)
+    return load_settings(given)
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -56,24 +53,79 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
 
 def open_app(settings: Settings, url: str | None = None) -> App:
     """The app of the database that the settings name; `url` is where it will be served."""
-    options = {"url": url} if is_sqlite(settings.database_url) else {}
+    options = {"url": url} if sqlite_file(settings.database_url) is not None else {}
     return App(open_configured(settings, **options), settings)
 
 
-class Announcement:
-    """Tells somebody that the server answers now."""
+def services_of(app: App) -> list[Service]:
+    """What runs along with the HTTP server."""
+    if app.settings.grpc_port is None:
+        return []
+    try:
+        from perdure.protocols.otlp.grpc_server import GrpcServer
+    except ModuleNotFoundError as error:
+        raise InvalidInput("OTLP over gRPC needs grpcio: pip install 'perdure[grpc]'") from error
+    return [GrpcServer(app)]
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+
+class Announcement:
+    """Tells somebody that the server answers now, and whether callers need a key."""
+
+    def __init__(self, app: App, tell: Callable[[bool], None]) -> None:
+        self._app = app
         self._tell = tell
 
     async def start(self) -> None:
-        self._tell()
+        self._tell(await needs_key(self._app))
 
     async def stop(self) -> None:
         logger.info("stopping")
 
 
-async def host(app: App, listening: socket.socket, services: Sequence[Service], work: Work | None = None) -> None:
+class Lifeline:
+    """A line to the process that started this one: it hears when this one answers, and is never outlived."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._line.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(self._line, READY)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        await asyncio.get_running_loop().sock_recv(self._line, 1)
+        logger.warning("the supervisor is gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+
+async def needs_key(app: App) -> bool:
+    """Whether a caller needs a key or a token."""
+    settings = app.settings
+    if settings.insecure_no_auth:
+        return False
+    return settings.api_key is not None or (app.access is not None and await app.access.is_closed())
+
+
+async def check(settings: Settings) -> bool:
+    """Open the database and see whether a server may start; gives whether callers need a key."""
+    app = open_app(settings)
+    try:
+        await app.check_start()
+        return await needs_key(app)
+    finally:
+        await app.store.close()
+
+
+async def host(
+    app: App, listening: socket.socket, services: Sequence[Service], work: Work | None = None
+) -> None:
     """Serve until a signal comes, or until `work` has ended if there is any; then close the store."""
     try:
         await app.check_start()
@@ -100,12 +152,14 @@ async def _serve_during(server: HttpServer, work: Work) -> None:
         await asyncio.gather(working, return_exceptions=True)
 
 
-def run(serving: Awaitable[None]) -> None:
+def run(serving: Coroutine[Any, Any, None]) -> None:
     """Run a server to its end: SIGTERM ends it with code 0, Ctrl-C with 130."""
     signal.signal(signal.SIGTERM, _leave)
-    runner = _runner()
-    with runner:
-        runner.run(_as_coroutine(serving))
+    try:
+        with _runner() as runner:
+            runner.run(serving)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 def _runner() -> asyncio.Runner:
@@ -116,10 +170,6 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _as_coroutine(serving: Awaitable[None]) -> None:
-    await serving
-
-
 def _leave(number: int, frame: object) -> None:
     """Reached once the server has stopped, since it keeps signals to itself while it serves."""
     sys.exit(0)
@@ -127,18 +177,10 @@ def _leave(number: int, frame: object) -> None:
 
 def refuse_workers(settings: Settings) -> None:
     """Only a database that several processes may open can be served by several."""
-    if is_sqlite(settings.database_url) or settings.database_url in MEMORY:
+    if not settings.database_url.startswith(("postgresql://", "postgres://")):
         raise InvalidInput(
-            "several workers need PostgreSQL: a SQLite file belongs to one process, and a store in memory lives "
-            "in one. Give --database postgresql://…, or leave --workers at 1"
+            "several workers need PostgreSQL: a SQLite file belongs to one process, and so does a store in "
+            "memory. Give --database postgresql://…, or leave --workers at 1"
         )
     if sys.platform == "win32":
         raise InvalidInput("several workers share a socket in a way that Windows does not have")
-
-
-async def watch_lifeline(lifeline: socket.socket) -> None:
-    """Stop this process when whoever started it is gone."""
-    lifeline.setblocking(False)
-    with suppress(OSError):
-        await asyncio.get_running_loop().sock_recv(lifeline, 1)
-    os.kill(os.getpid(), signal.SIGTERM)

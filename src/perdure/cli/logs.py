@@ -21,9 +21,13 @@ QUIET = ("uvicorn.error", "asyncio")
 
 _IS = r"""['"]?\s*[:=,]\s*b?['"]?"""
 _VALUE = r"""[^\s'",;&}\]]+"""
+_SCHEME = r"(?:bearer|basic)\s+"
 _RULES = (
     (re.compile(r"\b(pdr_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), rf"\1{HIDDEN}"),
-    (re.compile(rf"(?i)(authorization{_IS}(?:(?:bearer|basic)\s+)?)(?!(?:bearer|basic)\s){_VALUE}"), rf"\1{HIDDEN}"),
+    (
+        re.compile(rf"(?i)(authorization{_IS}(?:{_SCHEME})?)(?!{_SCHEME}){_VALUE}"),
+        rf"\1{HIDDEN}",
+    ),
     (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(api[-_]?key{_IS}){_VALUE}"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(\b\w*(?:password|passwd|pwd|secret|token){_IS}){_VALUE}"), rf"\1{HIDDEN}"),

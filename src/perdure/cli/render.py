@@ -1,7 +1,8 @@
-"""What the demo draws: its progress on a terminal or in plain lines, its end, and a trace as a tree."""
+"""What is drawn: the demo's progress on a terminal or in plain lines, its end, and a trace as a tree."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,10 +16,15 @@ from rich.text import Text
 from rich.tree import Tree
 
 from perdure import Attempt, Rollout, Span
+from perdure.cli.output import shorten
 
 TITLE = "perdure demo: a queue, two workers that fail sometimes, and a watchdog"
 STYLES = {
     "queued": "cyan",
+    "queuing": "cyan",
+    "requeuing": "cyan",
+    "preparing": "yellow",
+    "cancelled": "dim",
     "running": "yellow",
     "succeeded": "green",
     "failed": "red",
@@ -187,13 +193,18 @@ def summary(progress: Progress, statistics: Mapping[str, Any]) -> Text:
 
 def trace_tree(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]) -> Tree:
     """A rollout with its attempts, and the spans of each below it."""
-    question = rollout.input["question"]
-    head = Text.assemble((rollout.rollout_id, "bold"), f" asked: {question} ", _styled(rollout.status))
+    head = Text.assemble((rollout.rollout_id, "bold"), f" {_asked(rollout.input)} ", _styled(rollout.status))
     tree = Tree(head, guide_style="dim")
     for attempt in attempts:
         branch = tree.add(_attempt_line(attempt))
         _add_spans(branch, [span for span in spans if span.attempt_id == attempt.attempt_id])
     return tree
+
+
+def _asked(task: Any) -> str:
+    """What a rollout is about, in a few words."""
+    question = task.get("question") if isinstance(task, Mapping) else None
+    return f"asked: {shorten(question)}" if isinstance(question, str) else shorten(task)
 
 
 def _styled(status: str) -> tuple[str, str]:
@@ -205,20 +216,27 @@ def _attempt_line(attempt: Attempt) -> Text:
     took = duration(ended - attempt.start_time)
     word = "in" if attempt.end_time else "last heard of after"
     title = (f"attempt {attempt.sequence_id}", "bold")
-    return Text.assemble(title, f" by {attempt.worker_id}: ", _styled(attempt.status), f", {word} {took}")
+    by = f" by {attempt.worker_id}" if attempt.worker_id else ""
+    return Text.assemble(title, f"{by}: ", _styled(attempt.status), f", {word} {took}")
 
 
 def _add_spans(tree: Tree, spans: Sequence[Span]) -> None:
     """Below each span its children; one whose parent never arrived stands by itself."""
+    ordered = sorted(spans, key=lambda span: (span.start_time or 0.0, span.sequence_id))
     known = {span.span_id for span in spans}
     children: dict[str | None, list[Span]] = {}
-    for span in sorted(spans, key=lambda span: span.start_time or 0.0):
+    for span in ordered:
         children.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
-    waiting = [(tree, span) for span in children.get(None, [])]
-    while waiting:
-        branch, span = waiting.pop(0)
-        below = branch.add(_span_line(span))
-        waiting += [(below, child) for child in children.get(span.span_id, [])]
+    # Spans that are each other's parents are below no root, and begin one where they begin.
+    placed: set[int] = set()
+    for root in (*children.get(None, []), *ordered):
+        waiting = deque([(tree, root)])
+        while waiting:
+            branch, span = waiting.popleft()
+            if id(span) not in placed:
+                placed.add(id(span))
+                below = branch.add(_span_line(span))
+                waiting.extend((below, child) for child in children.get(span.span_id, []))
 
 
 def _span_line(span: Span) -> Text:

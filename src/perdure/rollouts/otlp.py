@@ -32,7 +32,8 @@ BAD_ID = "an id that is not one of OpenTelemetry's"
 UNREADABLE = "Unable to parse OTLP traces payload: it is damaged, or its values are nested too deeply"
 
 _MARK = b"agentlightning."
-_INT64 = 2**63
+_LAST = 2**63 - 1
+_NO_SPAN = "0" * 16
 _NAME_LENGTH = 8192
 STATUS_CODES: Mapping[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
 
@@ -130,7 +131,7 @@ def _sequence_id(value: AnyValue) -> int | None:
         number = value.int_value
     else:
         return None
-    return number if 0 <= number < _INT64 else None
+    return number if 0 <= number <= _LAST else None
 
 
 def _receive(received: Received, span: Message, resource: str | None, scope: str | None, home: _Home) -> None:
@@ -138,22 +139,27 @@ def _receive(received: Received, span: Message, resource: str | None, scope: str
     body = span.SerializeToString()
     if _MARK in body:
         home = _home(span.attributes, home)
-    span_id, trace_id, parent_id = span.span_id, span.trace_id, span.parent_span_id
-    if len(span_id) > 8 or len(trace_id) > 16 or len(parent_id) > 8 or not any(span_id):
-        return received.refuse(BAD_ID)
+    span_id, trace_id, parent_id = (
+        _hex(span.span_id, 8),
+        _hex(span.trace_id, 16),
+        _hex(span.parent_span_id, 8),
+    )
+    if span_id is None or trace_id is None or parent_id is None or span_id == _NO_SPAN:
+        received.refuse(BAD_ID)
+        return
     attributed = home.rollout_id is not None and home.attempt_id is not None
     spans = received.spans if attributed else received.unattributed
     spans.append(
         NewSpan(
             home.rollout_id or "",
             home.attempt_id or "",
-            span_id.hex().zfill(16),
+            span_id,
             home.sequence_id,
-            trace_id.hex().zfill(32),
-            parent_id.hex().zfill(16) if any(parent_id) else None,
+            trace_id,
+            None if parent_id == _NO_SPAN else parent_id,
             _column(span.name),
-            _nanos(span.start_time_unix_nano),
-            _nanos(span.end_time_unix_nano),
+            min(span.start_time_unix_nano, _LAST) or None,
+            min(span.end_time_unix_nano, _LAST) or None,
             STATUS_CODES.get(span.status.code, "UNSET"),
             len(body),
             resource,
@@ -162,7 +168,13 @@ def _receive(received: Received, span: Message, resource: str | None, scope: str
             body,
         )
     )
-    return None
+
+
+def _hex(value: bytes, size: int) -> str | None:
+    """An id in hex, a short one filled up from the left; None for one that is too long."""
+    if len(value) == size:
+        return value.hex()
+    return value.hex().zfill(size * 2) if len(value) < size else None
 
 
 def _column(name: str) -> str:
@@ -170,7 +182,3 @@ def _column(name: str) -> str:
     if len(name) * 4 > _NAME_LENGTH:
         name = name.encode()[:_NAME_LENGTH].decode(errors="ignore")
     return name.replace("\0", "\ufffd") if "\0" in name else name
-
-
-def _nanos(time: int) -> int | None:
-    return min(time, _INT64 - 1) or None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from perdure.access.operations import ensure_namespace, once
-from perdure.kernel.errors import NotFound, StorageClosed, StorageError
+from perdure.kernel.errors import Conflict, NotFound, StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Row, Storage
 from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
@@ -214,7 +214,7 @@ class Rollouts:
     def change(self, rollout: RolloutChange) -> asyncio.Future[Row]:
         return self._merger.call("change", self._change_batch, rollout)
 
-    async def _change_batch(self, changes: Sequence[RolloutChange]) -> list[Row | NotFound]:
+    async def _change_batch(self, changes: Sequence[RolloutChange]) -> list[Row | NotFound | Conflict]:
         return await self._write_lined(report.change_rollouts, changes, self._kind, self._kinds)
 
     async def sweep(self) -> None:

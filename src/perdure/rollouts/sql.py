@@ -322,3 +322,50 @@ COUNT_SPANS = statement(
     WHERE ns = :ns
     """
 )
+
+# --- the overview, in as many namespaces as are asked for -------------------------------------------------
+
+VERSIONS_VIEW = "r.id, v.version, r.create_time, v.time, v.body"
+VERSIONS_OF = (
+    "resource_versions AS v JOIN resources AS r ON r.ns = v.ns AND r.id = v.id"
+    " WHERE v.ns = :ns AND v.id = :id"
+)
+LIST_VERSIONS = Listing(VERSIONS_VIEW, VERSIONS_OF)
+GET_VERSION = statement("SELECT " + VERSIONS_VIEW + " FROM " + VERSIONS_OF + " AND v.version = :version")
+ROLLOUTS_BY_STATUS = statement(
+    """
+    SELECT ns, status, sum(total)
+    FROM rollout_counts
+    WHERE ns {among:numbers} GROUP BY ns, status
+    ORDER BY ns, status
+    """
+)
+WORKERS_BY_STATUS = statement(
+    """
+    SELECT ns, status, count(*)
+    FROM workers
+    WHERE ns {among:numbers} GROUP BY ns, status
+    ORDER BY ns, status
+    """
+)
+READY_BY_QUEUE = statement(
+    """
+    SELECT ns, queue, count(*), min(ready)
+    FROM rollouts
+    WHERE ns {among:numbers} AND ready IS NOT NULL GROUP BY ns, queue
+    """
+)
+DUE_BY_QUEUE = statement(
+    """
+    SELECT {plain:ns}, queue, count(*)
+    FROM rollouts
+    WHERE {plain:ns} {among:numbers} AND due_at IS NOT NULL GROUP BY 1, queue
+    """
+)
+BEHIND_BY_QUEUE = statement(
+    """
+    SELECT ns, queue, count(*)
+    FROM rollouts
+    WHERE ns {among:numbers} AND behind IS NOT NULL GROUP BY ns, queue
+    """
+)

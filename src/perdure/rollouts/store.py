@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self, cast
+
+from msgspec import structs
 
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import InvalidInput
@@ -319,8 +321,13 @@ class DatabaseLightningStore(LightningStore):
         status: Any = UNSET,
         config: Any = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
+        *,
+        only_from: Collection[str] | None = None,
     ) -> Rollout:
+        """`only_from` names the statuses in which the rollout may be changed; in another it is a Conflict."""
         change = arguments.rollout_change(rollout_id, input, mode, resources_id, status, config, metadata)
+        if only_from is not None:
+            change = structs.replace(change, only_from=frozenset(only_from))
         return encoding.rollout_from(await self._rollouts.change(change))
 
     async def update_attempt(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from hmac import compare_digest
 
 from perdure.access.model import ALL_SCOPES, Caller, Token
@@ -29,6 +29,8 @@ class App:
         self.access: Access | None = None
         if isinstance(store, DatabaseLightningStore):
             self.access = Access(store.storage)
+        self.feeds: Counter[str] = Counter()
+        """How many feeds of changes each actor has open."""
         self._stores: OrderedDict[tuple[str, str], LightningStore] = OrderedDict()
 
     @property

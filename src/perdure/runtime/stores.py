@@ -25,6 +25,7 @@ from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
 
 TABLES = (*ACCESS_TABLES, *ROLLOUT_TABLES)
 WATCHDOG_SECONDS = 1.0
+MEMORY_URLS = ("memory:", "memory://", ":memory:")
 
 
 def wire(storage: Storage, *, namespace: str = "default", watchdog_interval: float | None = None) -> Rollouts:
@@ -154,13 +155,12 @@ def open_store(url: str | None = None, **options: Any) -> DatabaseLightningStore
     """
     if url is None:
         return open_configured(load_settings(), **options)
-    if url in ("memory:", "memory://", ":memory:"):
+    if url in MEMORY_URLS:
         return InMemoryLightningStore(**options)
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        return SqliteLightningStore(url, **options)
-    if scheme == "sqlite":
-        return SqliteLightningStore(_sqlite_path(url), **options)
+    file = sqlite_file(url)
+    if file is not None:
+        return SqliteLightningStore(file, **options)
+    scheme = url.partition("://")[0]
     if scheme in ("postgresql", "postgres"):
         return PostgresLightningStore(url, **options)
     raise InvalidInput(f"no store for {scheme}://; use memory:, sqlite:///path or postgresql://host/database")
@@ -174,6 +174,14 @@ def open_configured(settings: Settings, **options: Any) -> DatabaseLightningStor
     elif not settings.database_url.startswith(("memory:", ":memory:")):
         names += ["synchronous"]
     return open_store(settings.database_url, **{name: getattr(settings, name) for name in names} | options)
+
+
+def sqlite_file(url: str) -> str | None:
+    """The file that a URL names, or None if it names another kind of store."""
+    scheme, separator, _ = url.partition("://")
+    if url in MEMORY_URLS or (separator and scheme != "sqlite"):
+        return None
+    return _sqlite_path(url) if separator else url
 
 
 def _sqlite_path(url: str) -> str:

@@ -37,13 +37,16 @@ def check(
     *,
     endings: Endings | None = None,
     deadline: float | None = None,
+    resent: bool = False,
 ) -> Report:
     """Compare what was seen until the snapshot was read with what it holds.
 
-    `deadline` is how many seconds a call may take at most.
+    `deadline` is how many seconds a call may take at most. Where a client sends lost requests again
+    (`resent`), it cannot tell its own lost request from an earlier one, so that two may be told that a span
+    is new.
     """
     calls = history.as_of(snapshot.began, snapshot.ended)
-    checking = _Checking(calls, snapshot)
+    checking = _Checking(calls, snapshot, resent=resent)
     report = Report(
         calls=len(calls),
         rollouts=len(snapshot.rollouts),
@@ -67,8 +70,9 @@ def check_rows(snapshot: Snapshot) -> list[str]:
 class _Checking:
     """The calls by function and the rows by key."""
 
-    def __init__(self, calls: Sequence[Call], snapshot: Snapshot) -> None:
+    def __init__(self, calls: Sequence[Call], snapshot: Snapshot, *, resent: bool = False) -> None:
         self.snapshot = snapshot
+        self.resent = resent
         self._calls: dict[str, list[Call]] = defaultdict(list)
         for call in calls:
             self._calls[call.function].append(call)
@@ -218,7 +222,7 @@ def _spans_stored_once(checking: _Checking) -> Iterator[str]:
         for span_id in call.given["spans"]:
             senders[span_id].append(call)
         for span_id in call.got.get("stored", ()):
-            if span_id in stored:
+            if span_id in stored and not checking.resent:
                 yield f"{span_id} was stored by {stored[span_id]} and by {call}"
             stored[span_id] = call
         present = sum(span_id in rows for span_id in call.given["spans"])

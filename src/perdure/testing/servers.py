@@ -42,6 +42,7 @@ __all__ = [
     "drop_database",
     "find",
     "find_all",
+    "free_port",
     "given_url",
     "with_database",
 ]
@@ -220,7 +221,7 @@ class PostgresServer:
 
     def _launch_on_a_free_port(self) -> None:
         for last in (False, False, True):
-            self.port = _free_port()
+            self.port = free_port()
             try:
                 self._launch()
                 return
@@ -346,7 +347,8 @@ def _can_run(directory: Path) -> bool:
     return answer.returncode == 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on."""
     for port in random.Random(secrets.randbits(64)).sample(_PORTS, 100):
         with socket.socket() as probe:
             try:

@@ -101,7 +101,7 @@ class LocalSignals:
         self._streams: dict[str, set[LocalStream]] = {}
 
     def publish(self, hints: Iterable[Hint]) -> None:
-        told: dict[LocalWatch | LocalStream, list[str]] = {}
+        told: dict[_Listener, list[str]] = {}
         with self._lock:
             for channel, key in hints:
                 for watch in self._watchers.get((channel, key), ()):
@@ -109,8 +109,8 @@ class LocalSignals:
                 for stream in self._streams.get(channel, ()):
                     if key.startswith(stream.prefix):
                         told.setdefault(stream, []).append(key)
-        for watch, keys in told.items():
-            watch.tell(keys)
+        for listener, keys in told.items():
+            listener.tell(keys)
 
     def watch(self, channel: str, keys: Iterable[str]) -> Watch:
         watch = LocalWatch(self, channel, frozenset(keys))

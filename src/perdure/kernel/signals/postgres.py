@@ -23,6 +23,7 @@ from perdure.kernel.signals.port import Hint, Stream, Watch
 logger = logging.getLogger(__name__)
 
 CHANNEL = "perdure"
+NOTIFY = "SELECT pg_notify($1, $2)"
 PAYLOAD_BYTES = 7000
 WANTED = "signals.wanted"
 """The channel on which processes say which channels they follow; an empty key asks the others to say so."""
@@ -118,9 +119,9 @@ class PostgresSignals:
     async def _converse(self) -> None:
         connection = await self._connect()
         try:
+            for payload in _payloads(self._origin, [(WANTED, "")]):
+                await connection.execute(NOTIFY, CHANNEL, payload)
             await connection.add_listener(CHANNEL, self._hear)
-            with self._lock:
-                self._outgoing[WANTED, ""] = None
             await self._send_forever(connection)
         finally:
             connection.terminate()
@@ -132,7 +133,7 @@ class PostgresSignals:
             with self._lock:
                 hints, self._outgoing = list(self._outgoing), {}
             for payload in _payloads(self._origin, hints):
-                await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, payload)
+                await connection.execute(NOTIFY, CHANNEL, payload)
             if not self._outgoing:
                 self._wake.clear()
                 if not self._outgoing and not connection.is_closed():

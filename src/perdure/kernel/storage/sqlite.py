@@ -176,6 +176,7 @@ class SqliteStorage:
         except BaseException:
             self._release()
             raise
+        self._engine.wants = self.signals.wanted
         self._writer = Writer(self._engine, self.signals)
         self._readers: ThreadPoolExecutor | None = None
         self._idle: SimpleQueue[apsw.Connection] = SimpleQueue()

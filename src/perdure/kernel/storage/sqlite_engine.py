@@ -166,6 +166,7 @@ class SqliteEngine:
         self.schema = schema
         self.clock = clock
         self.ids = ids
+        self.wants: Wanted = nobody_wants
         self.degraded: str | None = None
         self.missing_indexes: list[tuple[Table, Index]] = []
         self._broken = False

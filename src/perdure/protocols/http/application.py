@@ -23,7 +23,7 @@ from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRe
 from perdure.protocols.http import bodies
 from perdure.protocols.http.gate import Gate
 from perdure.protocols.http.problems import NATIVE
-from perdure.protocols.http.routes import Call, Door, Match, Route, Table
+from perdure.protocols.http.routes import STOPPING, Call, Door, Match, Route, Table
 from perdure.runtime.app import ANONYMOUS, App
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Application:
         if scope["type"] == "http":
             await self._answer(Request(scope, receive), send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._live(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
 
@@ -166,7 +166,8 @@ class Application:
 
     # --- life -------------------------------------------------------------------------------------------
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _live(self, scope: Connection, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[STOPPING] = asyncio.Event()
         await receive()
         try:
             await self._start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +15,9 @@ from perdure.access.model import Caller, Scope
 from perdure.kernel.errors import MethodNotAllowed, PerdureError, UnknownRoute
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.app import App
+
+STOPPING = "stopping"
+"""The name, in the state that requests share with their server, of the event of the server's end."""
 
 
 class Door(Protocol):
@@ -42,6 +46,12 @@ class Call:
     def store(self) -> LightningStore:
         """The store of the caller's namespace, acting as the caller."""
         return self.app.store_for(self.caller)
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set when the server begins to end: what would last for ever ends then."""
+        event: asyncio.Event | None = self.request.scope.get("state", {}).get(STOPPING)
+        return event or asyncio.Event()
 
     @property
     def idempotency_key(self) -> str | None:

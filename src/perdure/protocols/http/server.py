@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import os
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from perdure.kernel.errors import StartRefused
 from perdure.protocols.http.application import Application as Application
 from perdure.protocols.http.application import Service as Service
 from perdure.protocols.http.application import make_application as make_application
+from perdure.protocols.http.routes import STOPPING
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5
@@ -58,6 +60,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, which waits for every answer to end: those that last for ever are told first."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping: asyncio.Event | None = self.lifespan.state.get(STOPPING)
+        if stopping is not None:
+            stopping.set()
+        await super().shutdown(sockets)
+
+
 class HttpServer:
     """Serves an application, in a thread of its own or in the caller's event loop."""
 
@@ -82,6 +94,11 @@ class HttpServer:
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}"
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread of its own, while it has one."""
+        return self._thread
 
     def start(self) -> int:
         """Serve in a thread; gives the port once requests are answered."""
@@ -122,6 +139,12 @@ class HttpServer:
             self._thread.join(STOP_SECONDS * 2)
             self._forget()
 
+    def leave(self) -> None:
+        """In a fork: let go of the port, which is the parent's."""
+        if self._socket is not None:
+            os.close(self._socket.detach())
+        self._socket = self._server = self._thread = None
+
     def _make(self) -> tuple[uvicorn.Server, socket.socket]:
         if self._socket is None:
             self._socket = bind(self._host, self.port)
@@ -141,7 +164,7 @@ class HttpServer:
             lifespan="on",
             interface="asgi3",
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         return self._server, self._socket
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,16 +1,10 @@
-"""The other end of the line: requests with back-off, from any thread and loop, with the server's own errors.
-
-Each event loop has connections of its own, which are closed with the loop or by `close`.
-"""
+"""The other end of the line: requests with back-off, from any thread and loop, and the server's errors."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import quote
 
@@ -29,6 +23,7 @@ from perdure.kernel.errors import (
     StorageUnavailable,
     Unreachable,
 )
+from perdure.protocols.http.connections import Connections, Pools
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +31,6 @@ RETRY_DELAYS = (1.0, 2.0, 5.0)
 HEALTH_RETRY_DELAYS = (0.1, 0.2, 0.5)
 HEALTH_PATH = "/v1/agl/health"
 NAMESPACE_HEADER = "X-Perdure-Namespace"
-CONNECTIONS = 100
-IDLE_SECONDS = 4.0
-"""Less than a server keeps an idle connection, so that a request does not meet the end of one."""
-CLOSE_SECONDS = 5.0
 
 Effect = Literal["none", "repeatable", "once"]
 """What a request does: nothing, something that is the same when done twice, something to be done once."""
@@ -75,92 +66,6 @@ class Outgoing(NamedTuple):
     lasting: bool
 
 
-class _Connections(NamedTuple):
-    """The connections of one event loop. Requests that last have others, so as not to stand in the way."""
-
-    short: aiohttp.ClientSession
-    lasting: aiohttp.ClientSession
-
-
-class _Pools:
-    """The connections of every loop; a fork begins with none."""
-
-    def __init__(self, connection_timeout: float) -> None:
-        self.closed = False
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connection_timeout)
-        self._lock = threading.Lock()
-        self._opened: dict[asyncio.AbstractEventLoop, tuple[_Connections, AsyncGenerator[_Connections]]] = {}
-        self._inherited: Any = None
-        _all_pools.add(self)
-
-    async def get(self) -> _Connections:
-        if self.closed:
-            raise StorageClosed("the client is closed")
-        loop = asyncio.get_running_loop()
-        found = self._opened.get(loop)
-        if found is None:
-            opening = self._open(loop)
-            found = (await anext(opening), opening)
-            with self._lock:
-                self._opened = {key: each for key, each in self._opened.items() if not key.is_closed()}
-                self._opened[loop] = found
-        return found[0]
-
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[_Connections]:
-        """A generator, since an event loop closes those that it has begun before it ends itself."""
-        short, lasting = self._session(CONNECTIONS), self._session(0)
-        try:
-            yield _Connections(short, lasting)
-        finally:
-            with self._lock:
-                self._opened.pop(loop, None)
-            await short.close()
-            await lasting.close()
-            await asyncio.sleep(0)
-
-    def _session(self, limit: int) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=self._timeout,
-            auto_decompress=True,
-        )
-
-    async def close(self) -> None:
-        self.closed = True
-        here = asyncio.get_running_loop()
-        elsewhere = []
-        for loop, (_, opened) in list(self._opened.items()):
-            if loop is here:
-                await opened.aclose()
-            elif loop.is_running():
-                closing = asyncio.run_coroutine_threadsafe(_finish(opened), loop)
-                elsewhere.append(asyncio.wrap_future(closing))
-        if elsewhere:
-            # A loop that ends meanwhile closes its connections itself, and never answers.
-            await asyncio.wait([asyncio.gather(*elsewhere, return_exceptions=True)], timeout=CLOSE_SECONDS)
-
-    def renew(self) -> None:
-        """In a fork: what is open belongs to the parent, and is kept so that nothing here ends it."""
-        self._inherited, self._opened, self._lock = self._opened, {}, threading.Lock()
-
-
-_all_pools: weakref.WeakSet[_Pools] = weakref.WeakSet()
-
-
-async def _finish(opened: AsyncGenerator[_Connections]) -> None:
-    await opened.aclose()
-
-
-def _renew_all() -> None:
-    for pools in list(_all_pools):
-        pools.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
-
-
 class HttpSession:
     """Speaks to one server, as one caller.
 
@@ -188,7 +93,12 @@ class HttpSession:
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
         self._headers = _headers(self.token, self.namespace)
-        self._pools = _Pools(connection_timeout)
+        self._pools = Pools(connection_timeout)
+
+    def options(self) -> dict[str, Any]:
+        """What another session to the same address needs to be like this one."""
+        names = ("token", "namespace", "retry_delays", "health_retry_delays")
+        return {name: getattr(self, name) for name in (*names, "request_timeout", "connection_timeout")}
 
     def in_namespace(self, namespace: str) -> Self:
         """A session of the same caller in another namespace; closing either closes both."""
@@ -249,7 +159,7 @@ class HttpSession:
                 raise StorageClosed("the client was closed") from None
             raise
 
-    def _open(self, connections: _Connections, sending: Outgoing) -> Any:
+    def _open(self, connections: Connections, sending: Outgoing) -> Any:
         session = connections.lasting if sending.lasting else connections.short
         url = URL(self.base_url + sending.path, encoded=True)
         return session.request(
@@ -361,15 +271,16 @@ def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
     if token:
         headers["Authorization"] = f"Bearer {token}"
     if namespace is not None:
-        headers[NAMESPACE_HEADER] = _in_header(namespace)
+        headers[NAMESPACE_HEADER] = in_header(namespace, "namespace")
     return headers
 
 
-def _in_header(namespace: str) -> str:
-    check_text(namespace, "namespace")
-    if not namespace.isascii() or not namespace.isprintable() or namespace != namespace.strip():
-        raise InvalidInput("over HTTP, a namespace must be made of printable ASCII characters")
-    return namespace
+def in_header(value: object, what: str) -> str:
+    """A text that arrives as it was sent."""
+    text = check_text(value, what)
+    if not text.isascii() or not text.isprintable() or text != text.strip():
+        raise InvalidInput(f"{what} must be printable ASCII without spaces around it to travel in a header")
+    return text
 
 
 def step(value: object, what: str) -> str:

@@ -84,7 +84,8 @@ class Batches:
         for part in portions(items):
             body = b'{"rollouts":' + _array(part) + b"}"
             answer = await self._session.request("POST", PREFIX + "/queues/rollouts/enqueue", body=body)
-            queued.extend(decoded(MANY_ROLLOUTS, answer))
+            rollouts = decoded(MANY_ROLLOUTS, answer)
+            queued += rollouts
         return queued
 
     async def store_all(self, items: Sequence[Item]) -> list[bool]:

@@ -107,16 +107,7 @@ class LightningStoreClient(LightningStore):
         await self._session.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        session = self._session
-        options = {
-            "token": session.token,
-            "namespace": session.namespace,
-            "retry_delays": session.retry_delays,
-            "health_retry_delays": session.health_retry_delays,
-            "request_timeout": session.request_timeout,
-            "connection_timeout": session.connection_timeout,
-        }
-        return _rebuilt, (type(self), session.base_url, options)
+        return _rebuilt, (type(self), self._session.base_url, self._session.options())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._session.base_url!r})"
@@ -203,7 +194,7 @@ class LightningStoreClient(LightningStore):
     ) -> AttemptedRollout:
         path = f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts"
         body = {"worker_id": text_or_none(worker_id, "worker_id")}
-        return decoded(answers.ATTEMPTED, (await self._exchange.post_keyed(path, body, idempotency_key)))
+        return decoded(answers.ATTEMPTED, await self._exchange.post_keyed(path, body, idempotency_key))
 
     # --- spans --------------------------------------------------------------------------------------------
 
@@ -345,7 +336,7 @@ class LightningStoreClient(LightningStore):
         path = f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts/{step(attempt_id, 'attempt_id')}"
         # The latest attempt of the second try may be another than that of the first.
         effect: Effect = "once" if attempt_id == "latest" else "repeatable"
-        return decoded(answers.ATTEMPT, (await self._exchange.post(path, body, effect=effect)))
+        return decoded(answers.ATTEMPT, await self._exchange.post(path, body, effect=effect))
 
     # --- resources ----------------------------------------------------------------------------------------
 
@@ -365,13 +356,11 @@ class LightningStoreClient(LightningStore):
         if resources_id == "latest":
             # At that path are the latest resources, whatever their id.
             return next(iter(await self.query_resources(resources_id=resources_id)), None)
-        return decoded(
-            answers.RESOURCES_OR_NONE,
-            (await self._exchange.get("/resources/" + step(resources_id, "resources_id"))),
-        )
+        answer = await self._exchange.get("/resources/" + step(resources_id, "resources_id"))
+        return decoded(answers.RESOURCES_OR_NONE, answer)
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        return decoded(answers.RESOURCES_OR_NONE, (await self._exchange.get("/resources/latest")))
+        return decoded(answers.RESOURCES_OR_NONE, await self._exchange.get("/resources/latest"))
 
     async def add_resources(
         self, resources: NamedResources, *, idempotency_key: str | None = None
@@ -381,7 +370,7 @@ class LightningStoreClient(LightningStore):
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         path = "/resources/" + step(resources_id, "resources_id")
-        return decoded(answers.RESOURCES, (await self._exchange.post(path, resources, effect="once")))
+        return decoded(answers.RESOURCES, await self._exchange.post(path, resources, effect="once"))
 
     # --- workers ------------------------------------------------------------------------------------------
 
@@ -399,9 +388,8 @@ class LightningStoreClient(LightningStore):
         return await self._exchange.search("/workers/search", terms_of(locals()), Worker.model_validate)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return decoded(
-            answers.WORKER_OR_NONE, (await self._exchange.get("/workers/" + step(worker_id, "worker_id")))
-        )
+        answer = await self._exchange.get("/workers/" + step(worker_id, "worker_id"))
+        return decoded(answers.WORKER_OR_NONE, answer)
 
     async def update_worker(self, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
         if heartbeat_stats is None:
@@ -409,9 +397,8 @@ class LightningStoreClient(LightningStore):
         if worker_id == "search":
             raise InvalidInput("over HTTP, no worker can have the id 'search'")
         body = given(heartbeat_stats=heartbeat_stats)
-        return decoded(
-            answers.WORKER, (await self._exchange.post("/workers/" + step(worker_id, "worker_id"), body))
-        )
+        answer = await self._exchange.post("/workers/" + step(worker_id, "worker_id"), body)
+        return decoded(answers.WORKER, answer)
 
 
 def _rebuilt(kind: type[LightningStoreClient], address: str, options: dict[str, Any]) -> LightningStoreClient:

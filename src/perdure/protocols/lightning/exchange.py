@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
 from perdure.kernel.storage.filters import check_page
-from perdure.protocols.http.session import Answer, Effect, HttpSession
+from perdure.protocols.http.session import Answer, Effect, HttpSession, in_header
 from perdure.protocols.lightning.answers import rollout_from
 from perdure.rollouts.records import UNSET, PaginatedResult, Rollout
 
@@ -31,7 +31,7 @@ class Exchange:
         self, path: str, body: Any, *, key: str | None = None, effect: Effect = "repeatable"
     ) -> Answer:
         """Send a write; the server answers a second one with the same `key` as it did the first."""
-        headers = {} if key is None else {"Idempotency-Key": key}
+        headers = {} if key is None else {"Idempotency-Key": in_header(key, "idempotency_key")}
         data = encode(body)
         return await self._session.request("POST", PREFIX + path, body=data, headers=headers, effect=effect)
 

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from perdure.kernel.errors import InvalidInput, OutcomeUnknown, TooLarge
-from perdure.protocols.http.bodies import BadBody
+from perdure.kernel.errors import BadBody, InvalidInput, TooLarge
 from perdure.protocols.http.routes import Call, Handler
 from perdure.protocols.lightning import listing, wire
-from perdure.protocols.lightning.door import CannotRepeat
+from perdure.protocols.lightning.door import do_not_repeat
 from perdure.protocols.lightning.listing import listed
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.records import EnqueueRolloutRequest
@@ -21,21 +20,18 @@ from perdure.rollouts.spans import Span
 
 
 def once(handler: Handler) -> Handler:
-    """Mark a write that may not be repeated blindly: if its outcome is unknown, clients must not retry."""
+    """Mark a write that is not to be repeated blindly, unless an idempotency key makes that safe."""
 
     @functools.wraps(handler)
-    async def careful(call: Call) -> Any:
-        try:
-            return await handler(call)
-        except OutcomeUnknown as error:
-            if call.idempotency_key is None:
-                raise CannotRepeat(error.message) from error
-            raise
+    async def marked(call: Call) -> Any:
+        if call.idempotency_key is None:
+            do_not_repeat(call.request)
+        return await handler(call)
 
-    return careful
+    return marked
 
 
-def _key(call: Call) -> dict[str, str]:
+def _key(call: Call) -> dict[str, Any]:
     """The idempotency key as an argument, where the caller gave one."""
     return {} if call.idempotency_key is None else {"idempotency_key": call.idempotency_key}
 
@@ -74,15 +70,12 @@ async def start_rollout(call: Call) -> Any:
 
 async def enqueue_rollouts(call: Call) -> Any:
     requests = _keyed(call.body.rollouts, call.idempotency_key)
-    try:
-        if len(requests) == 1:
-            # A single one is merged with those of other callers.
-            return [await call.store.enqueue_rollout(**_given(requests[0]))]
-        return list(await call.store.enqueue_many_rollouts(requests)) if requests else []
-    except OutcomeUnknown as error:
-        if all(request.idempotency_key for request in requests):
-            raise
-        raise CannotRepeat(error.message) from error
+    if not all(request.idempotency_key for request in requests):
+        do_not_repeat(call.request)
+    if len(requests) == 1:
+        # A single one is merged with those of other callers.
+        return [await call.store.enqueue_rollout(**_given(requests[0]))]
+    return list(await call.store.enqueue_many_rollouts(requests)) if requests else []
 
 
 def _keyed(requests: list[EnqueueRolloutRequest], key: str | None) -> list[EnqueueRolloutRequest]:

@@ -176,11 +176,12 @@ def _protobuf_from(data: bytes) -> bytes:
     """The JSON form as the bytes of the same message, so that one way in is enough for both."""
     try:
         request = _decoder.decode(data) if data.strip() else _Request()
-        return TracesData(resource_spans=_all(request.resource_spans, _group)).SerializeToString()
+        data = TracesData(resource_spans=_all(request.resource_spans, _group)).SerializeToString()
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise InvalidInput(f"Unable to parse OTLP traces payload: {error}") from None
     except (RecursionError, EncodeError):
         raise InvalidInput(UNREADABLE) from None
+    return data
 
 
 def _all(items: Sequence[Any] | None, make: Callable[[Any], T]) -> list[T]:
@@ -191,7 +192,7 @@ def _group(group: _ResourceSpans) -> ResourceSpans:
     return ResourceSpans(
         resource=_resource(group.resource) if group.resource else None,
         scope_spans=_all(group.scope_spans, _scoped),
-        schema_url=group.schema_url,
+        schema_url=group.schema_url or "",
     )
 
 
@@ -205,8 +206,8 @@ def _resource(resource: _Resource) -> Resource:
 
 def _entity(entity: _EntityRef) -> EntityRef:
     return EntityRef(
-        schema_url=entity.schema_url,
-        type=entity.type,
+        schema_url=entity.schema_url or "",
+        type=entity.type or "",
         id_keys=entity.id_keys,
         description_keys=entity.description_keys,
     )
@@ -216,14 +217,14 @@ def _scoped(scoped: _ScopeSpans) -> ScopeSpans:
     return ScopeSpans(
         scope=_scope(scoped.scope) if scoped.scope else None,
         spans=_all(scoped.spans, _span),
-        schema_url=scoped.schema_url,
+        schema_url=scoped.schema_url or "",
     )
 
 
 def _scope(scope: _Scope) -> InstrumentationScope:
     return InstrumentationScope(
-        name=scope.name,
-        version=scope.version,
+        name=scope.name or "",
+        version=scope.version or "",
         attributes=_all(scope.attributes, _key_value),
         dropped_attributes_count=_number(scope.dropped_attributes_count),
     )
@@ -233,10 +234,10 @@ def _span(span: _Span) -> Span:
     return Span(
         trace_id=_id(span.trace_id),
         span_id=_id(span.span_id),
-        trace_state=span.trace_state,
+        trace_state=span.trace_state or "",
         parent_span_id=_id(span.parent_span_id),
         flags=_number(span.flags),
-        name=span.name,
+        name=span.name or "",
         kind=_enum(span.kind, Span.SpanKind),
         start_time_unix_nano=_number(span.start_time_unix_nano),
         end_time_unix_nano=_number(span.end_time_unix_nano),
@@ -251,13 +252,13 @@ def _span(span: _Span) -> Span:
 
 
 def _status(status: _Status) -> Status:
-    return Status(message=status.message, code=_enum(status.code, Status.StatusCode))
+    return Status(message=status.message or "", code=_enum(status.code, Status.StatusCode))
 
 
 def _event(event: _Event) -> Span.Event:
     return Span.Event(
         time_unix_nano=_number(event.time_unix_nano),
-        name=event.name,
+        name=event.name or "",
         attributes=_all(event.attributes, _key_value),
         dropped_attributes_count=_number(event.dropped_attributes_count),
     )
@@ -267,7 +268,7 @@ def _link(link: _Link) -> Span.Link:
     return Span.Link(
         trace_id=_id(link.trace_id),
         span_id=_id(link.span_id),
-        trace_state=link.trace_state,
+        trace_state=link.trace_state or "",
         attributes=_all(link.attributes, _key_value),
         dropped_attributes_count=_number(link.dropped_attributes_count),
         flags=_number(link.flags),
@@ -275,12 +276,12 @@ def _link(link: _Link) -> Span.Link:
 
 
 def _key_value(pair: _KeyValue, depth: int = 0) -> KeyValue:
-    return KeyValue(key=pair.key, value=_any_value(pair.value, depth) if pair.value else None)
+    return KeyValue(key=pair.key or "", value=_any_value(pair.value, depth) if pair.value else None)
 
 
 def _any_value(value: _AnyValue, depth: int = 0) -> AnyValue:
     if depth > MAX_DEPTH:
-        raise InvalidInput(UNREADABLE)
+        raise RecursionError
     if value.string_value is not None:
         return AnyValue(string_value=value.string_value)
     if value.bool_value is not None:
@@ -309,7 +310,7 @@ def _number(value: Number) -> int:
     return value or 0
 
 
-def _enum(value: Number, kind: Any) -> int:
+def _enum(value: Number, kind: Any) -> Any:
     """A member by its number or by its name."""
     if isinstance(value, str) and value in kind.keys():  # noqa: SIM118
         return int(kind.Value(value))

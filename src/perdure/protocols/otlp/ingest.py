@@ -12,6 +12,7 @@ from perdure.rollouts.model import FAILED, SUCCEEDED
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, Received, TracesData, receive
 from perdure.rollouts.otlp_reader import Reader, records
+from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.span_writer import Answer
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.traces import KeptTrace
@@ -128,7 +129,7 @@ async def _end(store: LightningStore, stored: Iterable[NewSpan]) -> None:
     for span in stored:
         trace = KeptTrace(span.trace_id)
         if span.parent_id is None and span.rollout_id == trace.rollout_id:
-            status = FAILED if span.status_code == "ERROR" else SUCCEEDED
+            status: AttemptStatus = FAILED if span.status_code == "ERROR" else SUCCEEDED
             await store.update_attempt(trace.rollout_id, trace.attempt_id, status=status)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
@@ -40,6 +41,7 @@ async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: K
     rows = await _hold_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
     await tx.insert_many(tables.ATTEMPTS, attempts)
+    changes.tell(tx, "rollout", ((row[0], row[5]) for row in rows))
     await _tell_kinds(tx, rows, attempts, kinds)
     await _hold_for(tx, rows, attempts)
     await _tell_workers(tx, claims, answers)
@@ -166,6 +168,7 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
             counts[rollout.kind, rollout.status] = counts.get((rollout.kind, rollout.status), 0) - 1
             counts[rollout.kind, queued] = counts.get((rollout.kind, queued), 0) + 1
             tx.hint(READY_CHANNEL, rollout.queue)
+            changes.tell(tx, "rollout", [(rollout_id, queued)])
     await work.save()
     await workers.save()
     await save_counts(tx, counts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.kernel import ids
+from perdure.kernel import changes, ids
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
@@ -152,6 +152,7 @@ async def _count(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> None:
         counts[row[2], row[4]] = counts.get((row[2], row[4]), 0) + 1
         if row[4] in QUEUED:
             tx.hint(READY_CHANNEL, row[3])
+    changes.tell(tx, "rollout", ((row[1], row[4]) for row in rows))
     await save_counts(tx, counts)
 
 

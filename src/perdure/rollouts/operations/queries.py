@@ -214,6 +214,16 @@ async def query_resources(tx: Tx, query: Query) -> Page:
     return await _page(tx, sql.LIST_RESOURCES, clause, order, query)
 
 
+async def query_versions(tx: Tx, resources_id: str, query: Query) -> Page:
+    """The versions of resources, the newest first."""
+    clause = Clause("TRUE", {"id": resources_id})
+    return await _page(tx, sql.LIST_VERSIONS, clause, " ORDER BY v.version DESC", query)
+
+
+async def get_version(tx: Tx, resources_id: str, version: int) -> Row | None:
+    return await tx.one(sql.GET_VERSION, id=resources_id, version=version)
+
+
 async def query_workers(tx: Tx, query: Query) -> Page:
     order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
     clause = where(WORKER_FIELDS, query.conditions, query.logic)

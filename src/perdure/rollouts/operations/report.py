@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.kernel.errors import NotFound
+from perdure.kernel.changes import tell
+from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Operation, Result, Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import (
@@ -115,6 +116,8 @@ class RolloutChange(msgspec.Struct, frozen=True):
     config: str | UnsetType = UNSET
     metadata: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
+    only_from: frozenset[str] | None = None
+    """The statuses in which the rollout may be changed; None is any."""
 
     @property
     def edits(self) -> bool:
@@ -126,13 +129,17 @@ class RolloutChange(msgspec.Struct, frozen=True):
 
 async def change_rollouts(
     tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool
-) -> list[Row | NotFound]:
+) -> list[Row | NotFound | Conflict]:
     """Set what each caller says; answers are rollouts as `ROLLOUT_VIEW` shows them."""
     work = Work(tx, kinds)
     await work.load([change.rollout_id for change in changes], [kind], lined=lined)
-    for change in changes:
+    refused: dict[int, Conflict] = {}
+    for number, change in enumerate(changes):
         rollout = work.rollouts.get(change.rollout_id)
         if rollout is None:
+            continue
+        if change.only_from is not None and rollout.status not in change.only_from:
+            refused[number] = _not_from(rollout.status, change)
             continue
         if change.edits:
             await _edit(tx, change, kind)
@@ -145,8 +152,20 @@ async def change_rollouts(
     if lined:
         await leave(tx, work.rollouts.values())
     await save_counts(tx, work.counts)
+    edited = [work.rollouts[c.rollout_id] for c in changes if c.edits and c.rollout_id in work.rollouts]
+    tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
     views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
-    return [views.get(change.rollout_id) or _no_rollout(change.rollout_id) for change in changes]
+    return [
+        refused.get(number) or views.get(change.rollout_id) or _no_rollout(change.rollout_id)
+        for number, change in enumerate(changes)
+    ]
+
+
+def _not_from(status: str, change: RolloutChange) -> Conflict:
+    allowed = " or ".join(sorted(change.only_from or ()))
+    return Conflict(
+        f"Rollout {change.rollout_id} is {status}; only one that is {allowed} can be set to {change.status}"
+    )
 
 
 def _no_rollout(rollout_id: str) -> NotFound:

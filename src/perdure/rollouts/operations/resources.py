@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel import ids
+from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 
@@ -20,12 +20,14 @@ async def update_resources(tx: Tx, resources_id: str, body: str) -> Row:
     version, create_time = current[0] + 1, current[1]
     await tx.execute(sql.SAVE_RESOURCES, id=resources_id, version=version, time=tx.now, body=body)
     await tx.insert_many(tables.RESOURCE_VERSIONS, [(tx.ns, resources_id, version, tx.now, body)])
+    changes.tell(tx, "resources", [(resources_id, "updated")])
     return (resources_id, version, create_time, tx.now, body)
 
 
 async def _insert(tx: Tx, resources_id: str, body: str) -> Row:
     await tx.insert_many(tables.RESOURCES, [(tx.ns, resources_id, 1, tx.now, tx.now, body)])
     await tx.insert_many(tables.RESOURCE_VERSIONS, [(tx.ns, resources_id, 1, tx.now, body)])
+    changes.tell(tx, "resources", [(resources_id, "added")])
     return (resources_id, 1, tx.now, tx.now, body)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
@@ -132,6 +133,7 @@ class _Adding:
             await self._save_parts(parts)
             rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
             await self.tx.insert_many(tables.SPANS, rows)
+            changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
         await save_counts(self.tx, self.work.counts)
 
     async def _drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
@@ -248,6 +249,7 @@ class Work:
 
     async def _tell(self, changed: Sequence[RolloutRow]) -> None:
         """Hand ended rollouts to their kinds and publish the hints."""
+        changes.tell(self.tx, "rollout", ((r.id, r.status) for r in changed if r.status != r.was))
         ended: dict[str, list[tuple[str, str]]] = {}
         for rollout in changed:
             if rollout.status in ENDED and rollout.status != rollout.was:

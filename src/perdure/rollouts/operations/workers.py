@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from perdure.kernel import changes
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import LIVE, UNKNOWN, WORKER, worker_event
@@ -99,6 +100,7 @@ class Workers:
     async def save(self) -> None:
         """Write what was changed. Of two that make the same worker the second runs again."""
         touched = [self._rows[worker_id] for worker_id in sorted(self._touched)]
+        changes.tell(self._tx, "worker", ((row.id, row.status) for row in touched))
         new = [(self._tx.ns, *msgspec.structs.astuple(row)) for row in touched if row.id not in self._known]
         changed = [msgspec.structs.asdict(row) for row in touched if row.id in self._known]
         if changed:

@@ -1,0 +1,164 @@
+"""Several server processes on one socket: started, watched, started again, and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from perdure.kernel.config import PREFIX, VARIABLES, Settings
+
+logger = logging.getLogger(__name__)
+
+READY = b"r"
+GRPC_VARIABLE = PREFIX + "GRPC_PORT"
+STOP_SECONDS = 15.0
+"""How long a worker may take to answer what is under way, before it is killed."""
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 30.0
+STEADY_SECONDS = 10.0
+"""A worker that has lived so long starts again without a pause when it dies."""
+
+Environment = Mapping[str, str]
+Spawn = Callable[[int, socket.socket], "asyncio.Future[asyncio.subprocess.Process]"]
+
+
+def environment_of(settings: Settings, environment: Environment) -> dict[str, str]:
+    """The environment of a worker. What came as an argument goes there, where other users cannot read it."""
+    given = [name for name, source in settings.sources.items() if source == "argument"]
+    ours = dict(environment)
+    for name in given:
+        for variable in VARIABLES.get(name, (PREFIX + name.upper(),)):
+            ours.pop(variable, None)
+            ours.pop(variable + "_FILE", None)
+        ours[PREFIX + name.upper()] = _as_text(getattr(settings, name))
+    return ours
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "off" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Worker:
+    """One place of the supervisor: a process, and the next one when that dies."""
+
+    def __init__(self, number: int, spawn: Spawn) -> None:
+        self.number = number
+        self.ready = asyncio.Event()
+        self.process: asyncio.subprocess.Process | None = None
+        self._spawn = spawn
+
+    async def keep(self, stopping: asyncio.Event) -> None:
+        """Keep a process alive until the supervisor stops."""
+        pause = FIRST_PAUSE
+        while not stopping.is_set():
+            started = time.monotonic()
+            code = await self._live()
+            if stopping.is_set():
+                return
+            if time.monotonic() - started > STEADY_SECONDS:
+                pause = FIRST_PAUSE
+            logger.warning(
+                "worker %d ended with %s; another starts in %g s", self.number, _ending(code), pause
+            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _live(self) -> int:
+        """Start a process and wait for its end, which comes too when our end of the line closes."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                process = self.process = await self._spawn(self.number, theirs)
+            logger.info("worker %d is process %d", self.number, process.pid)
+            waiting = asyncio.ensure_future(self._hear(ours))
+            try:
+                return await process.wait()
+            finally:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+                self.process = None
+
+    async def _hear(self, line: socket.socket) -> None:
+        line.setblocking(False)
+        if await asyncio.get_running_loop().sock_recv(line, 1) == READY:
+            self.ready.set()
+
+    def signal(self, number: int) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"code {code}"
+
+
+class Supervisor:
+    """Runs so many workers on a socket until a signal ends them."""
+
+    def __init__(self, settings: Settings, listening: socket.socket, count: int) -> None:
+        self._listening = listening
+        self._environment = environment_of(settings, os.environ)
+        self._workers = [Worker(number, self._spawn) for number in range(1, count + 1)]
+        self._stopping = asyncio.Event()
+        self._by_ctrl_c = False
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers if worker.process is not None]
+
+    def _spawn(self, number: int, lifeline: socket.socket) -> asyncio.Future[asyncio.subprocess.Process]:
+        # A port that is not shared belongs to the first worker, and to whichever comes in its place.
+        alone = {} if number == 1 else {GRPC_VARIABLE: "off"}
+        fds = (self._listening.fileno(), lifeline.fileno())
+        command = ("-m", "perdure.cli", "serve", "--fd", str(fds[0]), "--lifeline", str(fds[1]))
+        starting = asyncio.create_subprocess_exec(
+            sys.executable, *command, pass_fds=fds, env=self._environment | alone, start_new_session=True
+        )
+        return asyncio.ensure_future(starting)
+
+    async def run(self, tell: Callable[[], None]) -> bool:
+        """Keep the workers until SIGTERM or Ctrl-C; `tell` is called once all of them answer.
+
+        Gives whether it was Ctrl-C.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, partial(self._stop, number))
+        keeping = [asyncio.ensure_future(worker.keep(self._stopping)) for worker in self._workers]
+        telling = asyncio.ensure_future(self._tell(tell))
+        await self._stopping.wait()
+        telling.cancel()
+        await self._end(keeping)
+        return self._by_ctrl_c
+
+    async def _tell(self, tell: Callable[[], None]) -> None:
+        for worker in self._workers:
+            await worker.ready.wait()
+        tell()
+
+    def _stop(self, number: int) -> None:
+        self._by_ctrl_c = self._by_ctrl_c or number == signal.SIGINT
+        self._stopping.set()
+
+    async def _end(self, keeping: list[asyncio.Future[None]]) -> None:
+        logger.info("stopping %d workers", len(self.pids))
+        for worker in self._workers:
+            worker.signal(signal.SIGTERM)
+        _, late = await asyncio.wait(keeping, timeout=STOP_SECONDS)
+        if late:
+            logger.warning("%d workers did not stop within %g s and are killed", len(late), STOP_SECONDS)
+            for worker in self._workers:
+                worker.signal(signal.SIGKILL)
+        await asyncio.gather(*keeping)

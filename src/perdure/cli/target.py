@@ -1,0 +1,69 @@
+"""Where a command finds its rollouts: behind a server, or in a database that it opens itself."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from perdure.protocols.http.session import HttpSession
+    from perdure.rollouts.contract import LightningStore
+    from perdure.rollouts.resources import ResourcesUpdate
+
+DEFAULT_URL = "http://127.0.0.1:4747"
+
+
+class Connection(Protocol):
+    """What commands need: a store, and what lies beside it."""
+
+    store: LightningStore
+    session: HttpSession | None
+
+    async def create_token(
+        self, name: str, scopes: Sequence[str], namespaces: Sequence[str], expires_in: float | None
+    ) -> dict[str, Any]: ...
+    async def list_tokens(self) -> list[dict[str, Any]]: ...
+    async def revoke_token(self, token_id: str) -> dict[str, Any]: ...
+    async def versions(self, resources_id: str) -> list[ResourcesUpdate]: ...
+    async def health(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom a command asks."""
+
+    url: str | None = None
+    token: str | None = None
+    namespace: str | None = None
+    database: str | None = None
+
+    @asynccontextmanager
+    async def open(self, *, create: bool = False) -> AsyncIterator[Connection]:
+        """Connect. A database that is not there is only made where something is to be written."""
+        connection = self._direct(create) if self.database is not None else self._remote()
+        try:
+            yield connection
+        finally:
+            await connection.store.close()
+
+    def _remote(self) -> Connection:
+        from perdure.cli.connections import Remote
+
+        return Remote(self.url or DEFAULT_URL, self.token, self.namespace)
+
+    def _direct(self, create: bool) -> Connection:
+        from perdure.cli.connections import Direct
+
+        assert self.database is not None
+        return Direct(self.database, self.namespace, actor(), create=create)
+
+
+def actor() -> str:
+    """Who types, for the audit."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return "cli"

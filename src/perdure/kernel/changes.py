@@ -1,0 +1,43 @@
+"""The feed of changes: each room says what it changed, while somebody listens. Clients read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from perdure.kernel.signals.port import Signals, Stream
+from perdure.kernel.storage.port import Tx
+
+CHANNEL = "changes"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What has changed, and the status that it had then."""
+
+    kind: str
+    id: str
+    status: str
+
+
+def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]]) -> None:
+    """Say that objects, given as (id, status), have changed; costs nothing while nobody listens."""
+    if tx.wants(CHANNEL):
+        for name, status in changed:
+            # The id comes last, since it may hold a slash.
+            tx.hint(CHANNEL, "/".join((str(tx.ns), kind, status, name)))
+
+
+def follow(signals: Signals, ns: int, limit: int) -> Stream:
+    """Read the changes of a namespace from now on; up to `limit` are kept until they are taken."""
+    return signals.follow(CHANNEL, str(ns) + "/", limit)
+
+
+def changes_from(keys: Iterable[str]) -> list[Change]:
+    """What the keys of a stream tell: of each object only the latest."""
+    latest: dict[tuple[str, str], Change] = {}
+    for key in keys:
+        _, kind, status, name = key.split("/", 3)
+        latest.pop((kind, name), None)
+        latest[kind, name] = Change(kind, name, status)
+    return list(latest.values())

@@ -1,0 +1,105 @@
+"""The connections of a client: each event loop has its own, which are closed with the loop or by `close`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from perdure.kernel.errors import StorageClosed
+
+CONNECTIONS = 100
+IDLE_SECONDS = 4.0
+"""Less than a server keeps an idle connection, so that a request does not meet the end of one."""
+CLOSE_SECONDS = 5.0
+
+
+class Connections(NamedTuple):
+    """The connections of one event loop. Requests that last have others, so as not to stand in the way."""
+
+    short: aiohttp.ClientSession
+    lasting: aiohttp.ClientSession
+
+
+class Pools:
+    """The connections of every loop; a fork begins with none."""
+
+    def __init__(self, connection_timeout: float) -> None:
+        self.closed = False
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connection_timeout)
+        self._lock = threading.Lock()
+        self._opened: dict[asyncio.AbstractEventLoop, tuple[Connections, AsyncGenerator[Connections]]] = {}
+        self._inherited: Any = None
+        _all_pools.add(self)
+
+    async def get(self) -> Connections:
+        if self.closed:
+            raise StorageClosed("the client is closed")
+        loop = asyncio.get_running_loop()
+        found = self._opened.get(loop)
+        if found is None:
+            opening = self._open(loop)
+            found = (await anext(opening), opening)
+            with self._lock:
+                self._opened = {key: each for key, each in self._opened.items() if not key.is_closed()}
+                self._opened[loop] = found
+        return found[0]
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Connections]:
+        """A generator, since an event loop closes those that it has begun before it ends itself."""
+        short, lasting = self._session(CONNECTIONS), self._session(0)
+        try:
+            yield Connections(short, lasting)
+        finally:
+            with self._lock:
+                self._opened.pop(loop, None)
+            await short.close()
+            await lasting.close()
+            await asyncio.sleep(0)
+
+    def _session(self, limit: int) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=self._timeout,
+            auto_decompress=True,
+        )
+
+    async def close(self) -> None:
+        self.closed = True
+        here = asyncio.get_running_loop()
+        elsewhere = []
+        for loop, (_, opened) in list(self._opened.items()):
+            if loop is here:
+                await opened.aclose()
+            elif loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(_finish(opened), loop)
+                elsewhere.append(asyncio.wrap_future(closing))
+        if elsewhere:
+            # A loop that ends meanwhile closes its connections itself, and never answers.
+            await asyncio.wait([asyncio.gather(*elsewhere, return_exceptions=True)], timeout=CLOSE_SECONDS)
+
+    def renew(self) -> None:
+        """In a fork: what is open belongs to the parent, and is kept so that nothing here ends it."""
+        self._inherited, self._opened, self._lock = self._opened, {}, threading.Lock()
+
+
+_all_pools: weakref.WeakSet[Pools] = weakref.WeakSet()
+
+
+async def _finish(opened: AsyncGenerator[Connections]) -> None:
+    await opened.aclose()
+
+
+def _renew_all() -> None:
+    for pools in list(_all_pools):
+        pools.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

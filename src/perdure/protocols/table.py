@@ -1,0 +1,10 @@
+"""The table of every door, from which the router, the OpenAPI document, scopes and tests are derived."""
+
+from __future__ import annotations
+
+from perdure.protocols.http.routes import Route
+from perdure.protocols.lightning.routes import ROUTES as LIGHTNING_ROUTES
+from perdure.protocols.native.routes import ROUTES as NATIVE_ROUTES
+from perdure.protocols.otlp.routes import ROUTES as OTLP_ROUTES
+
+ROUTES: tuple[Route, ...] = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *OTLP_ROUTES)
