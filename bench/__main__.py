@@ -10,8 +10,9 @@ import msgspec
 
 from bench import report
 from bench.host import Host
+from bench.measures import Measure
 from bench.peer import PEER
-from bench.rows import Measure, all_measures
+from bench.rows import all_measures
 from bench.sizes import FULL, QUICK
 
 
@@ -33,10 +34,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(measures: list[Measure], only: list[str] | None) -> list[Measure]:
-    """The measures of which a row's name contains one of the words."""
+def chosen(measures: list[Measure], only: list[str] | None, *, with_peer: bool = True) -> list[Measure]:
+    """The measures of which a row's name contains one of the words, and which can be made."""
     words = only or [""]
-    return [each for each in measures if any(word in row.name for row in each.rows for word in words)]
+    possible = [each for each in measures if with_peer or not each.needs_peer]
+    return [each for each in possible if any(word in row.name for row in each.rows for word in words)]
 
 
 async def run(measures: list[Measure], options: argparse.Namespace) -> list[report.Result]:
@@ -53,7 +55,8 @@ async def run(measures: list[Measure], options: argparse.Namespace) -> list[repo
 
 def main() -> int:
     options = arguments()
-    measures = chosen(all_measures(QUICK if options.quick else FULL), options.only)
+    sizes = QUICK if options.quick else FULL
+    measures = chosen(all_measures(sizes), options.only, with_peer=not options.no_peer)
     if not measures:
         print("no row has such a name; --list shows them all", file=sys.stderr)
         return 2

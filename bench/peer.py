@@ -14,6 +14,7 @@ PEER = "agentlightning==0.3.0"
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / ".bench"
 ENVIRONMENT = SCRATCH / PEER.replace("==", "-")
+PINS = Path(__file__).with_name("peer-constraints.txt")
 
 
 class PeerError(RuntimeError):
@@ -32,27 +33,46 @@ def environment_python() -> Path:
 
 
 def ensure_environment() -> Path:
-    """Make the peer's environment once, and return its Python."""
+    """Make the peer's environment once, and return its Python. What it installs is pinned."""
     stamp = ENVIRONMENT / "installed"
-    if not stamp.exists():
-        print(f"installing {PEER} into {ENVIRONMENT.relative_to(ROOT)}", file=sys.stderr)
+    contents = f"{PEER}\n{PINS.read_text()}"
+    if not stamp.exists() or stamp.read_text() != contents:
+        print(f"installing {PEER} into {ENVIRONMENT.relative_to(ROOT)}; it is large", file=sys.stderr)
         make_scratch()
         _install()
-        stamp.write_text(PEER + "\n")
+        stamp.write_text(contents)
     return environment_python()
 
 
 def _install() -> None:
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-    target = ["--python", str(environment_python())]
-    uv = shutil.which(
-        "uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    )
-    if uv and subprocess.run([uv, "pip", "install", "--quiet", *target, PEER], check=False).returncode == 0:
-        return
-    pip = subprocess.run([str(environment_python()), "-m", "pip", "install", "--quiet", PEER], check=False)
-    if pip.returncode:
-        raise PeerError(f"{PEER} could not be installed; run with --no-peer to leave it out")
+    for pins in (["--constraint", str(PINS)], []):
+        if any(_run(command, pins) for command in _installers()):
+            return
+        # The pins are of one platform; on another the peer's own bounds have to do.
+        print(f"{PEER} with its pinned dependencies cannot be installed here", file=sys.stderr)
+    raise PeerError(f"{PEER} could not be installed; ./dev bench --no-peer leaves it out")
+
+
+def _installers() -> list[list[str]]:
+    python = str(environment_python())
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    uv = shutil.which("uv", path=places)
+    pip = [python, "-m", "pip", "install", "--progress-bar", "off", "--disable-pip-version-check"]
+    return [[uv, "pip", "install", "--python", python], pip] if uv else [pip]
+
+
+def _run(command: list[str], pins: list[str]) -> bool:
+    # What it prints is progress; standard output belongs to results.
+    return subprocess.run([*command, *pins, PEER], stdout=sys.stderr, check=False).returncode == 0
+
+
+def command(python: Path) -> list[str]:
+    return [str(python), "-m", "bench.peer_agentlightning"]
+
+
+def variables() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 
 class PeerProcess:
@@ -64,10 +84,9 @@ class PeerProcess:
 
     async def __aenter__(self) -> Self:
         python = await asyncio.to_thread(ensure_environment)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         with self._log.open("w") as log:
             self._process = await asyncio.create_subprocess_exec(
-                str(python), "-m", "bench.peer_agentlightning", cwd=ROOT, env=environment,
+                *command(python), cwd=ROOT, env=variables(),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
         await self.do("hello", 0)
@@ -81,11 +100,12 @@ class PeerProcess:
             self._process.kill()
         await self._process.wait()
 
-    async def do(self, work: str, size: int) -> float:
+    async def do(self, work: str, size: int, url: str | None = None) -> float:
+        """Have a work done, in the peer's process or by its client on the server at `url`."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"work": work, "size": size}).encode() + b"\n")
+        self._process.stdin.write(json.dumps({"work": work, "size": size, "url": url}).encode() + b"\n")
         await self._process.stdin.drain()
         answer = await self._process.stdout.readline()
         if not answer:

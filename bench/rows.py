@@ -2,60 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench import ours, raw_postgres, raw_sqlite, work
+from bench import http_rows, ours, raw_postgres, raw_sqlite, work
 from bench.host import Host
+from bench.measures import Figures, Measure, Row
 from bench.ours import Engine
-from bench.report import Better, Result
 from bench.sizes import Sizes, label
 from bench.timing import Side, interleave
-
-Figures = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the results before it is measured."""
-
-    name: str
-    what: str
-    unit: str
-    better: Better = "higher"
-    target: float | None = None
-    target_peer: float | None = None
-    target_raw: float | None = None
-
-    def result(self, figures: Figures) -> Result:
-        mine, peer, raw = figures["ours"], figures.get("peer"), figures.get("raw")
-        return Result(
-            name=self.name,
-            ours=mine,
-            peer=peer,
-            raw=raw,
-            ratio_peer=mine / peer if peer else None,
-            ratio_raw=mine / raw if raw else None,
-            target_peer=self.target_peer,
-            target_raw=self.target_raw,
-            unit=self.unit,
-            better=self.better,
-            target=self.target,
-            what=self.what,
-        )
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Rows that are measured together; `run` gives the figures of each, in their order."""
-
-    rows: tuple[Row, ...]
-    run: Callable[[Host], Awaitable[list[Figures]]]
-
-    async def results(self, host: Host) -> list[Result]:
-        found = await self.run(host)
-        return [row.result(figures) for row, figures in zip(self.rows, found, strict=True)]
 
 
 def all_measures(sizes: Sizes) -> list[Measure]:
@@ -70,6 +25,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         _waits(sizes, "sqlite"),
         _waits(sizes, "postgres"),
         _opening(sizes),
+        *http_rows.measures(sizes),
         _import(),
     ]
 

@@ -21,6 +21,10 @@ class Sizes:
     claim_samples: int
     waited: int
     stored_spans: int
+    http_enqueues: int
+    http_cycles: int
+    otlp_spans: int
+    served_spans: int
     imports: int
 
 
@@ -39,6 +43,10 @@ FULL = Sizes(
     claim_samples=200,
     waited=1_000,
     stored_spans=1_000_000,
+    http_enqueues=3_000,
+    http_cycles=300,
+    otlp_spans=20_480,
+    served_spans=1_000_000,
     imports=5,
 )
 QUICK = Sizes(
@@ -56,6 +64,10 @@ QUICK = Sizes(
     claim_samples=5,
     waited=50,
     stored_spans=2_000,
+    http_enqueues=100,
+    http_cycles=20,
+    otlp_spans=1_024,
+    served_spans=10_240,
     imports=1,
 )
 

@@ -8,11 +8,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from bench.timing import milliseconds, spread
 
 CALLERS = 64
+HTTP_CALLERS = 16
 BATCH_CALLERS = 4
 BATCH = 100
 SPANS_A_CYCLE = 10
@@ -84,8 +86,8 @@ async def complete(store: Any, claimed: Sequence[Any]) -> None:
     await asyncio.gather(*calls)
 
 
-async def enqueue(store: Any, kit: Any, size: int) -> float:
-    return await spread(CALLERS, size, lambda number: store.enqueue_rollout(task_input(number)))
+async def enqueue(store: Any, kit: Any, size: int, callers: int = CALLERS) -> float:
+    return await spread(callers, size, lambda number: store.enqueue_rollout(task_input(number)))
 
 
 async def enqueue_many(store: Any, kit: Any, size: int) -> float:
@@ -95,7 +97,7 @@ async def enqueue_many(store: Any, kit: Any, size: int) -> float:
     return BATCH * await spread(BATCH_CALLERS, max(size // BATCH, 1), call)
 
 
-async def cycle(store: Any, kit: Any, size: int) -> float:
+async def cycle(store: Any, kit: Any, size: int, callers: int = CALLERS) -> float:
     """Dequeue, report ten spans one by one, complete."""
     await fill(store, kit, size)
 
@@ -106,7 +108,7 @@ async def cycle(store: Any, kit: Any, size: int) -> float:
             await store.add_span(make_span(kit, rollout_id, attempt_id, number))
         await store.update_attempt(rollout_id, attempt_id, status="succeeded")
 
-    return await spread(CALLERS, size, call)
+    return await spread(callers, size, call)
 
 
 async def make_traces(store: Any, kit: Any, traces: int, size: int) -> list[list[Any]]:
@@ -204,3 +206,8 @@ RATES = {
     "add_span": add_spans,
     "add_many_spans": add_many_spans,
 }
+HTTP_RATES = {
+    "enqueue": partial(enqueue, callers=HTTP_CALLERS),
+    "cycle": partial(cycle, callers=HTTP_CALLERS),
+}
+"""The same through a client: each request has its price, and fewer callers share it."""

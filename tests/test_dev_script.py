@@ -72,13 +72,21 @@ def test_what_it_does_not_know_gets_help_and_code_2(arguments: list[str]) -> Non
     answer = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert answer.stdout == ""
-    for command in ("setup", "run", "test", "check", "bench", "chaos"):
+    for command in ("setup", "run", "test", "check", "bench", "chaos", "conformance"):
         assert f"./dev {command}" in answer.stderr
 
 
 def test_help_is_no_error() -> None:
     answer = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True)
     assert "./dev test" in answer.stdout
+
+
+def test_continuous_integration_runs_the_tests_and_then_the_real_client() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert [line for line in lines if "./dev" in line and not line.startswith("#")] == [
+        "python3 ./dev test",
+        "exec python3 ./dev conformance",
+    ]
 
 
 def test_an_older_python_can_read_it_far_enough_to_refuse() -> None:

@@ -37,9 +37,10 @@ BLIND = {"Exception", "BaseException"}
 # Where each optional engine may be imported; everything else loads without it.
 ENGINES = {
     "asyncpg": re.compile(r"kernel/storage/postgres\w*\.py|kernel/signals/postgres\.py|testing/.*\.py"),
-    "opentelemetry": re.compile(r"rollouts/otel\.py|testing/.*\.py"),
+    "opentelemetry": re.compile(r"rollouts/ot(el|lp|lp_reader)\.py|protocols/otlp/.*\.py|testing/.*\.py"),
+    "google": re.compile(r"rollouts/otlp\.py|protocols/otlp/.*\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
-    "grpc": re.compile(r"protocols/grpc/.*\.py"),
+    "grpc": re.compile(r"protocols/grpc/.*\.py|protocols/otlp/grpc_server\.py"),
 }
 # One letter of each stands in brackets, so that this file does not contain what it looks for.
 FOREIGN = re.compile(

@@ -1,6 +1,7 @@
-"""`python -m tests.chaos`, behind `./dev chaos`: kills, crashes and damage of any size.
+"""`python -m tests.chaos`, behind `./dev chaos`: kills, crashes, damage and long searches of any size.
 
-Without a size all scenarios run, each at its default; naming sizes runs those scenarios alone.
+Without a size all kills, crashes and damages run, each at its default; naming sizes or scenarios runs those
+alone. The searches, which are the long forms of tests, run only when they are named.
 """
 
 import argparse
@@ -12,16 +13,20 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from tests.chaos import long_runs
 from tests.chaos.births import kill_at_birth
 from tests.chaos.damaged import damage_files
+from tests.chaos.long_runs import chosen_size
 from tests.chaos.postgres_crashes import crash_postgres
-from tests.chaos.scenario import Run, Scenario, Show
+from tests.chaos.scenario import ROLLOUTS, Run, Scenario, Show
+from tests.chaos.server_kills import kill_server_on_postgres, kill_server_on_sqlite
 from tests.chaos.sqlite_kills import kill_on_sqlite
 from tests.chaos.torn import tear_logs
 
@@ -33,15 +38,80 @@ SCENARIOS = (
     Scenario("postgres-crashes", "crashes", 10, "PostgreSQL crashed under two processes", crash_postgres),
     Scenario("torn", "cuts", 500, "a SQLite log cut or flipped at any place", tear_logs),
     Scenario("damaged", "damages", 300, "a SQLite file whose own pages are damaged", damage_files),
+    Scenario(
+        "server-kills-sqlite",
+        "server-kills",
+        10,
+        "kill -9 of the server on SQLite under --rollouts",
+        kill_server_on_sqlite,
+    ),
+    Scenario(
+        "server-kills-postgres",
+        "server-kills",
+        10,
+        "kill -9 of the server on PostgreSQL under --rollouts",
+        kill_server_on_postgres,
+    ),
+    Scenario(
+        "model",
+        "examples",
+        chosen_size("PERDURE_EXAMPLES", 2_000),
+        "random histories, of PERDURE_STEPS steps each, beside a model",
+        long_runs.compare_with_model,
+        when_named=True,
+    ),
+    Scenario(
+        "simulation",
+        "seeds",
+        chosen_size("PERDURE_SEEDS", 5_000),
+        "storms of crashes, lost answers and clock jumps in simulated time",
+        long_runs.simulate,
+        when_named=True,
+    ),
+    Scenario(
+        "faults",
+        "sweeps",
+        1,
+        "every use case, with every statement failed in its turn",
+        long_runs.sweep_faults,
+        when_named=True,
+    ),
+    Scenario(
+        "lost-connections",
+        "sweeps",
+        1,
+        "every use case on PostgreSQL, with every connection cut in its turn",
+        long_runs.sweep_connections,
+        when_named=True,
+    ),
+    Scenario(
+        "interleavings",
+        "switches",
+        3,
+        "pairs of operations in every order, with so many free switches; 0 is no bound",
+        long_runs.interleave,
+        when_named=True,
+    ),
+    Scenario(
+        "stories",
+        "length",
+        5,
+        "every story of a rollout with so many events",
+        long_runs.tell_stories,
+        when_named=True,
+    ),
 )
 SHOWN_FACTS = 8
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").partition("\n\n")[2])
-    for scenario in SCENARIOS:
-        help_text = f"{scenario.name}: {scenario.what} (default {scenario.default})"
-        parser.add_argument(f"--{scenario.unit}", type=_size, metavar="N", help=help_text)
+    for unit, scenarios in groupby(SCENARIOS, lambda scenario: scenario.unit):
+        texts = [f"{each.name}: {each.what} (default {each.default})" for each in scenarios]
+        parser.add_argument(f"--{unit}", type=_size, metavar="N", dest=unit, help="; ".join(texts))
+    parser.add_argument(
+        "--rollouts", type=_size, metavar="N", default=ROLLOUTS, help=f"the load (default {ROLLOUTS})"
+    )
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier run")
     parser.add_argument("--only", type=_names, metavar="NAME,…", help="only these scenarios")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
@@ -69,17 +139,24 @@ def chosen(options: argparse.Namespace) -> list[tuple[Scenario, int]]:
     """The scenarios to run and their sizes."""
     sizes = {scenario: getattr(options, scenario.unit) for scenario in SCENARIOS}
     names = options.only or [each.name for each, size in sizes.items() if size is not None]
+    names = names or [each.name for each in SCENARIOS if not each.when_named]
     return [
-        (each, each.default if size is None else size)
-        for each, size in sizes.items()
-        if not names or each.name in names
+        (each, each.default if size is None else size) for each, size in sizes.items() if each.name in names
     ]
 
 
-def perform(scenario: Scenario, size: int, seed: int, show: Show, *, keep: bool = False) -> Run:
+def perform(
+    scenario: Scenario,
+    size: int,
+    seed: int,
+    show: Show,
+    *,
+    keep: bool = False,
+    rollouts: int = ROLLOUTS,
+) -> Run:
     """Run one scenario in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-chaos-"))
-    run = Run(size, seed, folder, show)
+    run = Run(size, seed, folder, show, rollouts=rollouts)
     try:
         scenario.run(run)
     except Exception:  # noqa: BLE001 - a scenario that cannot go on has found something too
@@ -139,7 +216,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = []
     for scenario, size in chosen(options):
         with progress(errors, scenario) as show:
-            results.append(scenario.summary(perform(scenario, size, seed, show, keep=options.keep)))
+            run = perform(scenario, size, seed, show, keep=options.keep, rollouts=options.rollouts)
+            results.append(scenario.summary(run))
     violations = [f"{each['scenario']}: {found}" for each in results for found in each["violations"]]
     if options.json:
         print(json.dumps({"seed": seed, "ok": not violations, "scenarios": results}, indent=2))

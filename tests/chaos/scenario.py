@@ -31,9 +31,9 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
-    def advance(self, note: str = "") -> None:
-        """One more is done."""
-        self.done += 1
+    def advance(self, note: str = "", count: int = 1) -> None:
+        """One more is done, or several."""
+        self.done += count
         self.note = note
         self.seconds = time.monotonic() - self.started
         self.show(self)
@@ -62,13 +62,15 @@ def run_clean(scenario: Callable[[Run], None], size: int, folder: Path, *, rollo
 
 @dataclass(frozen=True)
 class Scenario:
-    """A long run that `python -m tests.chaos` offers; `--<unit> N` sets its size."""
+    """A long run that `python -m tests.chaos` offers; `--<unit> N` sets the size of all with this unit."""
 
     name: str
     unit: str
     default: int
     what: str
     run: Callable[[Run], None]
+    when_named: bool = False
+    """Whether it runs only when it, or a size for it, is asked for."""
 
     def summary(self, run: Run) -> dict[str, Any]:
         return {

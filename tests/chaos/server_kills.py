@@ -70,7 +70,7 @@ class ServerKills:
 
     def _moments(self) -> list[int]:
         """After how many reports the server is killed: spread over the load, and never quite evenly."""
-        span = self._run.rollouts * 0.8 / self._run.size
+        span = self._run.rollouts * 0.8 / max(self._run.size, 1)
         return [int(span * (number + self._random.random())) for number in range(self._run.size)]
 
     # --- the kills ----------------------------------------------------------------------------------------

@@ -1,28 +1,39 @@
 """Runs the real `perdure` in a process of its own, with pipes or on a terminal."""
 
 import fcntl
+import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-m", "perdure.cli"]
 COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What a test run may be called with, and what the terminal's look depends on.
+SURROUNDINGS = ("HOST", "PORT", "DATABASE_URL", "LOG_LEVEL", "LOG_JSON", "REDIS_URL", "CI")
 LOOK = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM")
 NOTHING: Mapping[str, str] = {}
 
 
 def settings(folder: Path, more: Mapping[str, str] = NOTHING) -> dict[str, str]:
     """The environment of a command that keeps its temporary files in `folder`."""
-    kept = {name: value for name, value in os.environ.items() if name not in LOOK}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in (*LOOK, *SURROUNDINGS) and not name.startswith("PERDURE_")
+    }
     own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "TERM": "xterm-256color"}
     return {**kept, **own, **more}
 
@@ -39,6 +50,72 @@ def perdure(
     """Run a command to its end, without a terminal."""
     command, environment = [*COMMAND, *arguments], settings(folder, more)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+class Server:
+    """A server in a process of its own, on a free port, for as long as the block lasts."""
+
+    def __init__(
+        self, folder: Path, command: str = "serve", *arguments: str, more: Mapping[str, str] = NOTHING
+    ) -> None:
+        self.folder = folder
+        self.more = more
+        self.process = subprocess.Popen(
+            [*COMMAND, command, "--port", "0", "--json", *arguments],
+            cwd=folder,
+            env=settings(folder, {"PYTHONUNBUFFERED": "1", **more}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.facts: dict[str, Any] = {}
+        self.output = ""
+        self.errors = ""
+
+    def __enter__(self) -> Self:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.stop()
+            raise AssertionError(self.errors)
+        self.facts = json.loads(line)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        return str(self.facts["url"])
+
+    def run(self, *arguments: str, more: Mapping[str, str] = NOTHING) -> subprocess.CompletedProcess[str]:
+        """Run a command that asks this server."""
+        return perdure(self.folder, *arguments, more={"PERDURE_URL": self.url, **more})
+
+    def json(self, *arguments: str, more: Mapping[str, str] = NOTHING) -> Any:
+        """What a command that succeeds says with --json."""
+        ended = self.run(*arguments, "--json", more=more)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return json.loads(ended.stdout)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(self.url + path) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, refusal.read()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End the process, and give its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            output, errors = self.process.communicate()
+            self.output, self.errors = self.output + output, self.errors + errors
+        return self.process.wait()
 
 
 class Terminal:

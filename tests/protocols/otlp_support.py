@@ -138,7 +138,7 @@ class Batch:
 
     def add(self, name: str = "step", **attributes: str | int) -> Message:
         """Another span."""
-        span = self.scoped.spans.add(
+        span: Message = self.scoped.spans.add(
             trace_id=self.trace_id,
             span_id=secrets.token_bytes(8),
             parent_span_id=b"\x01" * 8,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.rollouts.test_contract import Engine, database_url, databases, embedded, postgres
 
 from perdure import LightningStore, LightningStoreClient
 from perdure.protocols.http.server import HttpServer, make_application
@@ -13,7 +14,6 @@ from perdure.protocols.lightning.routes import ROUTES
 from perdure.runtime.app import App
 from perdure.testing.contract import *  # noqa: F403
 from perdure.testing.contract import Harness
-from tests.rollouts.test_contract import Engine, database_url, databases, embedded, postgres
 
 __all__ = ["database_url", "databases"]
 
@@ -21,10 +21,12 @@ __all__ = ["database_url", "databases"]
 @pytest.fixture(params=("client-sqlite", "client-postgres"))
 async def engine(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> AsyncIterator[Engine]:
     on_postgres = request.param == "client-postgres"
-    async with postgres(database_url) if on_postgres else embedded("sqlite", tmp_path / "db") as served:
-        async with HttpServer(make_application(App(served.store), ROUTES)) as server:
-            async with LightningStoreClient(server.url) as client:
-                yield Engine(client, served.harness)
+    async with (
+        postgres(database_url) if on_postgres else embedded("sqlite", tmp_path / "db") as served,
+        HttpServer(make_application(App(served.store), ROUTES)) as server,
+        LightningStoreClient(server.url) as client,
+    ):
+        yield Engine(client, served.harness)
 
 
 @pytest.fixture

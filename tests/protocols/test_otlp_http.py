@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 import time
 from collections.abc import AsyncIterator
@@ -57,7 +58,7 @@ async def door() -> AsyncIterator[Visitor]:
 
 async def send(visitor: Visitor, data: bytes, **headers: str) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await visitor.post("/v1/traces", data=data, headers={**PROTOBUF, **named})
+    return await visitor.post("/v1/traces", data=io.BytesIO(data), headers={**PROTOBUF, **named})
 
 
 def partial(answer: Answer) -> tuple[int, str]:
@@ -111,7 +112,7 @@ async def test_an_exporter_brings_its_key_along() -> None:
         ):
             exporter = OTLPSpanExporter(endpoint=visitor.url + "/v1/traces", headers=headers)
             assert await asyncio.to_thread(exporter.export, spans) is wanted
-            exporter.shutdown()
+            exporter.shutdown()  # type: ignore[no-untyped-call]
         assert len(await spans_of(store, home)) == 1
 
 
@@ -323,11 +324,11 @@ async def test_json_of_another_shape_is_refused(door: Visitor, body: Any) -> Non
     assert (answer.status, answer.body["code"]) == (400, 3)
 
 
-@pytest.mark.parametrize("levels", [40, 70, 600, 100_000])
+@pytest.mark.parametrize("levels", [40, 70, 600, 50_000])
 async def test_json_nested_too_deeply_is_refused(door: Visitor, levels: int) -> None:
     pair = '{"kvlistValue":{"values":[{"key":"k","value":' * levels + "{}" + "}]}}" * levels
     text = json.dumps(_value(stringValue="@")).replace('{"stringValue": "@"}', pair)
-    answer = await door.post("/v1/traces", data=text.encode(), headers=JSON)
+    answer = await send(door, text.encode(), **JSON)
     assert (answer.status, answer.body["code"]) == (400, 3)
 
 
@@ -366,7 +367,7 @@ async def test_damaged_bodies_are_refused(door: Visitor) -> None:
     assert refusal(await send(door, whole, Content_Encoding="br"))[:2] == (400, 3)
 
 
-@pytest.mark.parametrize("levels", [60, 5_000, 100_000])
+@pytest.mark.parametrize("levels", [60, 5_000])
 async def test_values_nested_too_deeply_are_refused(door: Visitor, levels: int) -> None:
     assert refusal(await send(door, deep_batch(levels)))[:2] == (400, 3)
 
@@ -385,7 +386,7 @@ async def test_values_nested_deeply_are_kept(visitor: Visitor) -> None:
 
 
 async def test_a_gzip_bomb_is_refused_quickly(door: Visitor) -> None:
-    bomb = gzip.compress(bytes(200 << 20), 9)
+    bomb = gzip.compress(bytes(64 << 20), 9)
     started = time.perf_counter()
     assert refusal(await send(door, bomb, Content_Encoding="gzip"))[:2] == (413, 8)
     assert time.perf_counter() - started < 5
@@ -400,8 +401,20 @@ async def test_too_large_is_refused(door: Visitor) -> None:
     assert refusal(await send(door, batch.bytes()))[:2] == (413, 8)
 
 
-async def test_empty_groups_without_end_do_no_harm(door: Visitor) -> None:
-    assert (await send(door, b"\x0a\x00" * 1_000_000)).status == 200
+@pytest.mark.parametrize("data", [b"\x0a\x00" * 1_000_000, b"\x0a\xc0\x84\x3d" + b"\x12\x00" * 500_000])
+async def test_empty_messages_without_end_are_refused(door: Visitor, data: bytes) -> None:
+    assert refusal(await send(door, data))[:2] == (413, 8)
+    many = b'{"resourceSpans":[' + b"{}," * 600_000 + b"{}]}"
+    assert (await send(door, many, **JSON)).status == 413
+
+
+async def test_a_span_with_attributes_without_end_is_rejected(door: Visitor) -> None:
+    batch = Batch(Home("ro-1", "at-1"))
+    span = batch.add()
+    for _ in range(10_001):
+        span.attributes.add()
+    rejected, message = partial(await send(door, batch.bytes()))
+    assert (rejected, "more attributes" in message) == (1, True)
 
 
 @pytest.mark.parametrize("path", OTHER_SIGNALS)

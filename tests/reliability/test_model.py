@@ -181,9 +181,14 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def size(examples: int, steps: int) -> settings:
+    examples = int(os.environ.get("PERDURE_EXAMPLES", examples))
+    return exactly(examples, int(os.environ.get("PERDURE_STEPS", steps)))
+
+
+def exactly(examples: int, steps: int) -> settings:
     return settings(
-        max_examples=int(os.environ.get("PERDURE_EXAMPLES", examples)),
-        stateful_step_count=int(os.environ.get("PERDURE_STEPS", steps)),
+        max_examples=examples,
+        stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -198,7 +203,7 @@ def run(engine: str = "memory", examples: int = 20_000, steps: int = 100, url: s
     """The long run, on `memory`, `sqlite` or `postgres` (which needs the URL of a database)."""
     bench: Bench = PostgresBench(url) if engine == "postgres" else EmbeddedBench(file=engine == "sqlite")
     with closing(bench):
-        run_on(bench, size(examples, steps))
+        run_on(bench, exactly(examples, steps))
 
 
 @pytest.mark.timeout(300)

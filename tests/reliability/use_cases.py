@@ -17,6 +17,9 @@ from perdure import (
     PromptTemplate,
     RolloutConfig,
 )
+from perdure.access.model import NewToken
+from perdure.access.operations import create_token, revoke_token
+from perdure.access.tables import SYSTEM
 from perdure.rollouts.operations.claim import release
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.store import DatabaseLightningStore
@@ -302,3 +305,32 @@ async def together(calls: Any) -> None:
     assert len(failures) in (0, len(answers)), answers
     if failures:
         raise failures[0]
+
+
+# --- with an actor, and with a key ------------------------------------------------------------------------
+
+
+@use_case(begun)
+async def act_as_somebody(store: Store, given: Any) -> None:
+    anna = store.acting_as("default", "anna")
+    await anna.enqueue_rollout("task")
+    await anna.update_attempt(given[0].rollout_id, "latest", status="succeeded")
+
+
+@use_case(queued)
+async def dequeue_with_a_key(store: Store, given: Any) -> None:
+    anna = store.acting_as("default", "anna")
+    first = await anna.dequeue_many_rollouts(limit=2, worker_id="w", idempotency_key="k")
+    assert await anna.dequeue_many_rollouts(limit=2, worker_id="w", idempotency_key="k") == first
+
+
+@use_case(begun)
+async def start_attempt_with_a_key(store: Store, given: Any) -> None:
+    await store.start_attempt(given[0].rollout_id, "other", idempotency_key="k")
+
+
+@use_case(nothing)
+async def make_and_revoke_a_token(store: Store, given: Any) -> None:
+    token = NewToken(store.storage.ids.hex(16), "hash", "ci", ("read",), ("*",), None, "anna")
+    await store.storage.run(create_token, token, ns=SYSTEM)
+    await store.storage.run(revoke_token, token.token_id, "anna", ns=SYSTEM)

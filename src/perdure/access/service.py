@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from perdure.access import model, operations
@@ -136,13 +136,13 @@ class Access:
     async def is_closed(self) -> bool:
         """Whether a token was ever made here. From then on every caller needs one: that never ends."""
         self._listen()
-        if not self._closed and time.monotonic() >= self._open_until:
+        if not self._closed and monotonic() >= self._open_until:
             age = self._known.age
             closed = await self.storage.read(operations.any_token, ns=SYSTEM)
             with self._lock:
                 self._closed = self._closed or closed
                 if age == self._known.age:
-                    self._open_until = time.monotonic() + self._cache_seconds
+                    self._open_until = monotonic() + self._cache_seconds
         return self._closed
 
     def _forget(self) -> None:
@@ -234,7 +234,7 @@ class _Cache:
         """Whether the answer is known, and the answer."""
         with self._lock:
             token, until = self._answers.get(secret_hash, (None, 0.0))
-            if time.monotonic() >= until:
+            if monotonic() >= until:
                 return False, None
             self._answers.move_to_end(secret_hash)
             return True, token
@@ -245,7 +245,7 @@ class _Cache:
         with self._lock:
             if age != self.age:
                 return
-            self._answers[secret_hash] = (token, time.monotonic() + seconds)
+            self._answers[secret_hash] = (token, monotonic() + seconds)
             self._answers.move_to_end(secret_hash)
             while len(self._answers) > CACHE_SIZE:
                 self._answers.popitem(last=False)

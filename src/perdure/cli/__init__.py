@@ -1,21 +1,31 @@
-"""The `perdure` command: it looks at stores and shows them at work."""
+"""The `perdure` command: it serves stores, looks at them, and shows them at work."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import platform
 import sys
-from importlib import metadata
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from perdure import __version__
-from perdure.kernel.errors import PerdureError
+from perdure.cli import resources, rollouts, spans, tokens, workers
+from perdure.cli.dev import RolloutsOption, SeedOption, dev
+from perdure.cli.doctor import doctor
+from perdure.cli.health import health
+from perdure.cli.options import JsonOption, NoColorOption
+from perdure.cli.output import NOT_FOUND, print_json, warn
+from perdure.cli.serve import serve
+from perdure.cli.store import store
+from perdure.kernel.errors import DatabaseOwned, NotFound, PerdureError, Unauthorized, Unreachable
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else.")]
+HINTS: dict[type[PerdureError], str] = {
+    Unreachable: "start a server with `perdure dev` or `perdure serve`, or name another with --url",
+    Unauthorized: "give --token or PERDURE_TOKEN",
+    DatabaseOwned: "ask that process: leave --database away and give its address with --url",
+}
 
 app = typer.Typer(
     help="The durable state and execution layer for AI agents.",
@@ -23,10 +33,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+for command in (dev, serve, store, health, doctor):
+    app.command()(command)
+for name, group in (
+    ("rollout", rollouts.app),
+    ("span", spans.app),
+    ("worker", workers.app),
+    ("resources", resources.app),
+    ("token", tokens.app),
+):
+    app.add_typer(group, name=name)
 
 
 def main() -> None:
-    """Run the command; an error that perdure knows is one line with its code, and exit code 1."""
+    """Run the command; an error that perdure knows is one line with its code, and exit code 1, or 4."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that lacks a character shows another one, and the command goes on.
@@ -34,16 +54,20 @@ def main() -> None:
     try:
         app(prog_name="perdure")
     except PerdureError as error:
-        _fail(f"{error.code}: {error.message}")
+        hint = next((f"; {text}" for kind, text in HINTS.items() if isinstance(error, kind)), "")
+        _fail(
+            f"{error.code}: {error.message.rstrip('.') if hint else error.message}{hint}",
+            NOT_FOUND if isinstance(error, NotFound) else 1,
+        )
     except OSError as error:
         # What waits to be written would fail once more at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"the system refused: {error}")
 
 
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"perdure: {' '.join(message.split())}", err=True)
-    sys.exit(1)
+def _fail(message: str, code: int = 1) -> NoReturn:
+    warn(message)
+    sys.exit(code)
 
 
 @app.command()
@@ -54,10 +78,10 @@ def demo(
             metavar="URL", help="Where: memory:, sqlite:///file or postgresql://…; a new file if left out."
         ),
     ] = None,
-    rollouts: Annotated[int, typer.Option(min=1, max=10_000, help="How many rollouts to enqueue.")] = 24,
-    seed: Annotated[int, typer.Option(help="Another seed, other failures.")] = 11,
+    rollouts: RolloutsOption = 24,
+    seed: SeedOption = 11,
     as_json: JsonOption = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours; NO_COLOR does the same.")] = False,
+    no_color: NoColorOption = False,
 ) -> None:
     """Show the store at work: two workers, failures, a silence, retries, and a trace."""
     from perdure.cli.demo import run
@@ -80,7 +104,7 @@ def version(as_json: JsonOption = False) -> None:
         "asyncpg": _installed("asyncpg"),
     }
     if as_json:
-        _print_json(facts)
+        print_json(facts)
     else:
         typer.echo(", ".join(f"{name} {found or 'not installed'}" for name, found in facts.items()))
 
@@ -91,17 +115,15 @@ def machines(as_json: JsonOption = False) -> None:
     from perdure.rollouts.model import MACHINES
 
     if as_json:
-        _print_json({machine.name: machine.chart() for machine in MACHINES})
+        print_json({machine.name: machine.chart() for machine in MACHINES})
     else:
         typer.echo("\n".join(f"%% {machine.name}\n{machine.chart()}" for machine in MACHINES), nl=False)
 
 
 def _installed(name: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -14,6 +14,8 @@ from perdure import AttemptedRollout, LightningStore, RolloutConfig, Span, Trace
 from perdure.rollouts.records import AttemptStatus
 
 WORKERS = ("worker-1", "worker-2")
+QUEUE = "demo"
+"""A queue of their own, so that they never touch anybody's work."""
 MAX_ATTEMPTS = 3
 SILENCE_SECONDS = 1.0
 CONFIG = RolloutConfig(
@@ -96,7 +98,7 @@ class Worker:
     async def work(self) -> None:
         """Take what comes; an empty queue is looked at again, since a retry may enter it."""
         while not self.ended.is_set():
-            claimed = await self.store.dequeue_rollout(self.worker_id)
+            claimed = await self.store.dequeue_rollout(self.worker_id, queue=QUEUE)
             if claimed is None:
                 await pause(self.ended, _LOOK_SECONDS)
             else:

@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ import typer
 from rich.console import Console
 
 from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span, open_store
-from perdure.cli.agents import CONFIG, WORKERS, Plan, Worker, pause
+from perdure.cli.agents import CONFIG, QUEUE, WORKERS, Plan, Worker, pause
+from perdure.cli.output import make_console
 from perdure.cli.render import (
     Event,
     LiveScreen,
@@ -60,9 +61,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Report:
-    """How the demo ended, as the store tells it."""
+    """How the demo ended, as the store tells it; `added` is what it has added to the statistics."""
 
     progress: Progress
+    added: dict[str, int]
     statistics: dict[str, Any]
     rollout: Rollout
     attempts: list[Attempt]
@@ -73,13 +75,16 @@ def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_col
     """Run the demo and print what became of it."""
     place = _place(database)
     plan = Plan(rollouts, seed)
-    console = Console(no_color=no_color or None, highlight=False, quiet=as_json)
+    console = make_console(no_color=no_color, quiet=as_json)
     with _told_where(console, place):
-        report = asyncio.run(_play(place, plan, _screen(console)))
+        report = asyncio.run(_play_in(place, plan, console))
     if as_json:
-        typer.echo(json.dumps(_document(place, plan, report), indent=2, ensure_ascii=False))
-    else:
-        _print_end(console, place, report)
+        where = {"database": place.shown_url, "namespace": place.namespace}
+        typer.echo(json.dumps({**where, **report_document(plan, report)}, indent=2, ensure_ascii=False))
+        return
+    print_report(console, report)
+    for line in _next_steps(place):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _place(database: str | None) -> Place:
@@ -106,13 +111,19 @@ def _told_where(console: Console, place: Place) -> Iterator[None]:
         raise
 
 
-async def _play(place: Place, plan: Plan, screen: Screen) -> Report:
+async def _play_in(place: Place, plan: Plan, console: Console) -> Report:
     store = open_store(place.url, namespace=place.namespace, watchdog_interval=WATCHDOG_SECONDS)
     async with store:
-        demo = Demo(store, plan, screen)
-        with screen:
-            await demo.play()
-        return await demo.report()
+        return await play(store, plan, console)
+
+
+async def play(store: LightningStore, plan: Plan, console: Console) -> Report:
+    """Let the agents work on any store, and show it."""
+    screen = _screen(console)
+    demo = Demo(store, plan, screen)
+    with screen:
+        await demo.play()
+    return await demo.report()
 
 
 class Demo:
@@ -127,6 +138,7 @@ class Demo:
         self._ended = asyncio.Event()
         self._workers = [Worker(store, each, plan, self._say, self._ended) for each in WORKERS]
         self._ids: list[str] = []
+        self._before: Mapping[str, Any] = {}
 
     def _say(self, text: str) -> None:
         event = Event(time.monotonic() - self._started, text)
@@ -135,6 +147,7 @@ class Demo:
 
     async def play(self) -> None:
         """Queue the rollouts, and let the workers work until every one has ended."""
+        self._before = dict(await self._store.statistics())
         await self._enqueue()
         try:
             await self._work()
@@ -143,7 +156,9 @@ class Demo:
         self._screen.show(await self._progress())
 
     async def _enqueue(self) -> None:
-        requests = [EnqueueRolloutRequest(input=each, config=CONFIG) for each in self._plan.inputs()]
+        requests = [
+            EnqueueRolloutRequest(input=each, config=CONFIG, queue=QUEUE) for each in self._plan.inputs()
+        ]
         rollouts = await self._store.enqueue_many_rollouts(requests)
         self._ids = [rollout.rollout_id for rollout in rollouts]
         self._say(f"{len(rollouts)} rollouts are queued, with up to {CONFIG.max_attempts} attempts each")
@@ -177,7 +192,8 @@ class Demo:
         )
 
     async def _count(self, *statuses: Any) -> int:
-        return (await self._store.query_rollouts(status_in=statuses, limit=0)).total
+        ours = await self._store.query_rollouts(status_in=statuses, rollout_id_in=self._ids, limit=1)
+        return ours.total
 
     async def _worker_lines(self) -> tuple[WorkerLine, ...]:
         known = {worker.worker_id: worker for worker in await self._store.query_workers()}
@@ -194,18 +210,21 @@ class Demo:
         attempts = list(await self._store.query_attempts(silent))
         spans = list(await self._store.query_spans(silent))
         statistics = dict(await self._store.statistics())
-        return Report(await self._progress(), statistics, rollout, attempts, spans)
+        return Report(await self._progress(), self._added(statistics), statistics, rollout, attempts, spans)
+
+    def _added(self, statistics: Mapping[str, Any]) -> dict[str, int]:
+        names = ("total_attempts", "total_spans")
+        return {name: statistics[name] - self._before.get(name, 0) for name in names}
 
 
 def _place_of(worker: Any) -> tuple[str, str | None]:
     return ("unknown", None) if worker is None else (worker.status, worker.current_rollout_id)
 
 
-def _document(place: Place, plan: Plan, report: Report) -> dict[str, Any]:
+def report_document(plan: Plan, report: Report) -> dict[str, Any]:
+    """How the demo ended, for a program."""
     progress = asdict(report.progress)
     return {
-        "database": place.shown_url,
-        "namespace": place.namespace,
         "seed": plan.seed,
         "seconds": round(progress["seconds"], 3),
         "rollouts": {key: progress[key] for key in ("total", "succeeded", "failed", "retries")},
@@ -219,11 +238,10 @@ def _document(place: Place, plan: Plan, report: Report) -> dict[str, Any]:
     }
 
 
-def _print_end(console: Console, place: Place, report: Report) -> None:
-    console.print(summary(report.progress, report.statistics), soft_wrap=not console.is_terminal)
+def print_report(console: Console, report: Report) -> None:
+    """How the demo ended, for a person."""
+    console.print(summary(report.progress, report.added), soft_wrap=not console.is_terminal)
     console.print(trace_tree(report.rollout, report.attempts, report.spans))
-    for line in _next_steps(place):
-        console.print(line, markup=False, soft_wrap=True)
 
 
 def _next_steps(place: Place) -> tuple[str, str]:

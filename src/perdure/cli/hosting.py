@@ -28,7 +28,11 @@ Work = Callable[[], Awaitable[None]]
 
 def settings_from(explicit: Mapping[str, Any], api_key_file: Path | None = None) -> Settings:
     """The settings, where options of the command line win; None is an option that was not given."""
-    given = {name: value for name, value in explicit.items() if value not in (None, False, [], ())}
+    given = {
+        name: value
+        for name, value in explicit.items()
+        if value is not None and value is not False and value != []
+    }
     if api_key_file is not None:
         # Workers, which inherit the environment, need it too.
         os.environ.pop("PERDURE_API_KEY", None)
@@ -53,7 +57,7 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
 
 def open_app(settings: Settings, url: str | None = None) -> App:
     """The app of the database that the settings name; `url` is where it will be served."""
-    options = {"url": url} if sqlite_file(settings.database_url) is not None else {}
+    options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
     return App(open_configured(settings, **options), settings)
 
 

@@ -19,15 +19,12 @@ SHORTEST_SECRET = 4
 QUIET = ("uvicorn.error", "asyncio")
 """Loggers whose everyday news nobody reads."""
 
-_IS = r"""['"]?\s*[:=,]\s*b?['"]?"""
+_IS = r"""['"]?\s*[:=,]\s*(?:b?['"])?"""
 _VALUE = r"""[^\s'",;&}\]]+"""
-_SCHEME = r"(?:bearer|basic)\s+"
+_SCHEME = r"(?:(?:bearer|basic)\s+)?+"
 _RULES = (
     (re.compile(r"\b(pdr_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), rf"\1{HIDDEN}"),
-    (
-        re.compile(rf"(?i)(authorization{_IS}(?:{_SCHEME})?)(?!{_SCHEME}){_VALUE}"),
-        rf"\1{HIDDEN}",
-    ),
+    (re.compile(rf"(?i)(authorization{_IS}{_SCHEME}){_VALUE}"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(api[-_]?key{_IS}){_VALUE}"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(\b\w*(?:password|passwd|pwd|secret|token){_IS}){_VALUE}"), rf"\1{HIDDEN}"),
@@ -65,15 +62,14 @@ class PlainFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object in a line, for a collector of logs."""
 
-    converter = time.gmtime
-
     def __init__(self, redaction: Redaction) -> None:
         super().__init__()
         self._redaction = redaction
 
     def format(self, record: logging.LogRecord) -> str:
+        second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry = {
-            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z",
+            "time": f"{second}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._redaction(record.getMessage()),

@@ -92,14 +92,17 @@ def at_desk(
     @wraps(command)
     def run(**given: Any) -> None:
         desk = _common(**{name: given[name] for name in names if name in given and name not in own_names})
-        asyncio.run(command(desk, **{name: given[name] for name in own_names}))  # type: ignore[call-arg]
+        try:
+            asyncio.run(command(desk, **{name: given[name] for name in own_names}))  # type: ignore[call-arg]
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
     own_names = {each.name for each in own}
     hints = get_type_hints(command, include_extras=True)
     typed = [each.replace(annotation=hints[each.name]) for each in own]
     run.__signature__ = inspect.Signature([*typed, *shared])  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in (*typed, *shared)}
-    del run.__wrapped__  # type: ignore[attr-defined]
+    del run.__wrapped__
     return run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -200,7 +200,7 @@ async def cancel_rollouts(
     async with desk.target.open() as connection:
         chosen = await _choose(connection.store, rollout_ids, check_statuses(status))
         ready = [each for each in chosen if not is_finished(each)]
-        await _set(desk, connection.store, chosen, ready, "cancelled", "has ended already", yes)
+        await _move(desk, connection.cancel, chosen, ready, "has ended already", yes)
 
 
 @app.command("retry")
@@ -214,7 +214,7 @@ async def retry_rollouts(
     async with desk.target.open() as connection:
         chosen = await _choose(connection.store, rollout_ids, check_statuses(status))
         ready = [each for each in chosen if is_finished(each)]
-        await _set(desk, connection.store, chosen, ready, "requeuing", "has not ended yet", yes)
+        await _move(desk, connection.retry, chosen, ready, "has not ended yet", yes)
 
 
 async def _choose(
@@ -227,12 +227,11 @@ async def _choose(
     return list(await store.query_rollouts(status_in=statuses, sort_by="start_time"))
 
 
-async def _set(
+async def _move(
     desk: Desk,
-    store: LightningStore,
+    move: Callable[[str], Awaitable[Rollout]],
     chosen: Sequence[Rollout],
     ready: Sequence[Rollout],
-    status: RolloutStatus,
     otherwise: str,
     yes: bool,
 ) -> None:
@@ -241,19 +240,27 @@ async def _set(
     if len(chosen) == 1 and not ready:
         raise Conflict(f"rollout {chosen[0].rollout_id} {otherwise}: it is {chosen[0].status}")
     if len(ready) > 1 and not yes:
-        confirm(f"{len(ready)} rollouts will be {status}. Go on?")
+        confirm(f"This changes {len(ready)} rollouts. Go on?")
+    changed, unchanged = [], [each.rollout_id for each in chosen if each not in ready]
     for each in ready:
-        await store.update_rollout(each.rollout_id, status=status)
-    changed = [each.rollout_id for each in ready]
-    unchanged = [each.rollout_id for each in chosen if each.rollout_id not in set(changed)]
+        try:
+            changed.append(await move(each.rollout_id))
+        except Conflict:
+            # It was quicker than we.
+            unchanged.append(each.rollout_id)
+    _tell_moved(desk, changed, unchanged, otherwise)
+
+
+def _tell_moved(desk: Desk, changed: Sequence[Rollout], unchanged: Sequence[str], otherwise: str) -> None:
     if desk.as_json:
-        desk.output.document({"status": status, "changed": changed, "unchanged": unchanged})
+        moved = [{"rollout_id": each.rollout_id, "status": each.status} for each in changed]
+        desk.output.document({"changed": moved, "unchanged": unchanged})
         return
     for each in changed:
-        desk.output.say(f"{each} is {status}")
-    for each in unchanged:
-        desk.output.say(f"{each} {otherwise}")
-    if not chosen:
+        desk.output.say(f"{each.rollout_id} is {each.status}")
+    for rollout_id in unchanged:
+        desk.output.say(f"{rollout_id} {otherwise}")
+    if not changed and not unchanged:
         desk.output.say("No rollout is like that.")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.options import CorsOption, LogLevelOption
+from perdure.cli.options import CorsOption, JsonOption, LogLevelOption
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
@@ -56,6 +57,7 @@ def serve(
     insecure_no_auth: NoAuthOption = False,
     cors_origin: CorsOption = None,
     log_level: LogLevelOption = None,
+    as_json: JsonOption = False,
     fd: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
@@ -77,10 +79,16 @@ def serve(
     if fd is not None and lifeline is not None:
         _serve_as_worker(settings, fd, lifeline)
     else:
-        serve_with(settings, workers)
+        serve_with(settings, workers, as_json=as_json)
 
 
-def serve_with(settings: Settings, workers: int = 1, more: Sequence[Callable[[App], Service]] = ()) -> None:
+def serve_with(
+    settings: Settings,
+    workers: int = 1,
+    more: Sequence[Callable[[App], Service]] = (),
+    *,
+    as_json: bool = False,
+) -> None:
     """Serve in the foreground, in one process or in several; `more` makes services that run along."""
     from perdure.cli import hosting, logs
 
@@ -90,10 +98,12 @@ def serve_with(settings: Settings, workers: int = 1, more: Sequence[Callable[[Ap
     with hosting.listen(settings) as listening:
         url = hosting.address_of(settings, listening)
         if workers > 1:
-            _supervise(settings, listening, url, workers)
+            _supervise(settings, listening, url, workers, as_json)
             return
         app = hosting.open_app(settings, url)
-        announcement = hosting.Announcement(app, lambda closed: _announce(settings, url, closed))
+        announcement = hosting.Announcement(
+            app, lambda closed: _announce(facts_of(settings, url, closed), as_json)
+        )
         services = [*hosting.services_of(app), *(make(app) for make in more), announcement]
         hosting.run(hosting.host(app, listening, services))
 
@@ -108,35 +118,48 @@ def _serve_as_worker(settings: Settings, fd: int, lifeline: int) -> None:
         hosting.run(hosting.host(app, listening, services))
 
 
-def _supervise(settings: Settings, listening: socket.socket, url: str, workers: int) -> None:
+def _supervise(settings: Settings, listening: socket.socket, url: str, workers: int, as_json: bool) -> None:
     from perdure.cli import hosting
     from perdure.cli.supervisor import Supervisor
 
     async def run() -> bool:
         # What cannot start is said once, and not by every worker again and again.
         closed = await hosting.check(settings)
-        supervisor = Supervisor(settings, listening, workers)
-        return await supervisor.run(lambda: _announce(settings, url, closed, workers))
+        facts = facts_of(settings, url, closed, workers)
+        return await Supervisor(settings, listening, workers).run(lambda: _announce(facts, as_json))
 
     if asyncio.run(run()):
         raise typer.Exit(130)
 
 
-def _announce(settings: Settings, url: str, closed: bool, workers: int = 1) -> None:
+def facts_of(settings: Settings, url: str, closed: bool, workers: int = 1) -> dict[str, Any]:
+    """What a server says of itself when it has started."""
     from perdure.kernel.config import mask_url
 
-    several = f" with {workers} workers" if workers > 1 else ""
-    lines = [f"perdure listens on {url}{several}", f"  database   {mask_url(settings.database_url)}"]
-    if settings.grpc_port is not None:
-        lines.append(f"  OTLP gRPC  port {settings.grpc_port}")
-    lines.append(f"  callers    {who_may_come(settings, closed)}")
-    typer.echo("\n".join(lines))
+    return {
+        "url": url,
+        "database": mask_url(settings.database_url),
+        "workers": workers,
+        "grpc_port": settings.grpc_port,
+        "key_needed": closed,
+        "callers": _who_may_come(settings, closed),
+    }
 
 
-def who_may_come(settings: Settings, closed: bool) -> str:
-    """What a caller needs, in words."""
+def _who_may_come(settings: Settings, closed: bool) -> str:
     if settings.insecure_no_auth:
         return "anyone who reaches it, without a key (insecure_no_auth)"
     if closed:
         return "need the server's key or a token (perdure token create)"
     return "need no key, until a token is made (perdure token create) or PERDURE_API_KEY is set"
+
+
+def _announce(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    several = f" with {facts['workers']} workers" if facts["workers"] > 1 else ""
+    lines = [f"perdure listens on {facts['url']}{several}", f"  database   {facts['database']}"]
+    if facts["grpc_port"] is not None:
+        lines.append(f"  OTLP gRPC  port {facts['grpc_port']}")
+    typer.echo("\n".join((*lines, f"  callers    {facts['callers']}")))

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -152,7 +152,7 @@ class Supervisor:
         self._by_ctrl_c = self._by_ctrl_c or number == signal.SIGINT
         self._stopping.set()
 
-    async def _end(self, keeping: list[asyncio.Future[None]]) -> None:
+    async def _end(self, keeping: Sequence[asyncio.Future[None]]) -> None:
         logger.info("stopping %d workers", len(self.pids))
         for worker in self._workers:
             worker.signal(signal.SIGTERM)

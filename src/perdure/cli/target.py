@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from perdure.protocols.http.session import HttpSession
     from perdure.rollouts.contract import LightningStore
+    from perdure.rollouts.records import Rollout
     from perdure.rollouts.resources import ResourcesUpdate
 
 DEFAULT_URL = "http://127.0.0.1:4747"
@@ -20,15 +21,19 @@ class Connection(Protocol):
     """What commands need: a store, and what lies beside it."""
 
     store: LightningStore
-    session: HttpSession | None
 
+    @property
+    def session(self) -> HttpSession | None: ...
+    async def cancel(self, rollout_id: str) -> Rollout: ...
+    async def retry(self, rollout_id: str) -> Rollout: ...
     async def create_token(
-        self, name: str, scopes: Sequence[str], namespaces: Sequence[str], expires_in: float | None
+        self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
     ) -> dict[str, Any]: ...
     async def list_tokens(self) -> list[dict[str, Any]]: ...
     async def revoke_token(self, token_id: str) -> dict[str, Any]: ...
-    async def versions(self, resources_id: str) -> list[ResourcesUpdate]: ...
+    async def version(self, resources_id: str, version: int) -> ResourcesUpdate: ...
     async def health(self) -> dict[str, Any]: ...
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Target:
         try:
             yield connection
         finally:
-            await connection.store.close()
+            await connection.close()
 
     def _remote(self) -> Connection:
         from perdure.cli.connections import Remote

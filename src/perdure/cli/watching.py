@@ -115,7 +115,7 @@ class Watch:
 
 
 class Hints:
-    """Wakes whoever waits when the server says that something changed; without a server, from time to time."""
+    """Wakes whoever waits when the server says that something changed, and from time to time anyway."""
 
     def __init__(self) -> None:
         self._news = asyncio.Event()
@@ -145,10 +145,10 @@ class Hints:
         if not line.startswith(b"data:"):
             return
         try:
-            kind = json.loads(line[5:]).get("kind", "")
+            kind = json.loads(line[5:]).get("kind", "rollout")
         except (ValueError, AttributeError):
             kind = "rollout"
-        if str(kind) in ("rollout", "rollouts", "attempt", "attempts"):
+        if kind in ("rollout", "attempt"):
             self._news.set()
 
 

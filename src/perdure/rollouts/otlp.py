@@ -29,12 +29,15 @@ SEQUENCE_ID = "agentlightning.span_sequence_id"
 
 NO_ROLLOUT = f"no {ROLLOUT_ID} and {ATTEMPT_ID} on the span or its resource"
 BAD_ID = "an id that is not one of OpenTelemetry's"
+TOO_MANY = "more attributes, events or links than a span may have"
 UNREADABLE = "Unable to parse OTLP traces payload: it is damaged, or its values are nested too deeply"
 
 _MARK = b"agentlightning."
 _LAST = 2**63 - 1
 _NO_SPAN = "0" * 16
 _NAME_LENGTH = 8192
+_MOST = 10_000
+"""How many attributes, events or links a span may have; OpenTelemetry's own limit is 128."""
 STATUS_CODES: Mapping[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
 
 
@@ -66,8 +69,9 @@ def receive(traces: TracesData) -> Received:
     """The spans of a batch. Attributes are not looked at, save those that say where a span belongs."""
     received = Received([], {}, {}, [])
     for group in traces.resource_spans:
-        resource = _keep_part(received, _resource_part(group))
-        home = _home(group.resource.attributes)
+        part = _resource_part(group)
+        resource = _keep_part(received, part)
+        home = _home(group.resource.attributes) if _MARK in part else _Home()
         for scoped in group.scope_spans:
             scope = _keep_part(received, _scope_part(scoped))
             for span in scoped.spans:
@@ -137,6 +141,9 @@ def _sequence_id(value: AnyValue) -> int | None:
 def _receive(received: Received, span: Message, resource: str | None, scope: str | None, home: _Home) -> None:
     """Add one span to what was received, or the reason why not."""
     body = span.SerializeToString()
+    if len(body) > _MOST and max(len(span.attributes), len(span.events), len(span.links)) > _MOST:
+        received.refuse(TOO_MANY)
+        return
     if _MARK in body:
         home = _home(span.attributes, home)
     span_id, trace_id, parent_id = (

@@ -38,3 +38,14 @@ class Metrics:
         self.spans_rejected = Counter(
             "perdure_spans_rejected", "Spans not stored, by reason.", ("reason",), registry=self.registry
         )
+
+    def count_claim(self, found: int) -> None:
+        """Note that somebody asked for work, and whether there was any."""
+        self.claims.labels("found" if found else "empty").inc()
+
+    def count_spans(self, source: str, stored: int, sent: int) -> None:
+        """Note how many of the spans that were sent are new."""
+        if stored:
+            self.spans_ingested.labels(source).inc(stored)
+        if sent > stored:
+            self.spans_rejected.labels("known").inc(sent - stored)

@@ -41,8 +41,8 @@ class SqliteLightningStore(DatabaseLightningStore):
     """A durable store in one SQLite file, which this process owns while it is open.
 
     `synchronous="NORMAL"` is faster on slow disks; after a power failure (not after a crash of the process)
-    the last acknowledged writes may be missing. `url` is where this process serves the file, for whoever
-    finds it owned.
+    the last acknowledged writes may be missing. `served_at` is the URL at which this process
+    serves the file, for whoever finds it owned.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class SqliteLightningStore(DatabaseLightningStore):
         clock: Clock | None = None,
         ids: Ids | None = None,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
-        url: str | None = None,
+        served_at: str | None = None,
     ) -> None:
-        storage = SqliteStorage(path, TABLES, synchronous=synchronous, clock=clock, ids=ids, url=url)
+        storage = SqliteStorage(path, TABLES, synchronous=synchronous, clock=clock, ids=ids, url=served_at)
         super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
 
 

@@ -241,6 +241,7 @@ class PostgresStorage:
             "status": "degraded" if self._degraded else "ok",
             "reason": self._degraded,
             "indexes_being_built": list(self._missing_indexes),
+            "connections": self._connections.sizes(),
         }
 
     async def close(self) -> None:

@@ -135,6 +135,14 @@ class Connections:
             raise
         return pool
 
+    def sizes(self) -> dict[str, int]:
+        """How many connections the pool may have, has, and has to spare."""
+        task = self._opening
+        if task is None or not task.done() or _has_failed(task):
+            return {"limit": self._size, "open": 0, "idle": 0}
+        pool = task.result()
+        return {"limit": self._size, "open": pool.get_size(), "idle": pool.get_idle_size()}
+
     async def single(self) -> Connection:
         """A connection outside the pool."""
         return await asyncpg.connect(self.dsn, timeout=5.0, command_timeout=5.0, **self.options())

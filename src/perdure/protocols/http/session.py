@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 RETRY_DELAYS = (1.0, 2.0, 5.0)
 HEALTH_RETRY_DELAYS = (0.1, 0.2, 0.5)
 HEALTH_PATH = "/v1/agl/health"
+LARGE_BODY = 1 << 20
 NAMESPACE_HEADER = "X-Perdure-Namespace"
 
 Effect = Literal["none", "repeatable", "once"]
@@ -165,7 +167,7 @@ class HttpSession:
         return session.request(
             sending.method,
             url.with_query(sending.query) if sending.query else url,
-            data=sending.body,
+            data=_data(sending.body),
             headers=sending.headers,
             timeout=aiohttp.ClientTimeout(sending.timeout or None, sock_connect=self.connection_timeout),
             allow_redirects=False,
@@ -264,6 +266,11 @@ def _parsed(base_url: str) -> URL:
     except (TypeError, ValueError):
         pass
     raise InvalidInput("the server's address must look like http://127.0.0.1:4747")
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    # A large body goes out in pieces, so as not to hold up the event loop.
+    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY else body
 
 
 def _headers(token: str | None, namespace: str | None) -> dict[str, str]:

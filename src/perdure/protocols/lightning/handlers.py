@@ -18,6 +18,9 @@ from perdure.rollouts.records import EnqueueRolloutRequest
 from perdure.rollouts.resources import NamedResources, validate_resources
 from perdure.rollouts.spans import Span
 
+JSON_SOURCE = "json"
+"""What spans that come one by one or in lists are counted under."""
+
 
 def once(handler: Handler) -> Handler:
     """Mark a write that is not to be repeated blindly, unless an idempotency key makes that safe."""
@@ -106,9 +109,12 @@ async def dequeue_rollouts(call: Call) -> Any:
     if wanted.queue != DEFAULT_QUEUE:
         arguments["queue"] = wanted.queue
     if wanted.limit == 1:
-        claimed = await call.store.dequeue_rollout(**arguments)
-        return [] if claimed is None else [claimed]
-    return list(await call.store.dequeue_many_rollouts(limit=wanted.limit, **arguments))
+        found = await call.store.dequeue_rollout(**arguments)
+        claimed = [] if found is None else [found]
+    else:
+        claimed = list(await call.store.dequeue_many_rollouts(limit=wanted.limit, **arguments))
+    call.app.metrics.count_claim(len(claimed))
+    return claimed
 
 
 # --- rollouts and attempts ----------------------------------------------------------------------------------
@@ -194,7 +200,9 @@ def _resources(body: dict[str, Any]) -> NamedResources:
 
 
 async def add_span(call: Call) -> Any:
-    return await call.store.add_span(call.body)
+    span = await call.store.add_span(call.body)
+    call.app.metrics.count_spans(JSON_SOURCE, int(span is not None), 1)
+    return span
 
 
 async def add_many_spans(call: Call) -> wire.StoredSpans:
@@ -208,6 +216,7 @@ async def add_many_spans(call: Call) -> wire.StoredSpans:
         stored.append(key in new)
         # A second copy within the request was not stored.
         new.discard(key)
+    call.app.metrics.count_spans(JSON_SOURCE, sum(stored), len(stored))
     return wire.StoredSpans(stored=stored)
 
 

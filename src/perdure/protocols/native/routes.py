@@ -1,7 +1,151 @@
-"""The table of the native door."""
+"""The table of the native door: /api/v1, health, metrics and documentation."""
 
 from __future__ import annotations
 
-from perdure.protocols.http.routes import Route
+from typing import Any
 
-ROUTES: tuple[Route, ...] = ()
+from perdure.access.model import Token
+from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnavailable
+from perdure.protocols.http.routes import Route
+from perdure.protocols.native import admin, changes, docs, handlers, health, metrics, wire
+from perdure.protocols.native.declare import PREFIX, declaring
+from perdure.protocols.native.work_routes import WORK_ROUTES
+from perdure.rollouts.overview import QueueState
+from perdure.rollouts.records import LightningStoreStatistics
+
+_overview = declaring("overview")
+_access = declaring("access")
+_server = declaring("server")
+_at_root = declaring("server", "")
+
+_OVERVIEW = (
+    _overview(
+        "GET",
+        "/statistics",
+        handlers.statistics,
+        "read",
+        "How much the namespace holds",
+        answer=LightningStoreStatistics,
+    ),
+    _overview(
+        "GET",
+        "/queues",
+        handlers.list_queues,
+        "read",
+        "How much waits in each queue, and how long",
+        answer=wire.Items[QueueState],
+        errors=(NotSupported,),
+    ),
+    _overview(
+        "GET",
+        "/changes",
+        changes.follow_changes,
+        "read",
+        "What changes, as server-sent events",
+        answer=str,
+        answer_form=changes.FORM,
+        errors=(NotSupported,),
+    ),
+)
+
+_ACCESS = (
+    _access("GET", "/me", admin.whoami, "read", "Who the caller is", answer=wire.Me),
+    _access(
+        "GET",
+        "/namespaces",
+        admin.list_namespaces,
+        "admin",
+        "List namespaces",
+        answer=wire.Items[str],
+        errors=(NotSupported,),
+    ),
+    _access(
+        "GET",
+        "/tokens",
+        admin.list_tokens,
+        "admin",
+        "List tokens, without their secrets",
+        answer=wire.Items[Token],
+        errors=(NotSupported,),
+    ),
+    _access(
+        "POST",
+        "/tokens",
+        admin.create_token,
+        "admin",
+        "Make a token; its secret is shown this once",
+        body=wire.TokenRequest,
+        answer=wire.NewToken,
+        status=201,
+        errors=(NotSupported,),
+    ),
+    _access(
+        "DELETE",
+        "/tokens/{token_id}",
+        admin.revoke_token,
+        "admin",
+        "Revoke a token",
+        answer=Token,
+        errors=(NotFound, NotSupported),
+    ),
+    _access(
+        "GET",
+        "/audit",
+        admin.list_audit,
+        "admin",
+        "Who did what, the newest first",
+        query=wire.AuditQuery,
+        answer=wire.AuditPage,
+        errors=(BadQuery, NotSupported),
+    ),
+)
+
+_SERVER = (
+    _at_root("GET", "/healthz", health.live, None, "Whether the server lives", answer=wire.Health),
+    _at_root("GET", "/health", health.live, None, "Whether the server lives", answer=wire.Health),
+    _at_root("GET", "/ok", health.ok, None, "Whether the server lives", answer=wire.Ok),
+    _at_root(
+        "GET",
+        "/readyz",
+        health.ready,
+        None,
+        "Whether the server can work",
+        answer=wire.Ready,
+        errors=(StorageUnavailable,),
+    ),
+    _server(
+        "GET",
+        "/health",
+        health.detail,
+        "read",
+        "Whether the server can work, and why not",
+        answer=wire.HealthDetail,
+        errors=(StorageUnavailable,),
+    ),
+    _at_root("GET", "/info", health.info, "read", "What this server is", answer=wire.Info),
+    _at_root(
+        "GET",
+        "/metrics",
+        metrics.metrics,
+        "read",
+        "Counters and gauges, for Prometheus or as JSON",
+        query=wire.MetricsQuery,
+        answer=str,
+        answer_form="text/plain",
+    ),
+    *(
+        _at_root("GET", path, docs.openapi, "read", "The OpenAPI document", answer=dict[str, Any])
+        for path in ("/openapi.json", PREFIX + "/openapi.json")
+    ),
+    _at_root(
+        "GET",
+        "/docs",
+        docs.page,
+        "read",
+        "Every route on a page",
+        answer=str,
+        answer_form="text/html",
+    ),
+)
+
+ROUTES: tuple[Route, ...] = (*WORK_ROUTES, *_OVERVIEW, *_ACCESS, *_SERVER)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from google.protobuf.message import EncodeError
+from google.protobuf.message import DecodeError, EncodeError
 from opentelemetry.proto.common.v1.common_pb2 import (
     AnyValue,
     ArrayValue,
@@ -31,6 +31,8 @@ JSON_FORM: Form = "application/json"
 
 MAX_SPANS = 10_000
 """How many spans one request may bring."""
+MAX_OBJECTS = 500_000
+"""How many objects the JSON form may have."""
 MAX_DEPTH = 64
 """How many lists and maps may stand inside each other; protobuf itself allows fewer still."""
 
@@ -51,10 +53,21 @@ def form_of(content_type: str | None) -> Form:
 def decode(data: bytes, form: Form) -> TracesData:
     """The traces of a request, none if it is empty."""
     traces = parse(data if form == PROTOBUF_FORM else _protobuf_from(data))
-    count = sum(len(scoped.spans) for group in traces.resource_spans for scoped in group.scope_spans)
-    if count > MAX_SPANS:
-        raise TooLarge(f"the request brings {count} spans; at most {MAX_SPANS} are taken at once")
+    _check_size(traces)
     return traces
+
+
+def _check_size(traces: TracesData) -> None:
+    """Refuse a request that is small on the wire and large in memory, before anybody walks through it."""
+    groups = len(traces.resource_spans)
+    if groups > MAX_SPANS:
+        raise TooLarge(f"the request brings {groups} resources; at most {MAX_SPANS} are taken at once")
+    scopes = sum(len(group.scope_spans) for group in traces.resource_spans)
+    if scopes > MAX_SPANS:
+        raise TooLarge(f"the request brings {scopes} scopes; at most {MAX_SPANS} are taken at once")
+    spans = sum(len(scoped.spans) for group in traces.resource_spans for scoped in group.scope_spans)
+    if spans > MAX_SPANS:
+        raise TooLarge(f"the request brings {spans} spans; at most {MAX_SPANS} are taken at once")
 
 
 # --- the JSON form ----------------------------------------------------------------------------------------
@@ -174,12 +187,14 @@ _decoder = msgspec.json.Decoder(_Request)
 
 def _protobuf_from(data: bytes) -> bytes:
     """The JSON form as the bytes of the same message, so that one way in is enough for both."""
+    if data.count(b"{") > MAX_OBJECTS:
+        raise TooLarge(f"the request has more than {MAX_OBJECTS} objects")
     try:
         request = _decoder.decode(data) if data.strip() else _Request()
         data = TracesData(resource_spans=_all(request.resource_spans, _group)).SerializeToString()
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise InvalidInput(f"Unable to parse OTLP traces payload: {error}") from None
-    except (RecursionError, EncodeError):
+    except (RecursionError, DecodeError, EncodeError):
         raise InvalidInput(UNREADABLE) from None
     return data
 

@@ -10,7 +10,7 @@ from perdure.kernel.errors import NotFound
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.model import FAILED, SUCCEEDED
 from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, Received, TracesData, receive
+from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, Received, TracesData, receive
 from perdure.rollouts.otlp_reader import Reader, records
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.span_writer import Answer
@@ -22,7 +22,7 @@ __all__ = ["Outcome", "ingest"]
 
 MAX_REASONS = 5
 """So many reasons are told; a batch may name thousands of rollouts that do not exist."""
-_LABELS = {NO_ROLLOUT: "no_rollout", BAD_ID: "bad_id"}
+_LABELS = {NO_ROLLOUT: "no_rollout", BAD_ID: "bad_id", TOO_MANY: "too_many"}
 
 logger = logging.getLogger(__name__)
 

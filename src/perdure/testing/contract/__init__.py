@@ -49,6 +49,7 @@ from .extras import (  # noqa: E402
     TestNamespaces,
     TestNotBefore,
     TestPriority,
+    TestRepeatedCalls,
 )
 from .lifecycle import (  # noqa: E402
     TestDequeue,
@@ -126,6 +127,7 @@ __all__ = [
     "TestQuerySpans",
     "TestQueryWorkers",
     "TestRecords",
+    "TestRepeatedCalls",
     "TestRepeatedReport",
     "TestRequeue",
     "TestResources",

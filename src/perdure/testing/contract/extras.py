@@ -14,6 +14,7 @@ from .support import (
     Contract,
     Harness,
     RolloutStatus,
+    attempts_of,
     claim,
     drain,
     finish,
@@ -24,7 +25,14 @@ from .support import (
     soon,
 )
 
-__all__ = ["TestIdempotencyKey", "TestNamedQueues", "TestNamespaces", "TestNotBefore", "TestPriority"]
+__all__ = [
+    "TestIdempotencyKey",
+    "TestNamedQueues",
+    "TestNamespaces",
+    "TestNotBefore",
+    "TestPriority",
+    "TestRepeatedCalls",
+]
 
 
 async def now_of(store: LightningStore) -> float:
@@ -280,3 +288,59 @@ class TestIdempotencyKey(Contract):
         mine = await store.enqueue_rollout("task", idempotency_key="k")
         theirs = await sibling(store, "other").enqueue_rollout("task", idempotency_key="k")
         assert mine.rollout_id != theirs.rollout_id
+
+
+class TestRepeatedCalls(Contract):
+    """A call that is repeated with its key gives the first answer again, and changes nothing."""
+
+    async def test_start_rollout(self, store: LightningStore) -> None:
+        first = await store.start_rollout("task", worker_id="w", idempotency_key="k")
+        assert await store.start_rollout("task", worker_id="w", idempotency_key="k") == first
+        assert (await store.query_rollouts()).total == 1
+
+    async def test_dequeue(self, store: LightningStore) -> None:
+        queued = [await store.enqueue_rollout(number) for number in range(2)]
+        first = await store.dequeue_rollout("w", idempotency_key="k")
+        assert first is not None
+        assert await store.dequeue_rollout("w", idempotency_key="k") == first
+        assert await drain(store) == [queued[1].rollout_id]
+
+    async def test_dequeue_after_the_end(self, store: LightningStore) -> None:
+        await store.enqueue_rollout("task")
+        first = await store.dequeue_rollout("w", idempotency_key="k")
+        assert first is not None
+        await finish(store, first)
+        assert await store.dequeue_rollout("w", idempotency_key="k") == first
+        assert (await rollout_of(store, first.rollout_id)).status == "succeeded"
+
+    async def test_dequeue_many(self, store: LightningStore) -> None:
+        queued = [await store.enqueue_rollout(number) for number in range(5)]
+        first = await store.dequeue_many_rollouts(limit=3, idempotency_key="k")
+        assert [one.rollout_id for one in first] == [one.rollout_id for one in queued[:3]]
+        assert list(await store.dequeue_many_rollouts(limit=3, idempotency_key="k")) == list(first)
+        assert len(await drain(store)) == 2
+
+    async def test_start_attempt(self, store: LightningStore) -> None:
+        started = await new_rollout(store)
+        first = await store.start_attempt(started.rollout_id, "w", idempotency_key="k")
+        assert await store.start_attempt(started.rollout_id, "w", idempotency_key="k") == first
+        assert first.attempt.sequence_id == 2
+        assert len(await attempts_of(store, started.rollout_id)) == 2
+
+    async def test_add_resources(self, store: LightningStore) -> None:
+        prompt = PromptTemplate(template="x", engine="poml")
+        first = await store.add_resources({"p": prompt}, idempotency_key="k")
+        assert await store.add_resources({"p": prompt}, idempotency_key="k") == first
+        assert (await store.query_resources()).total == 1
+
+    async def test_many_callers_at_once(self, store: LightningStore) -> None:
+        calls = (store.start_rollout("task", idempotency_key="k") for _ in range(20))
+        assert len({one.attempt.attempt_id for one in await asyncio.gather(*calls)}) == 1
+        assert (await store.query_rollouts()).total == 1
+
+    async def test_what_failed_may_be_tried_again(self, store: LightningStore) -> None:
+        with pytest.raises(errors.PerdureError):
+            await store.start_attempt("ro-unknown", idempotency_key="k")
+        started = await new_rollout(store)
+        again = await store.start_attempt(started.rollout_id, idempotency_key="k")
+        assert again.rollout_id == started.rollout_id

@@ -1,0 +1,133 @@
+"""What is measured through a server: our client and the peer's, OTLP, and the server's memory."""
+
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from bench import ours, work
+from bench.host import Host
+from bench.http_otlp import BATCH, Exporter, exporter_to
+from bench.http_servers import our_server, peer_server
+from bench.measures import Figures, Measure, Row
+from bench.sizes import Sizes, label
+from bench.timing import Side, interleave
+from perdure import LightningStoreClient
+
+EARLY_SHARE = 10
+CHUNK = 64
+"""So many batches are made at a time where all of them would take too much room."""
+
+
+def measures(sizes: Sizes) -> list[Measure]:
+    enqueue, cycle = "enqueue one by one, 16 callers", "dequeue + 10 spans + complete, 16 callers"
+    works = (
+        ("enqueue", sizes.http_enqueues, enqueue, "rollouts/s", 8.0),
+        ("cycle", sizes.http_cycles, cycle, "cycles/s", 15.0),
+    )
+    return [
+        *(_by_our_client(*each) for each in works),
+        *(_by_peers_client(*each[:-1]) for each in works),
+        _otlp(sizes),
+        _memory(sizes),
+    ]
+
+
+# --- clients ----------------------------------------------------------------------------------------------
+
+
+def _by_our_client(name: str, size: int, what: str, unit: str, target: float) -> Measure:
+    row = Row(f"http/{name}", f"{what}, each by its own client", unit, target_peer=target)
+    return Measure((row,), partial(_client_figures, name=name, size=size))
+
+
+async def _client_figures(host: Host, name: str, size: int) -> list[Figures]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(our_server(host))
+        client = await stack.enter_async_context(LightningStoreClient(server.url))
+        sides: dict[str, Side] = {"ours": partial(work.HTTP_RATES[name], client, ours.KIT)}
+        if peer := await host.peer():
+            theirs = await stack.enter_async_context(peer_server())
+            sides["peer"] = partial(peer.do, name, url=theirs.url)
+        return [await interleave(size, host.sizes.rounds, sides, {"peer": host.sizes.peer_rounds})]
+
+
+def _by_peers_client(name: str, size: int, what: str, unit: str) -> Measure:
+    row = Row(f"http/peer_{name}", f"{what}, the peer's client on both servers", unit, target_peer=1.0)
+    return Measure((row,), partial(_peers_client_figures, name=name, size=size), needs_peer=True)
+
+
+async def _peers_client_figures(host: Host, name: str, size: int) -> list[Figures]:
+    peer = await host.peer()
+    assert peer is not None
+    async with our_server(host) as server, peer_server() as theirs:
+        sides: dict[str, Side] = {
+            "ours": partial(peer.do, name, url=server.url),
+            "peer": partial(peer.do, name, url=theirs.url),
+        }
+        return [await interleave(size, host.sizes.peer_rounds, sides, {})]
+
+
+# --- OTLP -------------------------------------------------------------------------------------------------
+
+
+def _otlp(sizes: Sizes) -> Measure:
+    row = Row("http/otlp", f"OTLP in batches of {BATCH}, protobuf, 4 callers", "spans/s", target_peer=4.0)
+    return Measure((row,), partial(_otlp_figures, size=sizes.otlp_spans))
+
+
+async def _otlp_figures(host: Host, size: int) -> list[Figures]:
+    async with AsyncExitStack() as stack:
+        exporter = await stack.enter_async_context(our_exporter(host))
+        await exporter.check_resending()
+        sides: dict[str, Side] = {"ours": exporter.rate}
+        if await host.peer():
+            theirs = await stack.enter_async_context(peer_server())
+            sides["peer"] = (await stack.enter_async_context(exporter_to(theirs.url))).rate
+        return [await interleave(size, host.sizes.rounds, sides, {"peer": host.sizes.peer_rounds})]
+
+
+@asynccontextmanager
+async def our_exporter(host: Host) -> AsyncIterator[Exporter]:
+    async with our_server(host) as server, exporter_to(server.url) as exporter:
+        yield exporter
+
+
+# --- memory -----------------------------------------------------------------------------------------------
+
+
+def _memory(sizes: Sizes) -> Measure:
+    early, late = label(sizes.served_spans // EARLY_SHARE), label(sizes.served_spans)
+    rows = (
+        Row(f"http/memory_{early}", f"memory of the server after {early} spans by OTLP", "MiB", "lower"),
+        Row(f"http/memory_{late}", f"memory of the server after {late} spans by OTLP", "MiB", "lower"),
+        Row("http/memory_growth", f"memory of the server: {late} / {early}", "times", "lower", target=1.2),
+    )
+    return Measure(rows, _memory_figures)
+
+
+async def _memory_figures(host: Host) -> list[Figures]:
+    spans = host.sizes.served_spans
+    async with our_server(host) as server, exporter_to(server.url) as exporter:
+        await _ingest(exporter, spans // EARLY_SHARE)
+        early = resident_mebibytes(server.pid)
+        await _ingest(exporter, spans - spans // EARLY_SHARE)
+        late = resident_mebibytes(server.pid)
+    return [{"ours": early}, {"ours": late}, {"ours": late / early}]
+
+
+async def _ingest(exporter: Exporter, spans: int) -> None:
+    batches = -(-spans // BATCH)
+    for start in range(0, batches, CHUNK):
+        await exporter.send_all(await exporter.make_batches(min(CHUNK, batches - start)))
+
+
+def resident_mebibytes(pid: int) -> float:
+    """What a process holds in memory now."""
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return int(lines["VmRSS"].split()[0]) / 1024
+    answer = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
+    return int(answer.stdout) / 1024

@@ -1,0 +1,41 @@
+"""The servers that are measured, each in a process of its own on loopback."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from bench import peer
+from bench.host import Host
+from perdure.testing.serving import ServerProcess
+
+START_SECONDS = 180.0
+SERVE = (sys.executable, "-m", "perdure.cli", "serve", "--log-level", "warning", "--database")
+
+
+@asynccontextmanager
+async def running(server: ServerProcess) -> AsyncIterator[ServerProcess]:
+    try:
+        await asyncio.to_thread(server.start)
+        yield server
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+@asynccontextmanager
+async def our_server(host: Host) -> AsyncIterator[ServerProcess]:
+    """Our server on a new SQLite file, as `perdure serve` starts it."""
+    command: Sequence[str] = (*SERVE, f"sqlite:///{host.new_file()}")
+    async with running(ServerProcess(command, start_seconds=START_SECONDS)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def peer_server() -> AsyncIterator[ServerProcess]:
+    """The peer's server over its store in memory."""
+    python = await asyncio.to_thread(peer.ensure_environment)
+    server = ServerProcess(
+        peer.command(python), folder=peer.ROOT, environment=peer.variables(), start_seconds=START_SECONDS
+    )
+    async with running(server):
+        yield server

@@ -1,0 +1,101 @@
+"""The log shows no secret, whatever is written into it."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from perdure.cli.logs import Redaction, configure, secrets_of
+from perdure.kernel.config import Key, Secret, Settings
+
+TOKEN = "pdr_0123456789abcdef_" + "A" * 43
+SETTINGS = Settings(
+    database_url=Secret("postgresql://anna:p%40ss+word@db.example/agents"),
+    api_key=Key("a-key-of-the-server-1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
+        ("authorization: Basic YW5uYTpzZWNyZXQ=", "authorization: Basic ***"),
+        ("{'authorization': 'Bearer abcdefgh12345678', 'a': 1}", "{'authorization': 'Bearer ***', 'a': 1}"),
+        ("(b'authorization', b'Bearer abcdefgh12345678')", "(b'authorization', b'Bearer ***')"),
+        ("Authorization=plain-old-key", "Authorization=***"),
+        ("x-api-key: abc123", "x-api-key: ***"),
+        ('{"api_key": "abc123", "model": "m"}', '{"api_key": "***", "model": "m"}'),
+        ("a call with Bearer abcdefgh12345678 failed", "a call with Bearer *** failed"),
+        (f"token {TOKEN} is new", "token pdr_0123456789abcdef_*** is new"),
+        ("postgresql://anna:secret@db/agents down", "postgresql://anna:***@db/agents down"),
+        ("redis://:secret@cache:6379/0", "redis://:***@cache:6379/0"),
+        ("http://anna:p@ss@host/x", "http://anna:***@host/x"),
+        ("password=hunter22 user=anna", "password=*** user=anna"),
+        ("sslpassword='hunter22'", "sslpassword='***'"),
+        ("PERDURE_TOKEN=abc", "PERDURE_TOKEN=***"),
+    ],
+)
+def test_what_has_the_form_of_a_secret_is_hidden(text: str, shown: str) -> None:
+    assert Redaction()(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "request 1f: GET /v1/agl/rollouts took 12 ms",
+        "the Basic credentials cannot be read",
+        "Set PERDURE_API_KEY to a key of at least 16 characters",
+        "http://127.0.0.1:4747/v1/traces cannot be reached",
+        "sqlite:///perdure.db is open at 12:30:00",
+    ],
+)
+def test_what_is_none_is_left_alone(text: str) -> None:
+    assert Redaction()(text) == text
+
+
+def test_what_the_settings_hold_is_hidden_wherever_it_stands() -> None:
+    redaction = Redaction(secrets_of(SETTINGS))
+    shown = redaction("the words p%40ss+word, p@ss+word and a-key-of-the-server-1 stand alone")
+    assert shown == "the words ***, *** and *** stand alone"
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    yield
+    root.setLevel(before[0])
+    root.handlers[:] = before[1]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("log_json", [False, True])
+def test_neither_messages_nor_tracebacks_show_secrets(log_json: bool) -> None:
+    stream = io.StringIO()
+    settings = Settings(database_url=SETTINGS.database_url, api_key=SETTINGS.api_key, log_json=log_json)
+    configure(settings, stream)
+    try:
+        raise ValueError(f"cannot use {TOKEN} at {settings.database_url!s}")
+    except ValueError:
+        logging.getLogger("perdure.test").exception("with the key %s", str(settings.api_key))
+    written = stream.getvalue()
+    assert "with the key ***" in written
+    assert "ValueError" in written
+    for secret in ("A" * 43, "p%40ss", "a-key-of"):
+        assert secret not in written
+
+
+@pytest.mark.usefixtures("restored")
+def test_machines_get_one_json_object_a_line() -> None:
+    stream = io.StringIO()
+    configure(Settings(log_json=True, log_level="info"), stream)
+    logger = logging.getLogger("perdure.test")
+    logger.info("two\nlines")
+    logger.debug("not wanted")
+    logger.warning("x %s", 1)
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["message"]) == ("info", "perdure.test", "two\nlines")
+    assert second["message"] == "x 1"
+    assert second["time"].endswith("Z")

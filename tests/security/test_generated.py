@@ -1,0 +1,67 @@
+"""Generated requests to every route of the document: no answer is a 5xx, and none shows the inside."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+from unittest import SkipTest
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+
+from perdure import InMemoryLightningStore
+from perdure.kernel.config import Settings
+from perdure.protocols.http.openapi import document
+from perdure.protocols.http.server import HttpServer, make_application
+from perdure.protocols.table import ROUTES
+from perdure.runtime.app import App
+
+ENDLESS = {"/api/v1/changes"}
+INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")
+EXAMPLES = 8
+
+# Protobuf is generated and mutated in tests/protocols instead.
+ASKED = tuple(route for route in ROUTES if route.path not in ENDLESS and "json" in route.body_form)
+SCHEMA = schemathesis.openapi.from_dict(document(ASKED, open_to_all=True))
+OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    app = App(InMemoryLightningStore(), Settings())
+    server = HttpServer(make_application(app))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.mark.parametrize("mode", GenerationMode)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_no_generated_request_breaks_the_server(operation: Any, mode: GenerationMode, address: str) -> None:
+    """Requests that fit the document, and requests that do not."""
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: schemathesis.Case) -> None:
+        check(case.call(base_url=address, timeout=20))
+
+    # A route that takes nothing at all cannot be asked wrongly.
+    with contextlib.suppress(Unsatisfiable, SkipTest):
+        ask()
+
+
+def check(response: Any) -> None:
+    assert response.status_code < 500 or response.status_code == 501, response.text
+    assert not INSIDE.search(response.text), response.text
+    # What is not HTTP at all is refused before it gets an id.
+    assert "x-request-id" in response.headers or response.text == "Invalid HTTP request received."
+
+
+def test_the_server_still_serves(address: str) -> None:
+    assert requests.get(address + "/healthz", timeout=5).status_code == 200
