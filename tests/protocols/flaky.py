@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import Counter, deque
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +34,7 @@ class FlakyServer:
         self.keys: list[str | None] = []
         self.answers: deque[web.Response] = deque()
         """What is answered instead of asking the server behind."""
+        self.pass_on: Callable[[web.BaseRequest], Awaitable[web.Response]] = self._ask
         self._released = asyncio.Event()
 
     @property
@@ -72,7 +74,7 @@ class FlakyServer:
             return web.Response(status=408)
         if fault == LOST_BEFORE:
             return self._cut(request)
-        answer = self.answers.popleft() if self.answers else await self._pass_on(request)
+        answer = self.answers.popleft() if self.answers else await self.pass_on(request)
         if fault == LOST_AFTER:
             return self._cut(request)
         if fault == TOO_LATE:
@@ -90,7 +92,7 @@ class FlakyServer:
         request.transport.abort()
         return web.Response()
 
-    async def _pass_on(self, request: web.BaseRequest) -> web.Response:
+    async def _ask(self, request: web.BaseRequest) -> web.Response:
         headers = {
             name: value for name, value in request.headers.items() if name not in ("Host", "Content-Length")
         }

@@ -22,7 +22,6 @@ KEY = Key("only-the-operator-knows")
 PUBLIC = {
     "/health",
     "/healthz",
-    "/info",
     "/ok",
     "/readyz",
     "/v1/agl/health",

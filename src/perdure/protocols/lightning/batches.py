@@ -13,8 +13,8 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError
 from perdure.kernel.merge import Merger
 from perdure.protocols.http.session import HttpSession
 from perdure.protocols.lightning.answers import MANY_ROLLOUTS, decoded
-from perdure.protocols.lightning.exchange import PREFIX, encode, new_key
-from perdure.protocols.lightning.wire import SequenceIds, StoredSpans
+from perdure.protocols.lightning.exchange import encode, new_key
+from perdure.protocols.lightning.wire import PREFIX, SequenceIds, StoredSpans
 from perdure.rollouts.records import EnqueueRolloutRequest, Rollout
 from perdure.rollouts.spans import Span
 

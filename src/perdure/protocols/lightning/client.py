@@ -14,7 +14,8 @@ from perdure.protocols.http.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Ef
 from perdure.protocols.lightning import answers
 from perdure.protocols.lightning.answers import decoded, rollout_from
 from perdure.protocols.lightning.batches import Batches, pair_item, rollout_item, span_item
-from perdure.protocols.lightning.exchange import PREFIX, Exchange, given, terms_of
+from perdure.protocols.lightning.exchange import Exchange, given, terms_of
+from perdure.protocols.lightning.wire import PREFIX
 from perdure.rollouts.arguments import check_timeout, texts
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.encoding import text_or_none

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
 from perdure.kernel.storage.filters import check_page
 from perdure.protocols.http.session import Answer, Effect, HttpSession, in_header
 from perdure.protocols.lightning.answers import rollout_from
+from perdure.protocols.lightning.wire import PREFIX
 from perdure.rollouts.records import UNSET, PaginatedResult, Rollout
-
-PREFIX: Final = "/v1/agl"
 
 T = TypeVar("T")
 

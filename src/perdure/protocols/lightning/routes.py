@@ -9,11 +9,10 @@ from perdure.kernel.errors import BadQuery, NotFound, TooLarge
 from perdure.protocols.http.routes import Route
 from perdure.protocols.lightning import handlers, wire
 from perdure.protocols.lightning.door import DOOR
+from perdure.protocols.lightning.wire import PREFIX
 from perdure.rollouts.records import Attempt, AttemptedRollout, Rollout, Worker
 from perdure.rollouts.resources import ResourcesUpdate
 from perdure.rollouts.spans import Span
-
-PREFIX = "/v1/agl"
 
 
 def _route(method: str, path: str, handler: Any, scope: Any, summary: str, **rest: Any) -> Route:

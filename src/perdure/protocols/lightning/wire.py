@@ -19,6 +19,8 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.spans import Span
 
+PREFIX = "/v1/agl"
+"""Where the protocol is spoken."""
 MAX_SPANS = 2000
 """How many spans, or numbers for spans, one request may carry."""
 MAX_WAIT = 60.0
