@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from pathlib import Path
@@ -53,7 +54,13 @@ async def run(measures: list[Measure], options: argparse.Namespace) -> list[repo
     return results
 
 
+def leave(number: int, frame: object) -> None:
+    """End by an exception, so that the servers end too."""
+    sys.exit(128 + number)
+
+
 def main() -> int:
+    signal.signal(signal.SIGTERM, leave)
     options = arguments()
     sizes = QUICK if options.quick else FULL
     measures = chosen(all_measures(sizes), options.only, with_peer=not options.no_peer)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from perdure.kernel.version import VERSION as __version__
+
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:

@@ -115,6 +115,30 @@ async def test_the_key_of_another_method_is_a_conflict(store: Store) -> None:
     assert await effects(store) == before
 
 
+async def test_a_conflict_is_the_affair_of_its_caller(store: Store) -> None:
+    """Calls with keys are merged; each has an answer of its own."""
+    await store.add_resources({}, idempotency_key="taken")
+    calls = [store.start_rollout(key, idempotency_key=key) for key in ("a", "taken", "b", "a")]
+    a, refused, b, again = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(refused, errors.Conflict)
+    assert not isinstance(a, BaseException)
+    assert not isinstance(b, BaseException)
+    assert again == a != b
+    assert (a.input, b.input) == ("a", "b")
+    assert (await store.query_rollouts()).total == 2
+
+
+async def test_many_claims_with_keys_share_the_queue(store: Store) -> None:
+    for number in range(30):
+        await store.enqueue_rollout(number)
+    keys = [f"k{number % 25}" for number in range(50)]
+    claims = [store.dequeue_many_rollouts(limit=1, idempotency_key=key) for key in keys]
+    answers = await asyncio.gather(*claims)
+    assert answers[:25] == answers[25:]
+    assert len({one.rollout_id for claimed in answers for one in claimed}) == 25
+    assert (await store.query_rollouts(status_in=["queuing"])).total == 5
+
+
 async def test_the_key_of_an_enqueue_is_its_own(store: Store) -> None:
     """It is a property of the rollout, and kept as long as that is."""
     queued = await store.enqueue_rollout("x", idempotency_key="k")

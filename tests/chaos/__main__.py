@@ -6,8 +6,10 @@ alone. The searches, which are the long forms of tests, run only when they are n
 
 import argparse
 import json
+import logging
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -209,7 +211,14 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
     return drawn
 
 
+def leave(number: int, frame: object) -> None:
+    """End by an exception, so that whatever was started ends too."""
+    sys.exit(128 + number)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, leave)
+    logging.disable()
     options = arguments(argv)
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     errors = Console(stderr=True)

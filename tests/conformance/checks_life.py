@@ -8,7 +8,7 @@ import aiohttp
 from agentlightning.types import EnqueueRolloutRequest
 from tests.conformance.framework import Run, check, make_span, refused, started, until
 
-LOAD = 80
+LOAD = 50
 
 
 @check("a wrong secret is refused at once, and so is none")

@@ -148,10 +148,11 @@ async def many_spans(store: Any, run: Run) -> None:
 @check("LightningStoreOTLPExporter stores spans through /v1/traces")
 async def otlp_exporter(store: Any, run: Run) -> None:
     rollout = await started(store)
-    exporter = LightningStoreOTLPExporter()
     ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+    # Newer SDKs read the endpoint once, when the exporter is made, and no longer when it is enabled.
+    exporter = LightningStoreOTLPExporter(endpoint=store.otlp_traces_endpoint())
     exporter.enable_store_otlp(store.otlp_traces_endpoint(), *ids)
-    provider = TracerProvider(resource=Resource.create({"service.name": "exporter"}))
+    provider = TracerProvider(resource=Resource.create({"team": "conformance"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     await asyncio.to_thread(_trace, provider)
     spans = {each.name: each for each in await store.query_spans(rollout.rollout_id)}
@@ -159,7 +160,7 @@ async def otlp_exporter(store: Any, run: Run) -> None:
     inner, outer = spans["inner"], spans["outer"]
     assert (inner.parent_id, inner.trace_id) == (outer.span_id, outer.trace_id)
     assert (inner.attributes, inner.events[0].name) == ({"n": 1, "l": ["a", "b"]}, "happened")
-    assert outer.resource.attributes["service.name"] == "exporter"
+    assert outer.resource.attributes["team"] == "conformance"
     assert {inner.sequence_id, outer.sequence_id} == {1, 2}
     assert (await store.get_rollout_by_id(rollout.rollout_id)).status == "running"
     again = await asyncio.to_thread(exporter.export, list(_sdk_spans(2)))

@@ -1,7 +1,7 @@
 """Records what `agentlightning` itself answers, for the golden test.
 
 Run it from the repository with the Python of the peer's environment, which `./dev conformance` makes:
-`.conformance/agentlightning-0.3.0/bin/python -m tests.protocols.record_lightning_golden`
+`.bench/agentlightning-0.3.0/bin/python -m tests.protocols.record_lightning_golden`
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Tokens, namespaces, the audit and who the caller is, over HTTP on both engines; and how far each reaches."""
+"""Tokens, namespaces, the audit and who the caller is, on both engines; and how far each reaches."""
 
 from __future__ import annotations
 

@@ -92,7 +92,12 @@ async def test_the_life_of_a_rollout(visitor: Visitor) -> None:
 async def test_a_rollout_can_be_changed(visitor: Visitor) -> None:
     made = await enqueue(visitor)
     where = f"{API}/rollouts/{made['rollout_id']}"
-    config = {"timeout_seconds": 5.0, "unresponsive_seconds": None, "max_attempts": 3, "retry_condition": []}
+    config: Any = {
+        "timeout_seconds": 5.0,
+        "unresponsive_seconds": None,
+        "max_attempts": 3,
+        "retry_condition": [],
+    }
     changes = {"mode": "val", "metadata": {"b": 2}, "config": config}
     changed = await visitor.ask("PATCH", where, json=changes)
     assert changed.status == 200
@@ -136,12 +141,9 @@ async def test_an_idempotency_key_makes_a_write_happen_once(visitor: Visitor) ->
     taken = await visitor.post(API + "/dequeue", json={"limit": 2}, headers={"Idempotency-Key": "k3"})
     retaken = await visitor.post(API + "/dequeue", json={"limit": 2}, headers={"Idempotency-Key": "k3"})
     assert taken.body == retaken.body
-    started = await visitor.post(
-        API + "/rollouts/start", json={"input": 1}, headers={"Idempotency-Key": "k4"}
-    )
-    restarted = await visitor.post(
-        API + "/rollouts/start", json={"input": 1}, headers={"Idempotency-Key": "k4"}
-    )
+    start: Any = {"json": {"input": 1}, "headers": {"Idempotency-Key": "k4"}}
+    started = await visitor.post(API + "/rollouts/start", **start)
+    restarted = await visitor.post(API + "/rollouts/start", **start)
     assert started.body == restarted.body
     assert (await visitor.get(API + "/statistics")).body["total_rollouts"] == 4
 

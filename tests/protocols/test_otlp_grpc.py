@@ -222,6 +222,18 @@ async def test_it_does_not_open_the_door_to_everyone() -> None:
             await GrpcServer(App(store, Settings(host="0.0.0.0")), port=0).start()
 
 
+async def test_several_servers_share_a_port() -> None:
+    async with InMemoryLightningStore() as store:
+        app = App(store)
+        first = GrpcServer(app, port=0, shared=True)
+        await first.start()
+        second = GrpcServer(app, port=first.port, shared=True)
+        await second.start()
+        assert second.port == first.port
+        await second.stop()
+        await first.stop()
+
+
 async def test_a_port_that_is_taken() -> None:
     async with InMemoryLightningStore() as store, serving(store) as door:
         taken = GrpcServer(door.app, port=int(door.address.rpartition(":")[2]))

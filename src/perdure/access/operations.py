@@ -1,13 +1,13 @@
 """Operations on namespaces, tokens, the audit and idempotency keys.
 
-An idempotency key is taken before anything else is locked, and an audit entry is written after everything
-else: so neither can stand in anybody's way.
+Idempotency keys are taken in their order before anything else is locked, and an audit entry is written after
+everything else: so neither can stand in anybody's way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from perdure.access import sql
 from perdure.access.model import NewToken, objects_text
@@ -15,7 +15,7 @@ from perdure.access.tables import NAMESPACES, SYSTEM, TOKENS
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound, StorageError
 from perdure.kernel.storage.filters import given, order_by, where
-from perdure.kernel.storage.port import Operation, Result, Row, Tx
+from perdure.kernel.storage.port import Row, Tx
 
 TOKENS_CHANNEL = "access.tokens"
 ANY_TOKEN = "any"  # noqa: S105 - the one key of the channel
@@ -131,38 +131,55 @@ async def trim_audit(tx: Tx, age: int) -> int:
 # --- idempotency keys -------------------------------------------------------------------------------------
 
 
-async def once(tx: Tx, key: str, action: str, operation: Operation[..., Result], *args: Any) -> Result:
-    """Run an operation under a key, or answer as it was answered when it ran under that key before.
+async def once(
+    tx: Tx, keys: Sequence[str], action: str, call: tuple[Any, ...], items: Sequence[Any], *rest: Any
+) -> list[Any]:
+    """Run a batch-shaped operation, each item under its key; answer one whose key is known as it was then.
 
-    An error, and an answer that holds nothing at all, leave no trace of the key: nothing was done.
+    `call` is the operation with the arguments that come before the items. An error, and an answer that holds
+    nothing at all, leave no trace of the key: nothing was done.
     """
-    if not await tx.execute(sql.TAKE_KEY, key=key, action=action):
-        return cast(Result, await _kept_answer(tx, key, action))
-    answer = await operation(tx, *args)
-    if _holds_nothing(answer):
-        await tx.execute(sql.DROP_KEY, key=key)
-    else:
-        await tx.execute(sql.KEEP_ANSWER, key=key, answer=encode_json(_plain(answer)))
-    return answer
+    wanted = sorted(set(keys))
+    await tx.execute_many(sql.TAKE_KEY, [{"key": key, "action": action} for key in wanted])
+    known = {row[0]: (row[1], row[2]) for row in await tx.all(sql.FIND_KEYS, keys=wanted)}
+    fresh: dict[str, Any] = {}
+    for key, item in zip(keys, items, strict=True):
+        # What others committed has an answer; without one it is ours.
+        if key in known and known[key][1] is None:
+            fresh.setdefault(key, item)
+    answers: dict[str, Any] = {}
+    if fresh:
+        operation, *first = call
+        answers = dict(zip(fresh, await operation(tx, *first, list(fresh.values()), *rest), strict=True))
+        await _keep_answers(tx, answers)
+    return [answers[key] if key in answers else _kept(key, action, known.get(key)) for key in keys]
 
 
-async def _kept_answer(tx: Tx, key: str, action: str) -> Any:
-    row = await tx.one(sql.FIND_KEY, key=key)
-    if row is None:
-        raise StorageError(f"the idempotency key {key} went away while it was looked for; try again")
-    if row[0] != action:
-        raise Conflict(f"the idempotency key {key} was used for {row[0]} before, and not for {action}")
-    return decode_json(row[1])
+async def _keep_answers(tx: Tx, answers: Mapping[str, Any]) -> None:
+    done = {key: answer for key, answer in answers.items() if not _did_nothing(answer)}
+    kept = [(encode_json(_plain(answer)), tx.ns, key) for key, answer in done.items()]
+    if kept:
+        await tx.update_many(sql.KEEP_ANSWERS, kept)
+    if len(done) < len(answers):
+        await tx.execute(sql.DROP_KEYS, keys=[key for key in answers if key not in done])
 
 
-def _holds_nothing(answer: Any) -> bool:
-    return isinstance(answer, list | tuple) and all(map(_holds_nothing, answer))
+def _kept(key: str, action: str, known: tuple[str, str] | None) -> Any:
+    if known is None:
+        return StorageError(f"the idempotency key {key} went away while it was looked for; try again")
+    if known[0] != action:
+        return Conflict(f"the idempotency key {key} was used for {known[0]} before, and not for {action}")
+    return decode_json(known[1])
+
+
+def _did_nothing(answer: Any) -> bool:
+    if isinstance(answer, list | tuple):
+        return all(map(_did_nothing, answer))
+    return isinstance(answer, Exception)
 
 
 def _plain(answer: Any) -> Any:
-    """An answer as lists and scalars, whatever the driver's rows are; an error among them undoes it all."""
-    if isinstance(answer, BaseException):
-        raise answer
+    """An answer as lists and scalars, whatever the driver's rows are."""
     return answer if isinstance(answer, _SCALARS) else [_plain(each) for each in answer]
 
 

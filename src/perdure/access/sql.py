@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.kernel.storage.dialect import statement
+from perdure.access.tables import IDEMPOTENCY
+from perdure.kernel.storage.dialect import BulkUpdate, statement
 from perdure.kernel.storage.filters import Field, Listing
 
 # --- namespaces -------------------------------------------------------------------------------------------
@@ -59,9 +60,9 @@ TAKE_KEY = statement(
     ON CONFLICT (ns, key) DO NOTHING
     """
 )
-FIND_KEY = statement("SELECT action, answer FROM idempotency WHERE ns = :ns AND key = :key")
-KEEP_ANSWER = statement("UPDATE idempotency SET answer = :answer WHERE ns = :ns AND key = :key")
-DROP_KEY = statement("DELETE FROM idempotency WHERE ns = :ns AND key = :key")
+FIND_KEYS = statement("SELECT key, action, answer FROM idempotency WHERE ns = :ns AND key {among:keys}")
+KEEP_ANSWERS = BulkUpdate(IDEMPOTENCY, sets=("answer",), keys=("ns", "key"))
+DROP_KEYS = statement("DELETE FROM idempotency WHERE ns = :ns AND key {among:keys}")
 TRIM_KEYS = statement(
     """
     DELETE FROM idempotency WHERE time <= (SELECT max(time) FROM

@@ -61,15 +61,15 @@ def open_app(settings: Settings, url: str | None = None) -> App:
     return App(open_configured(settings, **options), settings)
 
 
-def services_of(app: App) -> list[Service]:
-    """What runs along with the HTTP server."""
+def services_of(app: App, *, shared: bool = False) -> list[Service]:
+    """What runs along with the HTTP server; `shared` if other processes take the same ports."""
     if app.settings.grpc_port is None:
         return []
     try:
         from perdure.protocols.otlp.grpc_server import GrpcServer
     except ModuleNotFoundError as error:
         raise InvalidInput("OTLP over gRPC needs grpcio: pip install 'perdure[grpc]'") from error
-    return [GrpcServer(app)]
+    return [GrpcServer(app, shared=shared)]
 
 
 class Announcement:

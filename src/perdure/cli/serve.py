@@ -114,7 +114,7 @@ def _serve_as_worker(settings: Settings, fd: int, lifeline: int) -> None:
     logs.configure(settings)
     with socket.socket(fileno=fd) as listening, socket.socket(fileno=lifeline) as line:
         app = hosting.open_app(settings)
-        services = [*hosting.services_of(app), hosting.Lifeline(line)]
+        services = [*hosting.services_of(app, shared=True), hosting.Lifeline(line)]
         hosting.run(hosting.host(app, listening, services))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from perdure.access.operations import ensure_namespace, once
 from perdure.kernel.errors import Conflict, NotFound, StorageClosed, StorageError
@@ -23,6 +23,9 @@ from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, LinesNeeded, ended_key
 
 T = TypeVar("T")
+Keys = Sequence[str] | None
+KeyedBatch = Callable[..., Awaitable[Sequence[Any]]]
+"""Runs a list of items, each under one of `keys`."""
 
 POSTGRES_BATCHES = 3
 """How many batches of the same calls may run at once where more than one connection writes."""
@@ -74,21 +77,19 @@ class Rollouts:
 
     # --- how operations run -----------------------------------------------------------------------------
 
-    def _chain(self, operation: Operation[..., Any], args: tuple[Any, ...], key: str | None) -> Any:
-        """An operation with what goes around it: its entry in the audit, its idempotency key."""
-        chain: tuple[Any, ...] = (operation, *args)
-        if self.actor is not None:
-            chain = (noted, self.actor, *chain)
-        return chain if key is None else (once, key, NOTES[operation].action, *chain)
+    def _chain(self, operation: Operation[..., Any], args: tuple[Any, ...], keys: Keys) -> Any:
+        """An operation with what goes around it: its entry in the audit, its items' idempotency keys."""
+        call: tuple[Any, ...] = (operation,) if self.actor is None else (noted, self.actor, operation)
+        return (*call, *args) if keys is None else (once, keys, NOTES[operation].action, call, *args)
 
-    async def _write(self, operation: Operation[..., T], *args: Any, key: str | None = None) -> T:
-        chain = self._chain(operation, args, key)
+    async def _write(self, operation: Operation[..., T], *args: Any, keys: Keys = None) -> T:
+        chain = self._chain(operation, args, keys)
         result: T = await self.storage.run(*chain, ns=await self._ns())
         return result
 
-    async def _write_watched(self, operation: Operation[..., T], *args: Any, key: str | None = None) -> T:
+    async def _write_watched(self, operation: Operation[..., T], *args: Any, keys: Keys = None) -> T:
         ns = await self._ns()
-        chain = self._chain(operation, args, key)
+        chain = self._chain(operation, args, keys)
         result: T
         try:
             result = await self.storage.run(watched, *chain, ns=ns)
@@ -97,12 +98,20 @@ class Rollouts:
             result = await self.storage.run(*chain, ns=ns)
         return result
 
-    async def _write_lined(self, operation: Operation[..., T], *args: Any, key: str | None = None) -> T:
+    async def _write_lined(self, operation: Operation[..., T], *args: Any, keys: Keys = None) -> T:
         """For operations whose last argument says whether to lock lines first; most rollouts have none."""
         try:
-            return await self._write_watched(operation, *args, False, key=key)
+            return await self._write_watched(operation, *args, False, keys=keys)
         except LinesNeeded:
-            return await self._write_watched(operation, *args, True, key=key)
+            return await self._write_watched(operation, *args, True, keys=keys)
+
+    def _once(self, lane: Hashable, batch: KeyedBatch, item: Any, key: str) -> asyncio.Future[Any]:
+        """Merge a call that has a key with others that have one."""
+
+        async def keyed(calls: Sequence[tuple[str, Any]]) -> Sequence[Any]:
+            return await batch([item for _, item in calls], keys=[key for key, _ in calls])
+
+        return self._merger.call(("once", lane), keyed, (key, item))
 
     async def _read(self, operation: Operation[..., T], *args: Any) -> T:
         return await self.storage.read(operation, *args, ns=await self._ns())
@@ -132,7 +141,12 @@ class Rollouts:
         return rows
 
     async def start(self, request: NewRollout, key: str | None = None) -> Claimed:
-        return (await self._write_watched(enqueue.start, [request], self._kinds, key=key))[0]
+        if key is not None:
+            return cast(Claimed, await self._once("start", self._start_batch, request, key))
+        return (await self._start_batch([request]))[0]
+
+    async def _start_batch(self, requests: Sequence[NewRollout], keys: Keys = None) -> list[Claimed]:
+        return await self._write_watched(enqueue.start, requests, self._kinds, keys=keys)
 
     async def start_missing(self, requests: Sequence[NewRollout]) -> None:
         """Start rollouts that bring their ids along, unless they are there."""
@@ -142,10 +156,10 @@ class Rollouts:
         self, worker_id: str | None, limit: int, queue: str = DEFAULT_QUEUE, key: str | None = None
     ) -> list[Claimed]:
         item = Claim(worker_id, limit)
+        batch = partial(self._claim_batch, queue=queue)
         if key is not None:
             # Whoever goes away may ask again with the key, so that nothing is given back.
-            return (await self._claim_batch([item], queue, key))[0]
-        batch = partial(self._claim_batch, queue=queue)
+            return cast(list[Claimed], await self._once(("claim", queue), batch, item, key))
         answer: asyncio.Future[list[Claimed]] = self._merger.call(
             ("claim", queue), batch, item, undelivered=self._give_back
         )
@@ -158,9 +172,9 @@ class Rollouts:
             raise
 
     async def _claim_batch(
-        self, claims: Sequence[Claim], queue: str, key: str | None = None
+        self, claims: Sequence[Claim], queue: str, keys: Keys = None
     ) -> list[list[Claimed]]:
-        return await self._write_watched(claim.claim, claims, queue, self._kind, self._kinds, key=key)
+        return await self._write_watched(claim.claim, claims, queue, self._kind, self._kinds, keys=keys)
 
     def _give_back(self, claimed: list[Claimed]) -> None:
         """The caller went away while its claim was made."""
@@ -185,23 +199,17 @@ class Rollouts:
 
     def start_attempt(
         self, rollout_id: str, worker_id: str | None, key: str | None = None
-    ) -> Awaitable[Claimed]:
+    ) -> asyncio.Future[Claimed]:
         request = (rollout_id, worker_id)
         if key is not None:
-            return self._start_attempt_once(request, key)
+            return self._once("start_attempt", self._start_attempt_batch, request, key)
         return self._merger.call("start_attempt", self._start_attempt_batch, request)
 
-    async def _start_attempt_once(self, request: tuple[str, str | None], key: str) -> Claimed:
-        args = ([request], self._kind, self._kinds)
-        (answer,) = await self._write_lined(claim.start_attempts, *args, key=key)
-        if isinstance(answer, NotFound):
-            raise answer
-        return answer
-
     async def _start_attempt_batch(
-        self, requests: Sequence[tuple[str, str | None]]
+        self, requests: Sequence[tuple[str, str | None]], keys: Keys = None
     ) -> list[Claimed | NotFound]:
-        return await self._write_lined(claim.start_attempts, requests, self._kind, self._kinds)
+        args = (requests, self._kind, self._kinds)
+        return await self._write_lined(claim.start_attempts, *args, keys=keys)
 
     # --- reports and changes ----------------------------------------------------------------------------
 
@@ -299,7 +307,12 @@ class Rollouts:
     # --- resources and workers --------------------------------------------------------------------------
 
     async def add_resources(self, body: str, key: str | None = None) -> Row:
-        return await self._write(resources.add_resources, body, key=key)
+        if key is not None:
+            return cast(Row, await self._once("add_resources", self._add_resources_batch, body, key))
+        return (await self._add_resources_batch([body]))[0]
+
+    async def _add_resources_batch(self, bodies: Sequence[str], keys: Keys = None) -> list[Row]:
+        return await self._write(resources.add_resources, bodies, keys=keys)
 
     async def update_resources(self, resources_id: str, body: str) -> Row:
         return await self._write_watched(resources.update_resources, resources_id, body)

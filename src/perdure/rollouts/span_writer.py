@@ -78,6 +78,8 @@ class SpanWriter:
         groups: dict[tuple[str, str], list[NewSpan]] = {}
         for span in spans:
             groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+        if len(groups) == 1:
+            return await self._store_group(spans, parts)
         stored = await asyncio.gather(
             *(self._store_group(group, parts) for group in groups.values()), return_exceptions=True
         )
@@ -88,7 +90,7 @@ class SpanWriter:
             answers.update(zip(map(id, group), answer, strict=True))
         return [answers[id(span)] for span in spans]
 
-    async def _store_group(self, group: list[NewSpan], parts: Mapping[str, bytes]) -> Sequence[Answer]:
+    async def _store_group(self, group: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
         """Store the spans of one attempt, one chunk after the other, so that they are numbered in order."""
         used = {span.resource_hash for span in group}.union(span.scope_hash for span in group)
         own = {name: parts[name] for name in used if name is not None}

@@ -6,7 +6,7 @@ from platform import python_version
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 
-from perdure import __version__
+from perdure.kernel.version import VERSION
 
 
 class Metrics:
@@ -15,7 +15,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         Info("perdure_build", "Which perdure this is.", registry=self.registry).info(
-            {"version": __version__, "python": python_version()}
+            {"version": VERSION, "python": python_version()}
         )
         self.requests = Counter(
             "perdure_http_requests",

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from perdure import __version__
 from perdure.kernel.errors import (
     BadBody,
     Forbidden,
@@ -20,6 +19,7 @@ from perdure.kernel.errors import (
     UnsupportedMedia,
 )
 from perdure.kernel.record import OpenRecord
+from perdure.kernel.version import VERSION
 from perdure.protocols.http.problems import FORM
 from perdure.protocols.http.routes import Route
 
@@ -53,7 +53,7 @@ def document(routes: Iterable[Route], *, open_to_all: bool = False) -> dict[str,
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known, open_to_all)
     return {
         "openapi": "3.1.0",
-        "info": {"title": TITLE, "version": __version__, "description": ABOUT},
+        "info": {"title": TITLE, "version": VERSION, "description": ABOUT},
         "paths": paths,
         "components": {
             "schemas": components,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import structs
@@ -14,12 +16,14 @@ from perdure.protocols.lightning import listing, wire
 from perdure.protocols.lightning.door import do_not_repeat
 from perdure.protocols.lightning.listing import listed
 from perdure.rollouts.model import DEFAULT_QUEUE
-from perdure.rollouts.records import EnqueueRolloutRequest
+from perdure.rollouts.records import AttemptedRollout, EnqueueRolloutRequest
 from perdure.rollouts.resources import NamedResources, validate_resources
 from perdure.rollouts.spans import Span
 
 JSON_SOURCE = "json"
 """What spans that come one by one or in lists are counted under."""
+
+T = TypeVar("T")
 
 
 def once(handler: Handler) -> Handler:
@@ -102,10 +106,19 @@ def _given(request: EnqueueRolloutRequest) -> dict[str, Any]:
 
 @once
 async def dequeue_rollouts(call: Call) -> Any:
-    wanted: wire.DequeueRollouts = call.body or wire.DequeueRollouts()
+    return await _claim(call, call.body or wire.DequeueRollouts(), _key(call))
+
+
+async def dequeue_for_many(call: Call) -> Any:
+    """Claims of many callers that came together; each has its own key, so that all may be repeated."""
+    claims: list[wire.Claim] = call.body.claims
+    return await _all(_claim(call, claim, {"idempotency_key": claim.idempotency_key}) for claim in claims)
+
+
+async def _claim(call: Call, wanted: wire.DequeueRollouts, key: dict[str, str]) -> list[AttemptedRollout]:
     if wanted.limit <= 0:
         return []
-    arguments: dict[str, Any] = {"worker_id": wanted.worker_id, **_key(call)}
+    arguments: dict[str, Any] = {"worker_id": wanted.worker_id, **key}
     if wanted.queue != DEFAULT_QUEUE:
         arguments["queue"] = wanted.queue
     if wanted.limit == 1:
@@ -115,6 +128,15 @@ async def dequeue_rollouts(call: Call) -> Any:
         claimed = list(await call.store.dequeue_many_rollouts(limit=wanted.limit, **arguments))
     call.app.metrics.count_claim(len(claimed))
     return claimed
+
+
+async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """The answers of calls that are made at once, or the first error when all have ended."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return cast(list[T], answers)
 
 
 # --- rollouts and attempts ----------------------------------------------------------------------------------
@@ -150,9 +172,15 @@ async def get_latest_attempt(call: Call) -> Any:
 
 
 async def update_attempt(call: Call) -> Any:
-    fields = ("status", "worker_id", "last_heartbeat_time", "metadata")
-    changes = _set_fields(call.body, mandatory=fields)
+    changes = _set_fields(call.body, mandatory=wire.UpdateAttempt.__struct_fields__)
     return await call.store.update_attempt(call.path["rollout_id"], call.path["attempt_id"], **changes)
+
+
+async def update_many_attempts(call: Call) -> Any:
+    """Reports of many callers that came together."""
+    mandatory = wire.UpdateAttempt.__struct_fields__
+    changes = [_set_fields(report, mandatory=mandatory) for report in call.body.reports]
+    return await _all(call.store.update_attempt(**each) for each in changes)
 
 
 async def wait_for_rollouts(call: Call) -> Any:

@@ -56,6 +56,14 @@ _QUEUE = (
         body_optional=True,
         answer=list[AttemptedRollout],
     ),
+    _post(
+        "/queues/rollouts/dequeue/bulk",
+        handlers.dequeue_for_many,
+        "worker",
+        "Claim rollouts for many callers",
+        body=wire.Claims,
+        answer=list[list[AttemptedRollout]],
+    ),
 )
 
 _ROLLOUTS = (
@@ -151,6 +159,18 @@ _ATTEMPTS = (
         "Change an attempt; its id may be latest",
         body=wire.UpdateAttempt,
         answer=Attempt,
+        errors=(NotFound,),
+    ),
+)
+
+_REPORTS = (
+    _post(
+        "/attempts/bulk",
+        handlers.update_many_attempts,
+        "worker",
+        "Change many attempts",
+        body=wire.Reports,
+        answer=list[Attempt],
         errors=(NotFound,),
     ),
 )
@@ -286,4 +306,13 @@ _WORKERS = (
     ),
 )
 
-ROUTES: tuple[Route, ...] = (*_STORE, *_QUEUE, *_ROLLOUTS, *_ATTEMPTS, *_RESOURCES, *_SPANS, *_WORKERS)
+ROUTES: tuple[Route, ...] = (
+    *_STORE,
+    *_QUEUE,
+    *_ROLLOUTS,
+    *_ATTEMPTS,
+    *_REPORTS,
+    *_RESOURCES,
+    *_SPANS,
+    *_WORKERS,
+)

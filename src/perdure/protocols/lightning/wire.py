@@ -23,6 +23,8 @@ PREFIX = "/v1/agl"
 """Where the protocol is spoken."""
 MAX_SPANS = 2000
 """How many spans, or numbers for spans, one request may carry."""
+MAX_CALLS = 1000
+"""How many callers may share a request."""
 MAX_WAIT = 60.0
 """How many seconds a wait lasts at most; who wants to wait longer asks again."""
 
@@ -57,6 +59,16 @@ class DequeueRollouts(msgspec.Struct, kw_only=True):
     queue: str = "default"
 
 
+class Claim(DequeueRollouts, kw_only=True):
+    """What one of many callers takes."""
+
+    idempotency_key: str
+
+
+class Claims(msgspec.Struct, kw_only=True):
+    claims: Annotated[list[Claim], Meta(max_length=MAX_CALLS)]
+
+
 class StartAttempt(msgspec.Struct, kw_only=True):
     worker_id: str | None = None
 
@@ -79,6 +91,17 @@ class UpdateAttempt(msgspec.Struct, kw_only=True):
     worker_id: str | UnsetType | None = UNSET
     last_heartbeat_time: float | UnsetType | None = UNSET
     metadata: Metadata | UnsetType | None = UNSET
+
+
+class Report(UpdateAttempt, kw_only=True):
+    """What one of many callers sets; the id of the attempt is its own, since reports may be repeated."""
+
+    rollout_id: str
+    attempt_id: str
+
+
+class Reports(msgspec.Struct, kw_only=True):
+    reports: Annotated[list[Report], Meta(max_length=MAX_CALLS)]
 
 
 class UpdateWorker(msgspec.Struct, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from perdure import __version__
+from perdure.kernel.version import VERSION
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.openapi import document
 from perdure.protocols.http.routes import Call, Route
@@ -55,8 +55,8 @@ def _page() -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>perdure {escape(__version__)}</title><style>{STYLE}</style></head><body>"
-        f"<h1>perdure {escape(__version__)}</h1>"
+        f"<title>perdure {escape(VERSION)}</title><style>{STYLE}</style></head><body>"
+        f"<h1>perdure {escape(VERSION)}</h1>"
         '<p>Every route of this server. <a href="/openapi.json">The OpenAPI document</a> has it all.</p>'
         f"{tables}</body></html>"
     )

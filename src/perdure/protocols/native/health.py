@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from perdure import __version__
 from perdure.kernel.errors import PerdureError
+from perdure.kernel.version import VERSION
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.routes import Call
 from perdure.protocols.native import wire
@@ -29,7 +29,7 @@ async def ok(call: Call) -> wire.Ok:
 
 
 async def info(call: Call) -> wire.Info:
-    return wire.Info(name="perdure", version=__version__, protocols=PROTOCOLS)
+    return wire.Info(name="perdure", version=VERSION, protocols=PROTOCOLS)
 
 
 async def ready(call: Call) -> Response:

@@ -38,13 +38,19 @@ Context = Any
 
 
 class GrpcServer:
-    """Serves OTLP over gRPC in the event loop that starts it. Health answers anybody, the rest callers."""
+    """Serves OTLP over gRPC in the event loop that starts it. Health answers anybody, the rest callers.
 
-    def __init__(self, app: App, *, host: str | None = None, port: int | None = None) -> None:
+    Several processes may listen on one port if each of them says that it is `shared`.
+    """
+
+    def __init__(
+        self, app: App, *, host: str | None = None, port: int | None = None, shared: bool = False
+    ) -> None:
         self._app = app
         self._gate = Gate(app)
         self._host = host or app.settings.host
         self._asked = port if port is not None else app.settings.grpc_port or 0
+        self._shared = shared
         self._server: Any = None
         self._health: Any = None
         self.port = 0
@@ -73,7 +79,7 @@ class GrpcServer:
         return [
             ("grpc.max_receive_message_length", self._app.settings.max_decompressed_bytes),
             ("grpc.max_metadata_size", MAX_METADATA),
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(self._shared)),
         ]
 
     async def _add_services(self, server: Any) -> Any:

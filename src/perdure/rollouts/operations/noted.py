@@ -87,7 +87,7 @@ NOTES: dict[Operation[..., Any], Note] = {
     spans.add_spans: Note("add_spans", _stored),
     spans.add_spans_of_running: Note("add_spans", _stored),
     spans.next_sequence_ids: Note("next_sequence_id", _given),
-    resources.add_resources: Note("add_resources", _only),
+    resources.add_resources: Note("add_resources", _first_of_each),
     resources.update_resources: Note("update_resources", _only),
     workers.beat: Note("update_worker", _first_of_each),
 }

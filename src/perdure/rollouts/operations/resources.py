@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 
 
-async def add_resources(tx: Tx, body: str) -> Row:
-    """Store a new bundle as version 1 and make it the latest."""
-    return await _insert(tx, ids.resources_id(tx.ids), body)
+async def add_resources(tx: Tx, bodies: Sequence[str]) -> list[Row]:
+    """Store new bundles as version 1; the last one is the latest."""
+    return [
+        await _insert(tx, ids.resources_id(tx.ids), body, tx.now + ordinal)
+        for ordinal, body in enumerate(bodies)
+    ]
 
 
 async def update_resources(tx: Tx, resources_id: str, body: str) -> Row:
     """Replace a bundle by its next version, which becomes the latest; an unknown id is made."""
     current = await tx.one(sql.LOCK_RESOURCES, id=resources_id)
     if current is None:
-        return await _insert(tx, resources_id, body)
+        return await _insert(tx, resources_id, body, tx.now)
     version, create_time = current[0] + 1, current[1]
     await tx.execute(sql.SAVE_RESOURCES, id=resources_id, version=version, time=tx.now, body=body)
     await tx.insert_many(tables.RESOURCE_VERSIONS, [(tx.ns, resources_id, version, tx.now, body)])
@@ -24,11 +29,11 @@ async def update_resources(tx: Tx, resources_id: str, body: str) -> Row:
     return (resources_id, version, create_time, tx.now, body)
 
 
-async def _insert(tx: Tx, resources_id: str, body: str) -> Row:
-    await tx.insert_many(tables.RESOURCES, [(tx.ns, resources_id, 1, tx.now, tx.now, body)])
-    await tx.insert_many(tables.RESOURCE_VERSIONS, [(tx.ns, resources_id, 1, tx.now, body)])
+async def _insert(tx: Tx, resources_id: str, body: str, time: int) -> Row:
+    await tx.insert_many(tables.RESOURCES, [(tx.ns, resources_id, 1, time, time, body)])
+    await tx.insert_many(tables.RESOURCE_VERSIONS, [(tx.ns, resources_id, 1, time, body)])
     changes.tell(tx, "resources", [(resources_id, "added")])
-    return (resources_id, 1, tx.now, tx.now, body)
+    return (resources_id, 1, time, time, body)
 
 
 async def get_resources(tx: Tx, resources_id: str) -> Row | None:

@@ -1,0 +1,3 @@
+"""Which perdure this is."""
+
+VERSION = "0.1.0"
