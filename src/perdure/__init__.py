@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from perdure.kernel.version import VERSION as __version__
+from perdure.kernel.version import VERSION
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from perdure import errors as errors

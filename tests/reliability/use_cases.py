@@ -312,14 +312,14 @@ async def together(calls: Any) -> None:
 
 @use_case(begun)
 async def act_as_somebody(store: Store, given: Any) -> None:
-    anna = store.acting_as("default", "anna")
+    anna = store.acting_as(store.namespace, "anna")
     await anna.enqueue_rollout("task")
     await anna.update_attempt(given[0].rollout_id, "latest", status="succeeded")
 
 
 @use_case(queued)
 async def dequeue_with_a_key(store: Store, given: Any) -> None:
-    anna = store.acting_as("default", "anna")
+    anna = store.acting_as(store.namespace, "anna")
     first = await anna.dequeue_many_rollouts(limit=2, worker_id="w", idempotency_key="k")
     assert await anna.dequeue_many_rollouts(limit=2, worker_id="w", idempotency_key="k") == first
 

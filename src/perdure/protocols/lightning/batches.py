@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError, TooLarge
 from perdure.kernel.merge import Merger
-from perdure.protocols.http.session import HttpSession
-from perdure.protocols.lightning.answers import MANY_ROLLOUTS, decoded
+from perdure.protocols.http.session import Answer, HttpSession, step
+from perdure.protocols.lightning.answers import CLAIMS, MANY_ATTEMPTS, MANY_ROLLOUTS, decoded
 from perdure.protocols.lightning.exchange import encode, new_key
 from perdure.protocols.lightning.wire import PREFIX, SequenceIds, StoredSpans
-from perdure.rollouts.records import EnqueueRolloutRequest, Rollout
+from perdure.rollouts.records import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout
 from perdure.rollouts.spans import Span
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ MAX_BYTES = 3 << 20
 """How much one request carries, unless a single item is larger."""
 
 Pair = tuple[str, str]
+Send = Callable[[Sequence["Item"]], Awaitable[Sequence[Any]]]
 
 _ITEMS_OWN = (Conflict, InvalidInput, NotFound, TooLarge)
 """Errors that may be about one item of a batch; after any other, none of them needs to be tried alone."""
@@ -47,6 +49,7 @@ class Batches:
     def __init__(self, session: HttpSession, merger: Merger) -> None:
         self._session = session
         self._merger = merger
+        self._returns: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, request: EnqueueRolloutRequest) -> Rollout:
         rollout: Rollout = await self._merged("enqueue", self.enqueue_all, rollout_item(request))
@@ -61,9 +64,37 @@ class Batches:
         number: int = await self._merged("sequence", self.number_all, pair_item(pair))
         return number
 
-    async def _merged(
-        self, kind: str, send: Callable[[Sequence[Item]], Awaitable[list[Any]]], item: Item
-    ) -> Any:
+    async def report(self, report: dict[str, Any]) -> Attempt:
+        attempt: Attempt = await self._merged("report", self.report_all, Item(report, encode(report)))
+        return attempt
+
+    async def claim(self, wanted: dict[str, Any]) -> list[AttemptedRollout]:
+        """Claim rollouts; what nobody is there to take any more goes back into the queue."""
+        item = Item(wanted, encode(wanted))
+        answer = self._merged("claim", self.claim_all, item, undelivered=self._give_back)
+        try:
+            return cast(list[AttemptedRollout], await answer)
+        except asyncio.CancelledError:
+            # The answer may be there although its caller never got to see it.
+            if not answer.cancelled() and answer.exception() is None:
+                self._give_back(answer.result())
+            raise
+
+    def _give_back(self, claimed: list[AttemptedRollout]) -> None:
+        for rollout in claimed:
+            task = asyncio.get_running_loop().create_task(self._requeue(rollout.rollout_id))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _requeue(self, rollout_id: str) -> None:
+        try:
+            await self._post("/rollouts/" + step(rollout_id, "rollout_id"), b'{"status":"requeuing"}')
+        except PerdureError as error:
+            logger.warning("rollout %s was claimed for a caller that has gone: %s", rollout_id, error)
+
+    def _merged(
+        self, kind: str, send: Send, item: Item, undelivered: Callable[[Any], None] | None = None
+    ) -> asyncio.Future[Any]:
         async def batch(items: Sequence[Item]) -> Sequence[Any]:
             try:
                 return await send(items)
@@ -74,7 +105,10 @@ class Batches:
                 return [error] * len(items)
 
         key = (kind, self._session.namespace)
-        return await self._merger.call(key, batch, item, size=len(item.text))
+        return self._merger.call(key, batch, item, size=len(item.text), undelivered=undelivered)
+
+    async def _post(self, path: str, body: bytes) -> Answer:
+        return await self._session.request("POST", PREFIX + path, body=body)
 
     # --- one request, or as few as the server's bounds allow ----------------------------------------------
 
@@ -83,7 +117,7 @@ class Batches:
         queued: list[Rollout] = []
         for part in portions(items):
             body = b'{"rollouts":' + _array(part) + b"}"
-            answer = await self._session.request("POST", PREFIX + "/queues/rollouts/enqueue", body=body)
+            answer = await self._post("/queues/rollouts/enqueue", body)
             rollouts = decoded(MANY_ROLLOUTS, answer)
             queued += rollouts
         return queued
@@ -95,7 +129,7 @@ class Batches:
         """
         stored: list[bool] = []
         for part in portions(items):
-            answer = await self._session.request("POST", PREFIX + "/spans/bulk", body=_array(part))
+            answer = await self._post("/spans/bulk", _array(part))
             flags = decoded(_STORED, answer).stored
             stored += _first_of_each(part) if answer.repeated else flags
         for item, new in zip(items, stored, strict=True):
@@ -108,9 +142,19 @@ class Batches:
         numbers: list[int] = []
         for part in portions(items):
             body = b'{"pairs":' + _array(part) + b"}"
-            answer = await self._session.request("POST", PREFIX + "/spans/next/bulk", body=body)
+            answer = await self._post("/spans/next/bulk", body)
             numbers += decoded(_NUMBERS, answer).sequence_ids
         return numbers
+
+    async def claim_all(self, items: Sequence[Item]) -> list[list[AttemptedRollout]]:
+        """Claim rollouts for callers each of whom has a key."""
+        answer = await self._post("/queues/rollouts/dequeue/bulk", b'{"claims":' + _array(items) + b"}")
+        return decoded(CLAIMS, answer)
+
+    async def report_all(self, items: Sequence[Item]) -> list[Attempt]:
+        """Change attempts that are named by their ids, which changes nothing more when it is repeated."""
+        answer = await self._post("/attempts/bulk", b'{"reports":' + _array(items) + b"}")
+        return decoded(MANY_ATTEMPTS, answer)
 
 
 def rollout_item(request: EnqueueRolloutRequest) -> Item:

@@ -14,7 +14,7 @@ from perdure.protocols.http.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Ef
 from perdure.protocols.lightning import answers
 from perdure.protocols.lightning.answers import decoded, rollout_from
 from perdure.protocols.lightning.batches import Batches, pair_item, rollout_item, span_item
-from perdure.protocols.lightning.exchange import Exchange, given, terms_of
+from perdure.protocols.lightning.exchange import Exchange, given, new_key, terms_of
 from perdure.protocols.lightning.wire import PREFIX
 from perdure.rollouts.arguments import check_timeout, texts
 from perdure.rollouts.contract import LightningStore
@@ -37,6 +37,7 @@ from perdure.rollouts.spans import Span
 WAIT_SECONDS = 30.0
 """How long one request waits for rollouts to end; after that comes another."""
 ROUNDING_SECONDS = 0.05
+MAX_CLAIM = 1000
 
 
 class LightningStoreClient(LightningStore):
@@ -182,13 +183,15 @@ class LightningStoreClient(LightningStore):
         queue: str = "default",
         idempotency_key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
-        body = {
-            "limit": limit,
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise InvalidInput(f"limit must be a whole number, not {limit!r}")
+        wanted = {
+            "limit": min(limit, MAX_CLAIM),
             "worker_id": text_or_none(worker_id, "worker_id"),
             "queue": check_text(queue, "queue"),
+            "idempotency_key": idempotency_key or new_key(),
         }
-        answer = await self._exchange.post_keyed("/queues/rollouts/dequeue", body, idempotency_key)
-        return decoded(answers.MANY_ATTEMPTED, answer)
+        return await self._batches.claim(wanted) if limit > 0 else []
 
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, idempotency_key: str | None = None
@@ -334,10 +337,13 @@ class LightningStoreClient(LightningStore):
             status=status, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata
         )
         text_or_none(body.get("worker_id"), "worker_id")
-        path = f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts/{step(attempt_id, 'attempt_id')}"
-        # The latest attempt of the second try may be another than that of the first.
-        effect: Effect = "once" if attempt_id == "latest" else "repeatable"
-        return decoded(answers.ATTEMPT, await self._exchange.post(path, body, effect=effect))
+        check_text(rollout_id, "rollout_id")
+        if attempt_id != "latest":
+            ids = {"rollout_id": rollout_id, "attempt_id": check_text(attempt_id, "attempt_id")}
+            return await self._batches.report({**ids, **body})
+        # The latest attempt of a second try may be another than that of the first.
+        path = f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts/latest"
+        return decoded(answers.ATTEMPT, await self._exchange.post(path, body, effect="once"))
 
     # --- resources ----------------------------------------------------------------------------------------
 
