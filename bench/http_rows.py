@@ -21,10 +21,11 @@ CHUNK = 64
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    enqueue, cycle = "enqueue one by one, 16 callers", "dequeue + 10 spans + complete, 16 callers"
+    cycle = "dequeue + 10 spans {} + complete, 16 callers"
     works = (
-        ("enqueue", sizes.http_enqueues, enqueue, "rollouts/s", 8.0),
-        ("cycle", sizes.http_cycles, cycle, "cycles/s", 15.0),
+        ("enqueue", sizes.http_enqueues, "enqueue one by one, 16 callers", "rollouts/s", 8.0),
+        ("cycle", sizes.http_cycles, cycle.format("one by one"), "cycles/s", 15.0),
+        ("cycle_many", sizes.http_cycles, cycle.format("at once"), "cycles/s", 15.0),
     )
     return [
         *(_by_our_client(*each) for each in works),

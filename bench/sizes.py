@@ -67,7 +67,7 @@ QUICK = Sizes(
     http_enqueues=100,
     http_cycles=20,
     otlp_spans=1_024,
-    served_spans=10_240,
+    served_spans=5_120,
     imports=1,
 )
 

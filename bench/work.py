@@ -111,6 +111,20 @@ async def cycle(store: Any, kit: Any, size: int, callers: int = CALLERS) -> floa
     return await spread(callers, size, call)
 
 
+async def cycle_many(store: Any, kit: Any, size: int, callers: int = CALLERS) -> float:
+    """Dequeue, report ten spans in one call, complete."""
+    await fill(store, kit, size)
+
+    async def call(_number: int) -> None:
+        claimed = await store.dequeue_rollout()
+        rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+        numbers = range(1, SPANS_A_CYCLE + 1)
+        await store.add_many_spans([make_span(kit, rollout_id, attempt_id, number) for number in numbers])
+        await store.update_attempt(rollout_id, attempt_id, status="succeeded")
+
+    return await spread(callers, size, call)
+
+
 async def make_traces(store: Any, kit: Any, traces: int, size: int) -> list[list[Any]]:
     """Start that many rollouts and make `size` spans for them, not yet stored."""
     made = []
@@ -209,5 +223,6 @@ RATES = {
 HTTP_RATES = {
     "enqueue": partial(enqueue, callers=HTTP_CALLERS),
     "cycle": partial(cycle, callers=HTTP_CALLERS),
+    "cycle_many": partial(cycle_many, callers=HTTP_CALLERS),
 }
 """The same through a client: each request has its price, and fewer callers share it."""

@@ -1,16 +1,20 @@
 """The measures run to their end and say what they found in the promised shape; no figure is judged here."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import report, rows
+from bench import http_otlp, report, rows
 from bench.__main__ import chosen
+from bench.http_rows import resident_mebibytes
+from bench.measures import Row
 from bench.report import Result
 from bench.sizes import FULL, QUICK, label
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = ("peer", "raw", "ratio_peer", "ratio_raw", "target_peer", "target_raw", "target")
@@ -40,7 +44,8 @@ def test_quick_run_without_peer_gives_every_row(postgres_server_url: str, tmp_pa
     )
     results = json.loads(output.read_text())
     assert json.loads(printed) == results
-    measures = rows.all_measures(QUICK)
+    measures = chosen(rows.all_measures(QUICK), None, with_peer=False)
+    assert {each.needs_peer for each in measures} == {False}
     assert [result["name"] for result in results] == [row.name for each in measures for row in each.rows]
     for result in results:
         assert_shape(result)
@@ -89,6 +94,28 @@ def test_a_target_is_met_or_missed(result: Result, passed: bool | None) -> None:
 
 
 def test_a_ratio_is_ours_divided_by_theirs() -> None:
-    row = rows.Row("a", "what", "x/s", target_raw=0.5)
+    row = Row("a", "what", "x/s", target_raw=0.5)
     result = row.result({"ours": 30.0, "raw": 40.0})
     assert (result.ratio_raw, result.ratio_peer, result.peer) == (0.75, None, None)
+
+
+def test_what_needs_the_peer_is_left_out_without_it() -> None:
+    everything = rows.all_measures(QUICK)
+    left = chosen(everything, None, with_peer=False)
+    assert [each.rows[0].name for each in everything if each not in left] == [
+        "http/peer_enqueue",
+        "http/peer_cycle",
+        "http/peer_cycle_many",
+    ]
+
+
+async def test_a_batch_holds_its_spans_and_says_whose_they_are() -> None:
+    async with http_otlp.exporter_to("http://127.0.0.1:9") as exporter:
+        (group,) = TracesData.FromString(exporter.batch_of("ro-1", "at-1")).resource_spans
+    owner = {each.key: each.value.string_value for each in group.resource.attributes}
+    assert (owner["agentlightning.rollout_id"], owner["agentlightning.attempt_id"]) == ("ro-1", "at-1")
+    assert len({span.span_id for span in group.scope_spans[0].spans}) == http_otlp.BATCH
+
+
+def test_the_memory_of_a_process_is_read() -> None:
+    assert 5 < resident_mebibytes(os.getpid()) < 100_000

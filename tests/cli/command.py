@@ -1,6 +1,7 @@
 """Runs the real `perdure` in a process of its own, with pipes or on a terminal."""
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -13,9 +14,15 @@ import termios
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from unittest import mock
+
+import pytest
+
+from perdure.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-m", "perdure.cli"]
@@ -50,6 +57,22 @@ def perdure(
     """Run a command to its end, without a terminal."""
     command, environment = [*COMMAND, *arguments], settings(folder, more)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def run_here(
+    folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end inside this process, which is quicker; servers need a process of their own."""
+    output, errors = io.StringIO(), io.StringIO()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, settings(folder, more), clear=True))
+        stack.enter_context(mock.patch.object(sys, "argv", ["perdure", *arguments]))
+        stack.enter_context(chdir(folder))
+        stack.enter_context(redirect_stdout(output))
+        stack.enter_context(redirect_stderr(errors))
+        ended = stack.enter_context(pytest.raises(SystemExit))
+        main()
+    return subprocess.CompletedProcess(arguments, ended.value.code or 0, output.getvalue(), errors.getvalue())
 
 
 class Server:
@@ -92,7 +115,7 @@ class Server:
 
     def run(self, *arguments: str, more: Mapping[str, str] = NOTHING) -> subprocess.CompletedProcess[str]:
         """Run a command that asks this server."""
-        return perdure(self.folder, *arguments, more={"PERDURE_URL": self.url, **more})
+        return run_here(self.folder, *arguments, more={"PERDURE_URL": self.url, **more})
 
     def json(self, *arguments: str, more: Mapping[str, str] = NOTHING) -> Any:
         """What a command that succeeds says with --json."""

@@ -6,13 +6,13 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from .command import Server, perdure
+from .command import Server, run_here
 
 NOTHING: dict[str, str] = {}
 
 
 def examine(folder: Path, code: int, *arguments: str, more: dict[str, str] = NOTHING) -> dict[str, Any]:
-    ended = perdure(folder, "doctor", "--json", *arguments, more=more)
+    ended = run_here(folder, "doctor", "--json", *arguments, more=more)
     assert (ended.returncode, ended.stderr) == (code, ""), ended.stdout
     document: dict[str, Any] = json.loads(ended.stdout)
     document["checks"] = {check["name"]: check for check in document["checks"]}
@@ -42,7 +42,7 @@ def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> N
     assert settings["api_key"]["value"] == "***"
     assert document["checks"]["database"]["state"] == "failed"
     assert "REDIS_URL is set" in document["checks"]["Redis"]["found"]
-    shown = json.dumps(document) + perdure(tmp_path, "doctor", more=more).stdout
+    shown = json.dumps(document) + run_here(tmp_path, "doctor", more=more).stdout
     for secret in ("hunter22", "a-key-of", ":secret@"):
         assert secret not in shown
 
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_code_1(tmp_path: Path) -> None:
 
 
 def test_people_get_a_table(tmp_path: Path) -> None:
-    ended = perdure(tmp_path, "doctor")
+    ended = run_here(tmp_path, "doctor")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "setting" in ended.stdout
     assert "ok" in ended.stdout

@@ -13,7 +13,7 @@ import pytest
 from perdure import LightningStore, PromptTemplate, RolloutConfig, Span, TraceStatus, open_store
 from perdure.protocols.lightning.client import LightningStoreClient
 
-from .command import COLOR, COMMAND, Server, Terminal, perdure, settings
+from .command import COLOR, COMMAND, Server, Terminal, run_here, settings
 
 DATABASE = "sqlite:///agents.db"
 UNREACHABLE = {"PERDURE_URL": "http://127.0.0.1:1"}
@@ -279,14 +279,14 @@ def test_what_is_not_there_is_code_4(server: Server, command: str) -> None:
     ids=" ".join,
 )
 def test_bad_usage_is_code_2(tmp_path: Path, command: tuple[str, ...]) -> None:
-    ended = perdure(tmp_path, *command, more=UNREACHABLE)
+    ended = run_here(tmp_path, *command, more=UNREACHABLE)
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["rollout list", "worker list", "token list", "health"])
 def test_a_server_that_is_not_there_says_how_to_start_one(tmp_path: Path, command: str) -> None:
-    ended = perdure(tmp_path, *command.split(), "--json", more=UNREACHABLE)
+    ended = run_here(tmp_path, *command.split(), "--json", more=UNREACHABLE)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(r"perdure: unreachable: .*`perdure dev`.*--url.*\n", ended.stderr)
 
@@ -303,24 +303,24 @@ def test_a_server_that_is_not_there_says_how_to_start_one(tmp_path: Path, comman
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_bad_input_is_one_line_with_its_code(tmp_path: Path, command: tuple[str, ...], code: str) -> None:
-    ended = perdure(tmp_path, *command, more=UNREACHABLE if "--url" not in command else {})
+    ended = run_here(tmp_path, *command, more=UNREACHABLE if "--url" not in command else {})
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(rf"perdure: {code}: .+\n", ended.stderr)
 
 
 def test_a_database_can_be_asked_without_a_server(tmp_path: Path) -> None:
-    missing = perdure(tmp_path, "rollout", "list", "--database", DATABASE)
+    missing = run_here(tmp_path, "rollout", "list", "--database", DATABASE)
     assert missing.returncode == 4
     assert list(tmp_path.iterdir()) == []
-    queued = perdure(tmp_path, "rollout", "enqueue", "1", "--json", "--database", DATABASE)
+    queued = run_here(tmp_path, "rollout", "enqueue", "1", "--json", "--database", DATABASE)
     rollout_id = json.loads(queued.stdout)["rollout_id"]
     for command in ("rollout show", "span list", "rollout cancel", "rollout retry"):
-        assert perdure(tmp_path, *command.split(), rollout_id, "--database", DATABASE).returncode == 0
-    conflict = perdure(tmp_path, "rollout", "retry", rollout_id, "--database", DATABASE)
+        assert run_here(tmp_path, *command.split(), rollout_id, "--database", DATABASE).returncode == 0
+    conflict = run_here(tmp_path, "rollout", "retry", rollout_id, "--database", DATABASE)
     assert conflict.returncode == 1
-    waited = perdure(tmp_path, "rollout", "watch", "--timeout", "0.1s", "--database", DATABASE)
+    waited = run_here(tmp_path, "rollout", "watch", "--timeout", "0.1s", "--database", DATABASE)
     assert waited.returncode == 5
-    assert perdure(tmp_path, "health", "--json", "--database", DATABASE).returncode == 0
+    assert run_here(tmp_path, "health", "--json", "--database", DATABASE).returncode == 0
     assert asyncio.run(actors(tmp_path)) == ["cli"]
 
 

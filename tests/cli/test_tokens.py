@@ -4,13 +4,13 @@ import json
 import re
 from pathlib import Path
 
-from .command import Server, perdure
+from .command import Server, run_here
 
 DATABASE = "sqlite:///perdure.db"
 
 
 def test_the_first_token_is_made_without_a_server_and_closes_the_door(tmp_path: Path) -> None:
-    made = perdure(tmp_path, "token", "create", "first", "--scope", "admin", "--database", DATABASE)
+    made = run_here(tmp_path, "token", "create", "first", "--scope", "admin", "--database", DATABASE)
     assert made.returncode == 0
     secret = made.stdout.strip()
     assert re.fullmatch(r"pdr_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", secret)
@@ -39,12 +39,12 @@ def test_the_first_token_is_made_without_a_server_and_closes_the_door(tmp_path: 
         assert server.run("rollout", "list", more=reading).returncode == 1
         server.stop()
     assert secret not in server.errors
-    listed = perdure(tmp_path, "token", "list", "--database", DATABASE).stdout
+    listed = run_here(tmp_path, "token", "list", "--database", DATABASE).stdout
     assert re.search(r"reader .* revoked .* ago", listed)
 
 
 def test_a_token_reaches_its_namespaces_alone(tmp_path: Path) -> None:
-    made = perdure(
+    made = run_here(
         tmp_path, "token", "create", "mine", "--namespace", "mine", "--json", "--database", DATABASE
     )
     token = json.loads(made.stdout)

@@ -247,7 +247,7 @@ class Names:
             return _ID.sub(lambda found: self._name(found[0]), value)
         if isinstance(value, float | int) and key.endswith(("_time", "uptime")):
             return "<time>"
-        return value
+        return "<bytes>" if key.endswith("_bytes") else value
 
     def _name(self, found: str) -> str:
         if found not in self._names:

@@ -64,6 +64,59 @@ async def test_concurrent_numbers_share_requests(line: Line) -> None:
     assert line.proxy.counts[f"{AGL}/spans/next/bulk"] <= 4
 
 
+async def test_concurrent_claims_share_requests(line: Line) -> None:
+    queued = [(await line.store.enqueue_rollout(i)).rollout_id for i in range(60)]
+    calls = [line.client.dequeue_rollout(f"w-{i}") for i in range(60)]
+    claimed = [one for one in await asyncio.gather(*calls) if one is not None]
+    assert sorted(one.rollout_id for one in claimed) == sorted(queued)
+    assert {one.attempt.worker_id for one in claimed} == {f"w-{i}" for i in range(60)}
+    assert line.proxy.counts[f"{AGL}/queues/rollouts/dequeue/bulk"] <= 4
+
+
+async def test_concurrent_reports_share_requests(line: Line) -> None:
+    started = [await new_rollout(line.store) for _ in range(60)]
+    attempts = await asyncio.gather(*(finish(line.client, one) for one in started))
+    assert [one.attempt_id for one in attempts] == [one.attempt.attempt_id for one in started]
+    assert {one.status for one in attempts} == {"succeeded"}
+    assert line.proxy.counts[f"{AGL}/attempts/bulk"] <= 4
+
+
+async def test_one_bad_report_does_not_fail_its_neighbours(line: Line) -> None:
+    started = [await new_rollout(line.store) for _ in range(5)]
+    bad = line.client.update_attempt(started[0].rollout_id, "at-missing", status="failed")
+    answers = await asyncio.gather(
+        bad, *(finish(line.client, one) for one in started), return_exceptions=True
+    )
+    assert isinstance(answers[0], errors.NotFound)
+    statuses = [(await line.store.query_attempts(one.rollout_id))[0].status for one in started]
+    assert statuses == ["succeeded"] * 5
+
+
+@pytest.mark.parametrize("when", ["before the answer", "after the answer"])
+async def test_a_claim_whose_caller_went_away_is_given_back(line: Line, when: str) -> None:
+    await line.store.enqueue_rollout("task")
+    claiming = asyncio.create_task(line.client.dequeue_rollout("gone"))
+    if when == "after the answer":
+        answers = line.client._batches._merged
+
+        def gone(*args: Any, **options: Any) -> asyncio.Future[Any]:
+            future = answers(*args, **options)
+            future.add_done_callback(lambda _: claiming.cancel())
+            return future
+
+        line.client._batches._merged = gone  # type: ignore[method-assign]
+    else:
+        while not line.proxy.requests:
+            await asyncio.wait([claiming], timeout=0.001)
+        claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    claimed = None
+    while claimed is None:
+        claimed = await line.store.dequeue_rollout("another")
+    assert (claimed.input, claimed.attempt.sequence_id) == ("task", 2)
+
+
 async def test_many_spans_are_one_request(line: Line) -> None:
     started = await new_rollout(line.store)
     await line.client.add_many_spans([make_span(started, i) for i in range(1000)])

@@ -17,8 +17,8 @@ from perdure import InMemoryLightningStore, LightningStore
 from perdure.kernel.config import Key
 from perdure.kernel.errors import OutcomeUnknown, StorageFull, StorageUnavailable
 from perdure.protocols.lightning import listing
-from perdure.protocols.lightning.routes import PREFIX, ROUTES
-from perdure.protocols.lightning.wire import MAX_SPANS
+from perdure.protocols.lightning.routes import ROUTES
+from perdure.protocols.lightning.wire import MAX_SPANS, PREFIX
 
 ENQUEUE = PREFIX + "/queues/rollouts/enqueue"
 DEQUEUE = PREFIX + "/queues/rollouts/dequeue"

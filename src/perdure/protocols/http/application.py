@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 import secrets
@@ -12,6 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,8 +36,27 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Frame-Options": "DENY",
 }
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 MAX_PATH = 8192
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PROCESS = secrets.token_hex(4)
+_numbers = itertools.count(1)
+
+
+class _QuickHeaders(Headers):
+    """Headers that are looked up often; of a header that came twice, the first counts."""
+
+    def __init__(self, scope: Connection) -> None:
+        super().__init__(scope=scope)
+        self._first = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)
+        }
+
+    def __getitem__(self, key: str) -> str:
+        return self._first[key.lower()]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._first.get(key.lower(), default)
 
 
 class Service(Protocol):
@@ -57,11 +78,14 @@ class Application:
         self.table = Table(routes)
         self._gate = Gate(app)
         self._services = services
+        self._counters: dict[tuple[str, str, int], tuple[Any, Any]] = {}
         self._stack = AsyncExitStack()
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._answer(Request(scope, receive), send)
+            request = Request(scope, receive)
+            request._headers = _QuickHeaders(scope)
+            await self._answer(request, send)
         elif scope["type"] == "lifespan":
             await self._live(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -78,9 +102,7 @@ class Application:
         except CallerLeft:
             self._count(request.method, label, 499, started)
             return
-        response.headers["X-Request-ID"] = request_id
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
+        _complete(response, request_id)
         self._count(request.method, label, response.status_code, started)
         await response(request.scope, request.receive, send)
 
@@ -161,8 +183,14 @@ class Application:
             await asyncio.gather(work, left, return_exceptions=True)
 
     def _count(self, method: str, label: str, status: int, started: float) -> None:
-        self.app.metrics.requests.labels(method, label, status).inc()
-        self.app.metrics.seconds.labels(method, label).observe(time.perf_counter() - started)
+        key = (method, label, status)
+        counters = self._counters.get(key)
+        if counters is None:
+            metrics = self.app.metrics
+            counters = (metrics.requests.labels(*key), metrics.seconds.labels(method, label))
+            self._counters[key] = counters
+        counters[0].inc()
+        counters[1].observe(time.perf_counter() - started)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -194,7 +222,17 @@ async def _hang_up(request: Request) -> None:
 
 
 def _request_id(given: str | None) -> str:
-    return given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+    if given and _REQUEST_ID.fullmatch(given):
+        return given
+    return f"{_PROCESS}{next(_numbers):08x}"
+
+
+def _complete(response: Response, request_id: str) -> None:
+    """Add the headers that every answer has, save those that a handler has set."""
+    headers = response.raw_headers
+    present = {name for name, _ in headers}
+    headers += [header for header in _RAW_HEADERS if header[0] not in present]
+    headers.append((b"x-request-id", request_id.encode()))
 
 
 def _peer(request: Request) -> str:

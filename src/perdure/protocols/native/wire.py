@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.access.model import AuditEntry, Scope, Token
+from perdure.access.model import MAX_LIFETIME, MAX_NAME, MAX_NAMESPACES, AuditEntry, Scope, Token
 from perdure.rollouts.contract import FilterLogic, SortOrder
 from perdure.rollouts.records import (
     Attempt,
@@ -28,6 +28,7 @@ MAX_BATCH = 1000
 T = TypeVar("T")
 Metadata = dict[str, Any]
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Offset = Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -87,6 +88,12 @@ class Dequeue(Body, kw_only=True):
     worker_id: str | None = None
     queue: str = "default"
     limit: Limit = 1
+
+
+class Heartbeat(Body, kw_only=True):
+    """How a worker is; without statistics the last ones stay."""
+
+    heartbeat_stats: Metadata | UnsetType = UNSET
 
 
 class ShownRollout(Rollout, kw_only=True):
@@ -190,10 +197,12 @@ class ResourcesQuery(SortedQuery, kw_only=True):
 class TokenRequest(Body, kw_only=True):
     """A token to be made. Without namespaces it is for the caller's own; `*` is every one."""
 
-    name: str
-    scopes: list[Scope] = msgspec.field(default_factory=lambda: ["read", "write", "worker"])
-    namespaces: list[str] | None = None
-    expires_in: float | None = None
+    name: Name
+    scopes: Annotated[list[Scope], Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["read", "write", "worker"]
+    )
+    namespaces: Annotated[list[Name], Meta(min_length=1, max_length=MAX_NAMESPACES)] | None = None
+    expires_in: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None
 
 
 class NewToken(Token, kw_only=True):

@@ -57,6 +57,7 @@ _ROLLOUTS = (
         body=wire.NewStart,
         answer=AttemptedRollout,
         status=201,
+        errors=(Conflict,),
     ),
     _rollouts(
         "POST",
@@ -67,6 +68,7 @@ _ROLLOUTS = (
         body=wire.Dequeue,
         body_optional=True,
         answer=wire.Claimed,
+        errors=(Conflict,),
     ),
     _rollouts(
         "GET",
@@ -128,7 +130,7 @@ _ATTEMPTS = (
         body_optional=True,
         answer=AttemptedRollout,
         status=201,
-        errors=(NotFound,),
+        errors=(NotFound, Conflict),
     ),
     _attempts(
         "GET",
@@ -201,7 +203,7 @@ _WORKERS = (
         shared.update_worker,
         "worker",
         "Record a worker's heartbeat",
-        body=shared_wire.UpdateWorker,
+        body=wire.Heartbeat,
         body_optional=True,
         answer=Worker,
     ),
@@ -227,6 +229,7 @@ _RESOURCES = (
         body=shared_wire.NamedResourcesBody,
         answer=ResourcesUpdate,
         status=201,
+        errors=(Conflict,),
     ),
     _resources(
         "GET",
