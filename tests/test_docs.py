@@ -196,6 +196,7 @@ def test_commands_in_the_text_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     script = (ROOT / "dev").read_text(encoding="utf-8")
     ours = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    ours |= {group.name for group in app.registered_groups if group.name}
     assert [name for name in re.findall(r"\./dev (\w+)", text) if f"./dev {name} " not in script] == []
     assert set(re.findall(r"`perdure (\w+)", text)) <= ours
 
