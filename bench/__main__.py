@@ -60,7 +60,6 @@ def leave(number: int, frame: object) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, leave)
     options = arguments()
     sizes = QUICK if options.quick else FULL
     measures = chosen(all_measures(sizes), options.only, with_peer=not options.no_peer)
@@ -80,4 +79,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, leave)
     sys.exit(main())

@@ -217,8 +217,6 @@ def leave(number: int, frame: object) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    signal.signal(signal.SIGTERM, leave)
-    logging.disable()
     options = arguments(argv)
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     errors = Console(stderr=True)
@@ -237,4 +235,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, leave)
+    logging.disable()
     sys.exit(main())

@@ -16,6 +16,8 @@ from tests.protocols.line import AGL, PATIENT, Line, hasty, open_line
 from tests.protocols.support import serving
 
 from perdure import (
+    AttemptedRollout,
+    LightningStore,
     LightningStoreClient,
     SqliteLightningStore,
     errors,
@@ -92,28 +94,49 @@ async def test_one_bad_report_does_not_fail_its_neighbours(line: Line) -> None:
     assert statuses == ["succeeded"] * 5
 
 
-@pytest.mark.parametrize("when", ["before the answer", "after the answer"])
-async def test_a_claim_whose_caller_went_away_is_given_back(line: Line, when: str) -> None:
+async def given_back(store: LightningStore) -> AttemptedRollout:
+    """The rollout that was claimed for somebody who has gone, once it is in the queue again."""
+    while (claimed := await store.dequeue_rollout("another")) is None:
+        pass
+    return claimed
+
+
+async def test_a_claim_is_given_back_if_its_caller_goes_before_the_answer(line: Line) -> None:
     await line.store.enqueue_rollout("task")
+    done, release = asyncio.Event(), asyncio.Event()
+    ask = line.proxy.pass_on
+
+    async def held(request: web.BaseRequest) -> web.Response:
+        answer = await ask(request)
+        done.set()
+        await release.wait()
+        return answer
+
+    line.proxy.pass_on = held
     claiming = asyncio.create_task(line.client.dequeue_rollout("gone"))
-    if when == "after the answer":
-        answers = line.client._batches._merged
-
-        def gone(*args: Any, **options: Any) -> asyncio.Future[Any]:
-            future = answers(*args, **options)
-            future.add_done_callback(lambda _: claiming.cancel())
-            return future
-
-        line.client._batches._merged = gone  # type: ignore[method-assign]
-    else:
-        while not line.proxy.requests:
-            await asyncio.wait([claiming], timeout=0.001)
-        claiming.cancel()
+    await soon(done.wait())
+    claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claiming
-    claimed = None
-    while claimed is None:
-        claimed = await line.store.dequeue_rollout("another")
+    release.set()
+    claimed = await soon(given_back(line.store))
+    assert (claimed.input, claimed.attempt.sequence_id) == ("task", 2)
+
+
+async def test_a_claim_is_given_back_if_its_caller_goes_with_the_answer(line: Line) -> None:
+    await line.store.enqueue_rollout("task")
+    merged = line.client._batches._merged
+
+    def gone(*args: Any, **options: Any) -> asyncio.Future[Any]:
+        answer = merged(*args, **options)
+        answer.add_done_callback(lambda _: claiming.cancel())
+        return answer
+
+    line.client._batches._merged = gone  # type: ignore[method-assign]
+    claiming = asyncio.create_task(line.client.dequeue_rollout("gone"))
+    with pytest.raises(asyncio.CancelledError):
+        await soon(claiming)
+    claimed = await soon(given_back(line.store))
     assert (claimed.input, claimed.attempt.sequence_id) == ("task", 2)
 
 

@@ -101,6 +101,9 @@ async def test_an_attempt_is_begun_once(line: Line, fault: str) -> None:
     async with hasty(line.proxy) as client:
         started = await client.start_attempt(queued.rollout_id, "w")
     assert list(await line.store.query_attempts(queued.rollout_id)) == [started.attempt]
+    sent = zip(line.proxy.keys, line.proxy.requests, strict=True)
+    keys = [key for key, (_, path) in sent if path != HEALTH]
+    assert keys[0] == keys[1] is not None
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -26,8 +26,8 @@ NAMES |= {
 _SCAN = re.compile(r"^SCAN (\S+)")
 _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
 _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
-_SMALL = frozenset({"json_each", "c", "b", "heads", "CONSTANT"})
-"""What SQLite may scan: a list that was passed in, and what a statement has made itself."""
+_SMALL = frozenset({"json_each", "c", "b", "heads", "CONSTANT", "namespaces"})
+"""What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
 
 
 class Plan(NamedTuple):

@@ -1,8 +1,10 @@
 """The checker finds what it is there to find: a sound history passes, and each way to break it is named."""
 
 import asyncio
+import json
 import shutil
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -17,6 +19,8 @@ from perdure.testing.checker import check
 from perdure.testing.history import History, Recorder, Report
 
 CALLS = 400
+
+Lines = Sequence[bytes]
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +54,9 @@ def database(worked: Path, tmp_path: Path) -> Path:
     return tmp_path / "worked.db"
 
 
-async def _check(path: Path, *, without: str = "") -> Report:
+async def _check(path: Path, *, without: str = "", and_then: Lines = (), resent: bool = False) -> Report:
     history = History()
-    history.read(path.with_suffix(".jsonl").read_bytes().splitlines())
+    history.read([*path.with_suffix(".jsonl").read_bytes().splitlines(), *and_then])
     if without:
         history.calls = {key: call for key, call in history.calls.items() if call.function != without}
     storage = open_storage(str(path))
@@ -60,7 +64,7 @@ async def _check(path: Path, *, without: str = "") -> Report:
         snapshot, endings = await read(storage, "default")
     finally:
         await storage.close()
-    return check(history, snapshot, endings=endings)
+    return check(history, snapshot, endings=endings, resent=resent)
 
 
 async def test_what_happened_agrees_with_what_was_seen(database: Path) -> None:
@@ -116,6 +120,19 @@ async def test_each_way_to_break_a_database_is_named(database: Path, named: str)
 async def test_what_nobody_asked_for_is_named(database: Path, function: str, named: str) -> None:
     report = await _check(database, without=function)
     assert any(named in violation for violation in report.violations), str(report)
+
+
+async def test_a_span_that_two_were_told_is_new_is_named_unless_requests_are_resent(database: Path) -> None:
+    history = History()
+    history.read(database.with_suffix(".jsonl").read_bytes().splitlines())
+    call = next(call for call in history if call.function == "spans" and call.got.get("stored"))
+    again = [
+        json.dumps(["invoke", "q", 1, time.monotonic_ns(), "spans", call.given]).encode(),
+        json.dumps(["ok", "q", 1, time.monotonic_ns(), {"stored": call.got["stored"]}]).encode(),
+    ]
+    report = await _check(database, and_then=again)
+    assert any("was stored by" in violation for violation in report.violations), str(report)
+    assert (await _check(database, and_then=again, resent=True)).violations == []
 
 
 async def _recorded(action: Callable[[], Awaitable[object]]) -> History:
@@ -176,7 +193,11 @@ def test_naming_sizes_chooses_their_scenarios() -> None:
     def names(*arguments: str) -> list[tuple[str, int]]:
         return [(each.name, size) for each, size in command.chosen(command.arguments(arguments))]
 
-    assert [name for name, _ in names()] == [scenario.name for scenario in command.SCENARIOS]
+    unnamed = [scenario.name for scenario in command.SCENARIOS if not scenario.when_named]
+    assert [name for name, _ in names()] == unnamed
     assert names("--kills", "1000") == [("sqlite-kills", 1000)]
+    assert names("--server-kills", "2") == [("server-kills-sqlite", 2), ("server-kills-postgres", 2)]
+    assert names("--seeds", "3") == [("simulation", 3)]
+    assert names("--only", "stories,model", "--length", "2") == [("model", 2000), ("stories", 2)]
     assert names("--kills", "7", "--crashes", "3") == [("sqlite-kills", 7), ("postgres-crashes", 3)]
     assert names("--only", "torn", "--cuts", "9", "--kills", "1") == [("torn", 9)]

@@ -19,6 +19,7 @@ from perdure.rollouts import tables
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+from perdure.rollouts.overview import Overview
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import make_span
@@ -55,12 +56,14 @@ EXPECTED = {
     "known spans": {"spans_pkey"},
     "COUNT_BY_STATUS": {"rollout_counts_pkey"},
     "LATEST_RESOURCES_ID": {"resources_latest"},
+    "READY_BY_QUEUE": {"rollouts_ready"},
+    "BEHIND_BY_QUEUE": {"rollouts_behind"},
     "prelude": {"attempts_check", "rollouts_due"},
 }
 SMALL = {"COUNT_BY_STATUS", "LATEST_RESOURCES_ID"}
 """Statements on small tables, which may be read whole where the planner likes that better."""
-MANY = {"RIPEN"}
-"""Statements that change hundreds of rows at once: of fifty thousand, that may be cheaper by reading all."""
+MANY = {"RIPEN", "DUE_BY_QUEUE"}
+"""Statements on hundreds of rows at once: of fifty thousand, those may be cheaper to find by reading all."""
 
 
 # --- fifty thousand rows ----------------------------------------------------------------------------------
@@ -244,6 +247,8 @@ async def read(store: DatabaseLightningStore) -> None:
     await store.get_latest_resources()
     await store.get_worker_by_id("worker")
     await store.query_workers(limit=10)
+    counts = await Overview(store.storage).counts(None)
+    assert {queue.queue for queue in counts.queues} >= {"default", "other"}
 
 
 async def read_spans(rollouts: Rollouts, rollout: str) -> None:

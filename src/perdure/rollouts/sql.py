@@ -362,10 +362,14 @@ DUE_BY_QUEUE = statement(
     WHERE {plain:ns} {among:numbers} AND due_at IS NOT NULL GROUP BY 1, queue
     """
 )
+# The bound of the priority holds for all; it leads to the index of those that wait.
 BEHIND_BY_QUEUE = statement(
     """
-    SELECT ns, queue, count(*)
-    FROM rollouts
-    WHERE ns {among:numbers} AND behind IS NOT NULL GROUP BY ns, queue
+    SELECT r.ns, r.queue, count(*)
+    FROM lines AS l
+    CROSS JOIN rollouts AS r
+    WHERE l.ns {among:numbers} AND l.holder IS NOT NULL
+      AND r.ns = l.ns AND r.line = l.line AND r.priority > -2147483649 AND r.behind IS NOT NULL
+    GROUP BY r.ns, r.queue
     """
 )
