@@ -72,7 +72,8 @@ def run_here(
         stack.enter_context(redirect_stderr(errors))
         ended = stack.enter_context(pytest.raises(SystemExit))
         main()
-    return subprocess.CompletedProcess(arguments, ended.value.code or 0, output.getvalue(), errors.getvalue())
+    code = int(ended.value.code or 0)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
 class Server:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from perdure import LightningStore, PromptTemplate
+from perdure import LightningStore, NamedResources, PromptTemplate
 from perdure.cli import app
 from perdure.protocols.lightning.client import LightningStoreClient
 
@@ -48,7 +48,7 @@ def test_every_option_in_the_tables_exists() -> None:
 
 async def prepare(store: LightningStore) -> str:
     added = await store.add_resources({"prompt": PromptTemplate(template="Hi", engine="jinja")})
-    changed = {"prompt": PromptTemplate(template="Hello", engine="jinja")}
+    changed: NamedResources = {"prompt": PromptTemplate(template="Hello", engine="jinja")}
     await store.update_resources(added.resources_id, changed)
     return added.resources_id
 

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from perdure import LightningStore, PromptTemplate, RolloutConfig, Span, TraceStatus, open_store
+from perdure import (
+    LightningStore,
+    NamedResources,
+    PromptTemplate,
+    RolloutConfig,
+    Span,
+    TraceStatus,
+    open_store,
+)
 from perdure.protocols.lightning.client import LightningStoreClient
 
 from .command import COLOR, COMMAND, Server, Terminal, run_here, settings
@@ -49,7 +57,7 @@ async def fail_once(store: LightningStore) -> str:
     )
     claimed = await store.dequeue_rollout("worker-1")
     assert claimed is not None
-    ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+    ids: dict[str, Any] = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
     whole = Span.from_attributes(
         **ids, sequence_id=1, span_id="a" * 16, name="agent", attributes={}, start_time=1.0, end_time=3.5
     )
@@ -226,7 +234,7 @@ def test_colors_are_for_terminals_that_want_them(server: Server, place: Mapping[
 def test_resources_and_what_changed_in_them(server: Server, place: Mapping[str, str]) -> None:
     async def prepare(store: LightningStore) -> str:
         added = await store.add_resources({"prompt": PromptTemplate(template="Hi\nthere", engine="jinja")})
-        changed = {"prompt": PromptTemplate(template="Hi\nyou", engine="jinja")}
+        changed: NamedResources = {"prompt": PromptTemplate(template="Hi\nyou", engine="jinja")}
         await store.update_resources(added.resources_id, changed)
         return added.resources_id
 

@@ -129,8 +129,8 @@ def test_a_database_that_is_served_elsewhere_names_the_address(tmp_path: Path) -
 
 
 def test_store_takes_the_flags_of_agl_store(tmp_path: Path) -> None:
-    flags = ("--host", "127.0.0.1", "--cors-origin", "http://a.example", "--cors-origin", "http://b.example")
-    flags += ("--log-level", "INFO", "--n-workers", "1", "--backend", "memory")
+    flags = ["--host", "127.0.0.1", "--cors-origin", "http://a.example", "--cors-origin", "http://b.example"]
+    flags += ["--log-level", "INFO", "--n-workers", "1", "--backend", "memory"]
     with Server(tmp_path, "store", *flags, "--tracker", "prometheus", "console") as server:
         assert server.facts["database"] == "memory:"
         assert server.json("rollout", "enqueue", "1")["status"] == "queuing"

@@ -56,11 +56,15 @@ def dev(
     with hosting.listen(settings) as listening:
         url = hosting.address_of(settings, listening)
         app = hosting.open_app(settings, url)
-        show = Show(app, url, output, Plan(rollouts, seed), grpc_note)
-        services = [*hosting.services_of(app), hosting.Announcement(app, show.announce)]
-        work = show.play if demo else None
+        services = hosting.services_of(app)
+        show = Show(app, url, output, Plan(rollouts, seed))
         show.stays = not demo or not (_is_unwatched() if once is None else once)
-        hosting.run(hosting.host(app, listening, services, work))
+
+        def tell(closed: bool) -> None:
+            show.announce(closed, hosting.grpc_port_of(services), grpc_note)
+
+        work = show.play if demo else None
+        hosting.run(hosting.host(app, listening, [*services, hosting.Announcement(app, tell)], work))
 
 
 def _settings(load: Any, *given: Any) -> tuple[Settings, str]:
@@ -98,32 +102,30 @@ def _is_unwatched() -> bool:
 class Show:
     """What `dev` tells and plays."""
 
-    def __init__(self, app: App, url: str, output: Output, plan: Any, grpc_note: str) -> None:
+    def __init__(self, app: App, url: str, output: Output, plan: Any) -> None:
         self._app = app
         self._url = url
         self._output = output
         self._plan = plan
-        self._grpc_note = grpc_note
         self._started = asyncio.Event()
         self.stays = True
 
-    def announce(self, closed: bool) -> None:
+    def announce(self, closed: bool, grpc_port: int | None, grpc_note: str) -> None:
         """Say what there is and where."""
         from perdure.cli.serve import facts_of
 
         facts = facts_of(self._app.settings, self._url, closed)
-        facts["grpc_port"] = self._app.settings.grpc_port
+        facts["grpc_port"] = grpc_port
         if self._output.as_json:
             self._output.line(facts)
         else:
-            self._print_facts(facts["callers"])
+            self._print_facts(facts["callers"], grpc_note or f"{self._app.settings.host}:{grpc_port}")
         self._started.set()
 
-    def _print_facts(self, callers: str) -> None:
+    def _print_facts(self, callers: str, grpc: str) -> None:
         from perdure.kernel.config import mask_url
 
         settings, url = self._app.settings, self._url
-        grpc = self._grpc_note or f"{settings.host}:{settings.grpc_port}"
         for line in (
             f"perdure listens on {url}",
             f"  database   {mask_url(settings.database_url)}",

@@ -72,6 +72,11 @@ def services_of(app: App, *, shared: bool = False) -> list[Service]:
     return [GrpcServer(app, shared=shared)]
 
 
+def grpc_port_of(services: Sequence[Service]) -> int | None:
+    """The port that gRPC has got, if it is offered."""
+    return next((int(each.port) for each in services if hasattr(each, "port")), None)
+
+
 class Announcement:
     """Tells somebody that the server answers now, and whether callers need a key."""
 
@@ -133,6 +138,8 @@ async def host(
     """Serve until a signal comes, or until `work` has ended if there is any; then close the store."""
     try:
         await app.check_start()
+        # A database that does not answer is said here, in one line.
+        await needs_key(app)
         application = make_application(app, services=services)
         server = HttpServer(application, host=app.settings.host, listening=listening)
         if work is None:
@@ -145,15 +152,14 @@ async def host(
 
 async def _serve_during(server: HttpServer, work: Work) -> None:
     serving, working = asyncio.ensure_future(server.serve()), asyncio.ensure_future(work())
-    try:
-        await asyncio.wait((serving, working), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-            server.stop()
-        await serving
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+    await asyncio.wait((serving, working), return_when=asyncio.FIRST_COMPLETED)
+    ended = working.done()
+    server.stop()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    await serving
+    if ended:
+        working.result()
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:

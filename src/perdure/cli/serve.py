@@ -101,11 +101,13 @@ def serve_with(
             _supervise(settings, listening, url, workers, as_json)
             return
         app = hosting.open_app(settings, url)
-        announcement = hosting.Announcement(
-            app, lambda closed: _announce(facts_of(settings, url, closed), as_json)
-        )
-        services = [*hosting.services_of(app), *(make(app) for make in more), announcement]
-        hosting.run(hosting.host(app, listening, services))
+        services = [*hosting.services_of(app), *(make(app) for make in more)]
+
+        def tell(closed: bool) -> None:
+            facts = {**facts_of(settings, url, closed), "grpc_port": hosting.grpc_port_of(services)}
+            _announce(facts, as_json)
+
+        hosting.run(hosting.host(app, listening, [*services, hosting.Announcement(app, tell)]))
 
 
 def _serve_as_worker(settings: Settings, fd: int, lifeline: int) -> None:

@@ -55,6 +55,7 @@ _QUEUE = (
         body=wire.DequeueRollouts,
         body_optional=True,
         answer=list[AttemptedRollout],
+        ends_with_caller=True,
     ),
     _post(
         "/queues/rollouts/dequeue/bulk",

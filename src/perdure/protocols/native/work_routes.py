@@ -69,6 +69,7 @@ _ROLLOUTS = (
         body_optional=True,
         answer=wire.Claimed,
         errors=(Conflict,),
+        ends_with_caller=True,
     ),
     _rollouts(
         "GET",
