@@ -48,9 +48,10 @@ async def run(measures: list[Measure], options: argparse.Namespace) -> list[repo
     async with Host(sizes, with_peer=not options.no_peer, postgres_url=options.postgres) as host:
         for measure in measures:
             started = time.monotonic()
-            results += await measure.results(host)
-            names = ", ".join(row.name for row in measure.rows)
-            print(f"{names}: {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+            found = await measure.results(host)
+            results += found
+            figures = ", ".join(report.brief(each) for each in found)
+            print(f"{figures} (in {time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
     return results
 
 

@@ -70,6 +70,13 @@ def table(results: list[Result]) -> Table:
     return made
 
 
+def brief(result: Result) -> str:
+    """A result in a few words, for whoever waits for the others."""
+    ratios = (("peer", result.ratio_peer), ("raw", result.ratio_raw))
+    told = [f"{ratio:.3g} × {name}" for name, ratio in ratios if ratio is not None]
+    return " ".join([result.name, rounded(result.ours), result.unit, *told])
+
+
 def cells(result: Result) -> list[str]:
     verdict = {True: "[green]pass", False: "[red]miss", None: ""}[result.passed()]
     figures = (result.ours, result.peer, result.raw, result.ratio_peer, result.ratio_raw)

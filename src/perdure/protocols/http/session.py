@@ -241,7 +241,8 @@ class _Trying:
         failure = error_from(status, body)
         if status < 500 and status != 408:
             raise failure
-        self._perhaps_done = self._perhaps_done or not isinstance(failure, _NOTHING_CHANGED)
+        if status != 408 and not isinstance(failure, _NOTHING_CHANGED):
+            self._perhaps_done = True
         return self._checked(failure)
 
     def _checked(self, failure: PerdureError) -> PerdureError:
