@@ -4,11 +4,12 @@ import json
 import re
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from .command import Server, Terminal, perdure
+from .command import Server, Terminal, perdure, run_here
 
 KEY = "a-key-of-the-server-1"
 
@@ -106,6 +107,17 @@ def test_several_workers_need_postgresql(tmp_path: Path, command: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_database_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    for workers in ("1", "2"):
+        database = "postgresql://anna:hunter22@127.0.0.1:1/agents"
+        code, message = error_of(
+            tmp_path, "serve", "--port", "0", "--database", database, "--workers", workers
+        )
+        assert code == 1
+        assert re.fullmatch(r"perdure: storage_unavailable: .+\n", message)
+        assert "hunter22" not in message
+
+
 def test_logs_can_be_json(tmp_path: Path) -> None:
     more = {"LOG_JSON": "1", "LOG_LEVEL": "debug"}
     with Server(tmp_path, more=more) as server:
@@ -160,9 +172,19 @@ def test_store_refuses_helpfully(tmp_path: Path, flags: tuple[str, ...], said: s
 
 
 def test_dev_keeps_the_traces_of_any_program(tmp_path: Path) -> None:
+    times = {"startTimeUnixNano": "1000000000", "endTimeUnixNano": "3000000000"}
+    span = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "my agent", **times}
+    traces = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     with Server(tmp_path, "dev", "--grpc-port", "0") as server:
+        assert server.facts["grpc_port"] > 0
         assert server.get("/docs")[0] == 200
-        assert server.facts["url"].startswith("http://127.0.0.1:")
+        request = urllib.request.Request(
+            server.url + "/v1/traces", json.dumps(traces).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+        (rollout,) = server.json("rollout", "list")["items"]
+        assert "my agent  2.00 s" in server.run("span", "list", rollout["rollout_id"]).stdout
 
 
 def test_dev_plays_the_demo_over_http_and_ends_without_a_terminal(tmp_path: Path) -> None:
@@ -188,6 +210,13 @@ def test_dev_plays_the_demo_on_a_terminal_and_goes_on_serving(tmp_path: Path) ->
     terminal.press_ctrl_c()
     assert terminal.end() == 130
     assert "Traceback" not in terminal.output
+
+
+def test_dev_does_not_play_where_it_may_not_come_in(tmp_path: Path) -> None:
+    assert run_here(tmp_path, "token", "create", "x", "--database", "perdure.db").returncode == 0
+    ended = perdure(tmp_path, "dev", "--port", "0", "--grpc-port", "0", "--demo", "--once")
+    assert ended.returncode == 1
+    assert re.fullmatch(r"perdure: unauthorized: .*PERDURE_TOKEN\n", ended.stderr)
 
 
 def test_dev_counts_only_its_own_rollouts(tmp_path: Path) -> None:
