@@ -172,7 +172,7 @@ def test_store_refuses_helpfully(tmp_path: Path, flags: tuple[str, ...], said: s
 
 
 def test_dev_keeps_the_traces_of_any_program(tmp_path: Path) -> None:
-    times = {"startTimeUnixNano": "1000000000", "endTimeUnixNano": "3000000000"}
+    times = {"startTimeUnixNano": "1700000000000000000", "endTimeUnixNano": "1700000002000000000"}
     span = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "my agent", **times}
     traces = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     with Server(tmp_path, "dev", "--grpc-port", "0") as server:
