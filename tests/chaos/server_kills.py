@@ -76,7 +76,7 @@ class ServerKills:
     # --- the kills ----------------------------------------------------------------------------------------
 
     def _kill_at(self, moment: int) -> None:
-        """Kill the server in the middle of the work; wait until each child works again after the restart."""
+        """Kill the server in the middle of the work, start it again, and wait until the work goes on."""
         if not self._hear(lambda: self._reports >= moment):
             self._run.found(f"report {moment}", [f"the load stands still: {self._server.log()}"])
         time.sleep(self._random.uniform(0, 0.02))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from perdure.kernel.storage import dialect
-from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
 from perdure.kernel.storage.port import Operation, Row, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.postgres_tx import BEGIN_WRITE
@@ -163,16 +163,20 @@ class _ExplainingTx:
         await self._tx.execute_many(statement, rows)
 
     async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
-        if rows:
-            text, columns = dialect.bulk_update(update, rows)
-            values = columns if self._plans._engine == "postgres" else rows[0]
-            texts = (update.sqlite, text)
-            await self._plans.add(self._tx, NAMES[update], texts, values)
-        return int(await self._tx.update_many(update, rows))
+        return (await self.write((update, rows)))[0]
+
+    async def write(self, *writes: Write) -> list[int]:
+        """Updates are asked for one by one; together they are run."""
+        for bulk, rows in writes:
+            if rows and isinstance(bulk, BulkUpdate):
+                text, columns = dialect.write_postgres([(bulk, rows)])
+                values = columns if self._plans._engine == "postgres" else rows[0]
+                await self._plans.add(self._tx, NAMES[bulk], (bulk.sqlite, text), values)
+        return list(await self._tx.write(*writes))
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
         if keys:
-            values = list(zip(*keys, strict=True)) if self._plans._engine == "postgres" else keys[0]
+            values = dialect.key_arrays(table, keys) if self._plans._engine == "postgres" else keys[0]
             texts = (dialect.existing_sqlite(table), dialect.existing_postgres(table))
             await self._plans.add(self._tx, f"known {table.name}", texts, values)
         rows: Sequence[Row] = await self._tx.existing(table, keys)

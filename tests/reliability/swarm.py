@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.storage.sqlite_engine import SqliteTx, drive
+from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import AttemptStatus

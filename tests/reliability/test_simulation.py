@@ -71,12 +71,12 @@ def storms_until_broken(most: int = 60) -> Broken:
 
 
 def test_finds_counts_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forgetful(tx: Any, counts: dict[tuple[str, str], int]) -> None:
+    def forgetful(tx: Any, counts: dict[tuple[str, str], int]) -> Any:
         counts.pop(("task", "failed"), None)
-        await real(tx, counts)
+        return real(tx, counts)
 
-    real = work.save_counts
-    monkeypatch.setattr(report, "save_counts", forgetful)
+    real = work.counted
+    monkeypatch.setattr(work, "counted", forgetful)
     assert "counts say" in str(storms_until_broken())
 
 

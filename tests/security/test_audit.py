@@ -14,6 +14,7 @@ from perdure import AttemptedRollout, InMemoryLightningStore
 from perdure.access.model import AuditEntry
 from perdure.access.service import Access
 from perdure.protocols.table import ROUTES
+from perdure.testing.contract.support import make_span
 
 PROMPT = {"prompt": {"resource_type": "prompt_template", "template": "hello", "engine": "f-string"}}
 NOT_WRITTEN = {"/v1/metrics", "/v1/logs", "/v1/development/profiles"}
@@ -27,24 +28,7 @@ async def store() -> AsyncIterator[InMemoryLightningStore]:
 
 
 def span_of(work: AttemptedRollout) -> dict[str, Any]:
-    return {
-        "rollout_id": work.rollout_id,
-        "attempt_id": work.attempt.attempt_id,
-        "sequence_id": 1,
-        "trace_id": f"{next(numbers):032x}",
-        "span_id": f"{next(numbers):016x}",
-        "parent_id": None,
-        "name": "step",
-        "status": {"status_code": "OK"},
-        "attributes": {},
-        "events": [],
-        "links": [],
-        "start_time": 1.0,
-        "end_time": 2.0,
-        "context": None,
-        "parent": None,
-        "resource": {"attributes": {}, "schema_url": ""},
-    }
+    return make_span(work).model_dump(mode="json")
 
 
 def export_of(work: AttemptedRollout) -> bytes:

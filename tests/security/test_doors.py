@@ -12,11 +12,12 @@ import pytest
 import pytest_asyncio
 from tests.protocols.support import Answer, Visitor, serving
 
-from perdure import InMemoryLightningStore, PromptTemplate, SqliteLightningStore
+from perdure import AttemptedRollout, InMemoryLightningStore, PromptTemplate, SqliteLightningStore
 from perdure.access.model import SCOPES
 from perdure.kernel.config import Key
 from perdure.protocols.http.routes import Route
 from perdure.protocols.table import ROUTES
+from perdure.testing.contract.support import make_span
 
 KEY = Key("only-the-operator-knows")
 PUBLIC = {
@@ -159,33 +160,16 @@ async def test_another_namespace_does_not_exist(store: InMemoryLightningStore) -
             shown = str(answer.body)
             assert not any(word in shown for word in ("plans", "hidden")), path
         before = await theirs.get_rollout_by_id(mine.rollout_id)
-        for path, body in _attacks(ids):
+        for path, body in _attacks(ids, mine):
             answer = await visitor.post(path, json=body)
             assert answer.status in (400, 404, 409, 422), (path, answer)
         assert await theirs.get_rollout_by_id(mine.rollout_id) == before
         assert list(await theirs.query_spans(mine.rollout_id)) == []
 
 
-def _attacks(ids: dict[str, str]) -> list[tuple[str, Any]]:
+def _attacks(ids: dict[str, str], stolen: AttemptedRollout) -> list[tuple[str, Any]]:
     rollout, attempt = ids["rollout_id"], ids["attempt_id"]
-    span = {
-        "rollout_id": rollout,
-        "attempt_id": attempt,
-        "sequence_id": 1,
-        "trace_id": "0" * 31 + "1",
-        "span_id": "0" * 15 + "1",
-        "parent_id": None,
-        "name": "forged",
-        "status": {"status_code": "OK"},
-        "attributes": {},
-        "events": [],
-        "links": [],
-        "start_time": None,
-        "end_time": None,
-        "context": None,
-        "parent": None,
-        "resource": {"attributes": {}, "schema_url": ""},
-    }
+    span = make_span(stolen).model_dump(mode="json")
     return [
         (f"/v1/agl/rollouts/{rollout}", {"status": "cancelled"}),
         (f"/v1/agl/rollouts/{rollout}/attempts", None),

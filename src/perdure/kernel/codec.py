@@ -56,10 +56,13 @@ def encode_json(value: Any, *, what: str = "value", nan: Literal["reject", "keep
 def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
     """Encode quickly a small record whose only free part is `scalars`, or give None for the careful way.
 
-    Strings, finite numbers and booleans hide neither bytes nor depth; a null would be a NaN in disguise.
+    Strings, finite numbers and booleans, or lists of them, hide neither bytes nor depth; a null would be a
+    NaN in disguise.
     """
-    if not _PLAIN.issuperset(map(type, scalars.values())):
-        return None
+    for child in scalars.values():
+        value_type = type(child)
+        if value_type not in _PLAIN and not (value_type is list and _PLAIN.issuperset(map(type, child))):
+            return None
     try:
         data = _encoder.encode(value)
     except (UnicodeEncodeError, OverflowError, ValueError):

@@ -16,33 +16,52 @@ from perdure.kernel.errors import StorageError
 from perdure.kernel.storage.port import refuse_nested
 
 BATCH_ITEMS = 256
+BATCH_ROWS = 1000
 BATCH_BYTES = 1 << 20
-OVERLAP_ITEMS = 64
-"""So many waiting calls for each running batch make another worth while."""
+OVERLAP_ROWS = 64
+"""So many waiting rows make another batch worth while where several may run at once."""
 
 Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 """Runs a list of items and answers each with its result, or with an exception for that item alone."""
 
+Entry = tuple[asyncio.Future[Any], Any, int, int]
+"""Who waits, the item, and how many rows and bytes it is."""
+
 
 class _Lane:
-    """The calls of one kind: what waits, and how many batches run."""
+    """The calls of one kind: what waits, and how many batches run; `starting` one has not begun yet."""
 
-    __slots__ = ("running", "waiting")
+    __slots__ = ("rows", "running", "starting", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[asyncio.Future[Any], Any, int]] = deque()
+        self.waiting: deque[Entry] = deque()
+        self.rows = 0
         self.running = 0
+        self.starting = False
 
-    def take(self, batches: int) -> list[tuple[asyncio.Future[Any], Any, int]]:
-        """The next batch, a fair share if several run at once; who has gone takes their item along."""
-        limit = min(BATCH_ITEMS, max(OVERLAP_ITEMS, -(-len(self.waiting) // batches)))
-        batch: list[tuple[asyncio.Future[Any], Any, int]] = []
-        size = 0
-        while self.waiting and len(batch) < limit:
-            size += self.waiting[0][2]
-            if batch and size > BATCH_BYTES:
+    def add(self, entry: Entry) -> None:
+        self.waiting.append(entry)
+        self.rows += entry[2]
+
+    def may_start(self, batches: int) -> bool:
+        """A lone call goes at once; beside a running batch only what is worth another does."""
+        if self.starting or self.running >= batches:
+            return False
+        return not self.running or self.rows >= OVERLAP_ROWS
+
+    def take(self) -> list[Entry]:
+        """The next batch; who has gone takes their item along."""
+        self.starting = False
+        batch: list[Entry] = []
+        rows = size = 0
+        while self.waiting and len(batch) < BATCH_ITEMS:
+            entry = self.waiting[0]
+            rows += entry[2]
+            size += entry[3]
+            if batch and (rows > BATCH_ROWS or size > BATCH_BYTES):
                 break
-            entry = self.waiting.popleft()
+            self.rows -= entry[2]
+            del self.waiting[0]
             if not entry[0].cancelled():
                 batch.append(entry)
         return batch
@@ -65,10 +84,11 @@ class Merger:
         batch: Batch,
         item: Any,
         *,
+        rows: int = 1,
         size: int = 0,
         undelivered: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[Any]:
-        """Add `item` to the next batch of `key`.
+        """Add `item`, of so many rows and bytes, to the next batch of `key`.
 
         `undelivered` gets the result of a call whose caller went away while its batch ran.
         """
@@ -79,9 +99,10 @@ class Merger:
         if lane is None:
             lane = lanes[key] = _Lane()
         future: asyncio.Future[Any] = loop.create_future()
-        lane.waiting.append((future, item, size))
-        if lane.running < self._batches and len(lane.waiting) > lane.running * OVERLAP_ITEMS:
+        lane.add((future, item, rows, size))
+        if lane.may_start(self._batches):
             lane.running += 1
+            lane.starting = True
             task = loop.create_task(self._drain(lanes, key, lane, batch, undelivered))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -104,9 +125,9 @@ class Merger:
     ) -> None:
         futures: list[asyncio.Future[Any]] = []
         try:
-            while entries := lane.take(self._batches):
-                futures = [future for future, _, _ in entries]
-                results = await _run(batch, [item for _, item, _ in entries])
+            while entries := lane.take():
+                futures = [entry[0] for entry in entries]
+                results = await _run(batch, [entry[1] for entry in entries])
                 for future, result in zip(futures, results, strict=True):
                     _settle(future, result, undelivered)
         finally:
@@ -115,8 +136,8 @@ class Merger:
                 future.cancel()
             if not lane.running:
                 lanes.pop(key, None)
-                for future, _, _ in lane.waiting:
-                    future.cancel()
+                for entry in lane.waiting:
+                    entry[0].cancel()
 
 
 async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:

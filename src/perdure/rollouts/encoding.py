@@ -36,15 +36,8 @@ MAX_SPAN_BYTES = 64 << 20
 _INT64 = 2**63
 _config_decoder = msgspec.json.Decoder(RolloutConfig)
 _no_resource = OtelResource(attributes={}, schema_url="")
-_IN_COLUMNS = (
-    "rollout_id",
-    "attempt_id",
-    "sequence_id",
-    "trace_id",
-    "span_id",
-    "parent_id",
-    "name",
-    "resource",
+_IN_COLUMNS = frozenset(
+    {"rollout_id", "attempt_id", "sequence_id", "trace_id", "span_id", "parent_id", "name", "resource"}
 )
 _EMPTY_FIELDS = {
     "events": (),
@@ -269,16 +262,15 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
 
 def _body(span: Span) -> bytes:
     """What the columns do not hold. What is empty is left out, and read back as empty."""
-    fields = vars(span).copy()
-    for name in _IN_COLUMNS:
-        del fields[name]
-    for name in _EMPTY_FIELDS:
-        if fields[name] is None or fields[name] == []:
-            del fields[name]
+    fields = {
+        name: value
+        for name, value in vars(span).items()
+        if name not in _IN_COLUMNS and not ((value is None or value == []) and name in _EMPTY_FIELDS)
+    }
     status = vars(span.status)
     if len(status) == 2 and status["description"] is None:
         fields["status"] = status["status_code"]
-    if len(fields) <= len(_PLAIN_FIELDS) and _PLAIN_FIELDS.issuperset(fields):
+    if _PLAIN_FIELDS.issuperset(fields):
         body = encode_scalars(fields, fields["attributes"])
         if body is not None:
             return body

@@ -161,7 +161,7 @@ class Rollouts:
             # Whoever goes away may ask again with the key, so that nothing is given back.
             return cast(list[Claimed], await self._once(("claim", queue), batch, item, key))
         answer: asyncio.Future[list[Claimed]] = self._merger.call(
-            ("claim", queue), batch, item, undelivered=self._give_back
+            ("claim", queue), batch, item, rows=limit, undelivered=self._give_back
         )
         try:
             return await answer
@@ -245,7 +245,7 @@ class Rollouts:
     ) -> asyncio.Future[Stored]:
         """Store the spans of one call, at most 1,000, all or none."""
         size = sum(span.size for span in call)
-        return self._merger.call("spans", self._span_batch, (call, parts), size=size)
+        return self._merger.call("spans", self._span_batch, (call, parts), rows=len(call), size=size)
 
     async def _span_batch(
         self, calls: Sequence[tuple[Sequence[NewSpan], Sequence[tuple[str, bytes]]]]

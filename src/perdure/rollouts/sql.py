@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from perdure.kernel.storage.dialect import BulkUpdate, statement
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
 from perdure.kernel.storage.filters import Listing
-from perdure.rollouts.tables import ATTEMPTS, LINES, ROLLOUTS
+from perdure.rollouts.tables import (
+    ATTEMPTS,
+    COUNTS,
+    LINES,
+    ROLLOUTS,
+    SPAN_COUNTERS,
+    SPAN_PARTS,
+    SPANS,
+    WORKERS,
+)
 
 # --- rollouts and attempts: reading under a lock, writing back --------------------------------------------
 
@@ -50,6 +59,8 @@ MOVE_ATTEMPTS = BulkUpdate(
     guards=("status",),
 )
 HEARTBEAT = BulkUpdate(ATTEMPTS, sets=("last_heartbeat_time",), keys=("ns", "rollout_id", "sequence_id"))
+ADD_ROLLOUTS = BulkInsert(ROLLOUTS)
+ADD_ATTEMPTS = BulkInsert(ATTEMPTS)
 DROP_ATTEMPT = statement(
     """
     DELETE
@@ -194,14 +205,7 @@ OVERDUE_ROLLOUTS = statement(
 
 # --- counts -----------------------------------------------------------------------------------------------
 
-ADD_COUNT = statement(
-    """
-    INSERT INTO rollout_counts (ns, kind, status, shard, total)
-    VALUES (:ns, :kind, :status, :shard, :more)
-    ON CONFLICT (ns, kind, status, shard)
-    DO UPDATE SET total = rollout_counts.total + excluded.total
-    """
-)
+ADD_COUNTS = BulkInsert(COUNTS, met="UPDATE SET total = rollout_counts.total + excluded.total")
 COUNT_BY_STATUS = statement(
     """
     SELECT status, sum(total)
@@ -220,18 +224,20 @@ LOAD_WORKERS = statement(
     "SELECT " + WORKER_VIEW + " FROM workers WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}"
 )
 GET_WORKERS = statement("SELECT " + WORKER_VIEW + " FROM workers WHERE ns = :ns AND id {among:ids}")
-SAVE_WORKER = statement(
-    """
-    INSERT INTO workers (ns, id, status, last_heartbeat_time, last_dequeue_time, last_busy_time,
-      last_idle_time, current_rollout_id, current_attempt_id, heartbeat_stats)
-    VALUES (:ns, :id, :status, :last_heartbeat_time, :last_dequeue_time, :last_busy_time,
-      :last_idle_time, :current_rollout_id, :current_attempt_id, :heartbeat_stats)
-    ON CONFLICT (ns, id)
-    DO UPDATE SET status = excluded.status, last_heartbeat_time = excluded.last_heartbeat_time,
-      last_dequeue_time = excluded.last_dequeue_time, last_busy_time = excluded.last_busy_time,
-      last_idle_time = excluded.last_idle_time, current_rollout_id = excluded.current_rollout_id,
-      current_attempt_id = excluded.current_attempt_id, heartbeat_stats = excluded.heartbeat_stats
-    """
+ADD_WORKERS = BulkInsert(WORKERS)
+SAVE_WORKERS = BulkUpdate(
+    WORKERS,
+    sets=(
+        "status",
+        "last_heartbeat_time",
+        "last_dequeue_time",
+        "last_busy_time",
+        "last_idle_time",
+        "current_rollout_id",
+        "current_attempt_id",
+        "heartbeat_stats",
+    ),
+    keys=("ns", "id"),
 )
 
 # --- resources --------------------------------------------------------------------------------------------
@@ -252,22 +258,25 @@ SAVE_RESOURCES = statement(
 
 # --- spans ------------------------------------------------------------------------------------------------
 
-_ADVANCE = """
+ADD_SPANS = BulkInsert(SPANS, met="NOTHING")
+ADD_TO_COUNTERS = BulkInsert(
+    SPAN_COUNTERS,
+    met="""
+    UPDATE SET sequence = {larger:span_counters.sequence,excluded.sequence},
+      spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
+    """,
+)
+TAKE_SEQUENCES = statement(
+    """
     INSERT INTO span_counters (ns, rollout_id, sequence, spans, bytes, evicted)
     VALUES (:ns, :rollout_id, :first, :spans, :bytes, 0)
     ON CONFLICT (ns, rollout_id)
     DO UPDATE SET sequence = {greatest:span_counters.sequence,floor} + :n,
       spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
-    """
-ADVANCE_COUNTERS = statement(_ADVANCE)
-TAKE_SEQUENCES = statement(_ADVANCE + " RETURNING sequence")
-SAVE_PART = statement(
-    """
-    INSERT INTO span_parts (ns, hash, body)
-    VALUES (:ns, :hash, :body)
-    ON CONFLICT (ns, hash) DO NOTHING
+    RETURNING sequence
     """
 )
+SAVE_PARTS = BulkInsert(SPAN_PARTS, met="NOTHING")
 GET_PARTS = statement("SELECT hash, body FROM span_parts WHERE ns = :ns AND hash {among:hashes}")
 IS_EVICTED = statement("SELECT evicted FROM span_counters WHERE ns = :ns AND rollout_id = :rollout_id")
 EVICTION_ORDER = statement(

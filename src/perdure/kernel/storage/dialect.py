@@ -9,6 +9,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
 | `{plain:column}` | `+column`, which keeps the planner off its indexes | `column` |
 | `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
+| `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
 
 `:ns` and `:now` are bound by the transaction itself.
@@ -34,6 +35,7 @@ _MARKS = (
     (re.compile(r"\{plain:([a-z_.]+)\}"), r"+\1", r"\1"),
     (re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}"), r"instr(\1, :\2) > 0", r"strpos(\1, :\2) > 0"),
     (re.compile(r"\{greatest:([a-z_.]+),([a-z0-9_]+)\}"), r"max(\1, :\2)", r"greatest(\1, :\2)"),
+    (re.compile(r"\{larger:([a-z_.]+),([a-z_.]+)\}"), r"max(\1, \2)", r"greatest(\1, \2)"),
     (re.compile(r"\{lock\}"), "", _LOCK),
     (re.compile(r"\{skip\}"), "", _LOCK + " SKIP LOCKED"),
 )
@@ -93,7 +95,7 @@ def statement(text: str) -> Statement:
     return Statement(sqlite, postgres, tuple(names), lists)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BulkUpdate:
     """An update of many rows, each with its own values: `sets` where `keys` and `guards` still hold.
 
@@ -111,88 +113,158 @@ class BulkUpdate:
         return self.sets + self.keys + self.guards
 
     @property
+    def kept(self) -> range:
+        """Keys are never folded: a constant would tempt the planner to scan a whole namespace."""
+        return range(len(self.sets), len(self.sets) + len(self.keys))
+
+    @property
     def sqlite(self) -> str:
-        return _bulk_sqlite(self)
+        return _update_sqlite(self)
+
+    def postgres(self, values: Sequence[str], source: str) -> str:
+        sets = ", ".join(map("{} = {}".format, self.sets, values))
+        at = len(self.sets) + len(self.keys)
+        where = [*map("t.{} = {}".format, self.keys, values[len(self.sets) : at])]
+        # Written so that no index serves it: the row is found by its key.
+        where += map("t.{} IS NOT DISTINCT FROM {}".format, self.guards, values[at:])
+        return " ".join(
+            ("UPDATE", self.table.name, "AS t SET", sets, "FROM", source, "WHERE", " AND ".join(where))
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BulkInsert:
+    """An insert of many whole rows, in the order of the table's columns.
+
+    `met` says what becomes of a row whose key is taken, in the words after `ON CONFLICT (key) DO`; without
+    it that is an error.
+    """
+
+    table: Table
+    met: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.table.names
+
+    @property
+    def kept(self) -> range:
+        return range(len(self.table.key) - 1, len(self.table.key))
+
+    @property
+    def sqlite(self) -> str:
+        return _insert_sqlite(self)
+
+    def postgres(self, values: Sequence[str], source: str) -> str:
+        words = ("INSERT INTO", self.table.name, "(", ", ".join(self.columns), ") SELECT", ", ".join(values))
+        return " ".join((*words, "FROM", source, statement(self._on_conflict).postgres)).strip()
+
+    @property
+    def _on_conflict(self) -> str:
+        return "ON CONFLICT (" + ", ".join(self.table.key) + ") DO " + self.met if self.met else ""
+
+
+Bulk = BulkUpdate | BulkInsert
+Write = tuple[Bulk, Sequence[tuple[Any, ...]]]
+"""A bulk write and its rows."""
+
+
+@lru_cache(maxsize=64)
+def plain_insert(table: Table) -> BulkInsert:
+    """An insert of rows that must be new; the same one each time, since its texts are kept."""
+    return BulkInsert(table)
 
 
 @lru_cache(maxsize=256)
-def _bulk_sqlite(update: BulkUpdate) -> str:
+def _update_sqlite(update: BulkUpdate) -> str:
     sets = ", ".join(map("{} = ?".format, update.sets))
     where = " AND ".join([*map("{} = ?".format, update.keys), *map("{} IS ?".format, update.guards)])
     return " ".join(("UPDATE", update.table.name, "SET", sets, "WHERE", where))
 
 
+@lru_cache(maxsize=256)
+def _insert_sqlite(insert: BulkInsert) -> str:
+    names, marks = ", ".join(insert.columns), ", ".join("?" * len(insert.columns))
+    words = ("INSERT INTO", insert.table.name, "(", names, ") VALUES (", marks, ")")
+    return " ".join((*words, statement(insert._on_conflict).sqlite)).strip()
+
+
+def write_postgres(writes: Sequence[Write]) -> tuple[str, list[Any]]:
+    """PostgreSQL's text of bulk writes, as one statement, and its parameters."""
+    shapes: list[tuple[Bulk, Folded]] = []
+    parameters: list[Any] = []
+    for bulk, rows in writes:
+        folded, columns = _fold(bulk, rows)
+        shapes.append((bulk, folded))
+        parameters += columns
+    return _writes_postgres(tuple(shapes)), parameters
+
+
 @lru_cache(maxsize=1024)
-def update_postgres(update: BulkUpdate, folded: Folded) -> str:
-    columns, values = update.columns, _values(update.table, update.columns, folded)
-    sets = ", ".join(map("{} = {}".format, update.sets, values))
-    at = len(update.sets) + len(update.keys)
-    where = [*map("t.{} = {}".format, update.keys, values[len(update.sets) : at])]
-    # Written so that no index serves it: the row is found by its key.
-    where += map("t.{} IS NOT DISTINCT FROM {}".format, update.guards, values[at:])
-    source = _unnest(update.table, columns, folded)
-    return " ".join(
-        ("UPDATE", update.table.name, "AS t SET", sets, "FROM", source, "WHERE", " AND ".join(where))
-    )
+def _writes_postgres(writes: tuple[tuple[Bulk, Folded], ...]) -> str:
+    """One write as it is; several as parts of a query that answers with their counts."""
+    texts, number = [], 1
+    for bulk, folded in writes:
+        texts.append(bulk.postgres(_values(bulk, folded, number), _unnest(bulk, folded, number)))
+        number += len(folded)
+    if len(texts) == 1:
+        return texts[0]
+    parts = ", ".join(map("w{} AS ({} RETURNING 1)".format, range(len(texts)), texts))
+    counts = ", ".join(map("(SELECT count(*) FROM w{})".format, range(len(texts))))
+    return " ".join(("WITH", parts, "SELECT", counts))
 
 
-def _values(table: Table, columns: Sequence[str], folded: Folded) -> list[str]:
+def _values(bulk: Bulk, folded: Folded, first: int) -> list[str]:
     """What stands for each column: a parameter where it is folded, else a column of the unnested arrays."""
     return [
-        f"${number}::{POSTGRES_SCALARS[table.column(name).type]}" if once else f"v.c{number}"
-        for number, (name, once) in enumerate(zip(columns, folded, strict=True), 1)
+        f"${number}::{_scalar(bulk, name)}" if once else f"v.c{number}"
+        for number, (name, once) in enumerate(zip(bulk.columns, folded, strict=True), first)
     ]
 
 
-def _unnest(table: Table, columns: Sequence[str], folded: Folded) -> str:
-    numbered = [(number, name) for number, name in enumerate(columns, 1) if not folded[number - 1]]
-    arrays = [f"${number}::{POSTGRES_SCALARS[table.column(name).type]}[]" for number, name in numbered]
-    names = [f"c{number}" for number, _ in numbered]
+def _unnest(bulk: Bulk, folded: Folded, first: int) -> str:
+    numbered = [(n, name) for n, name in enumerate(bulk.columns, first) if not folded[n - first]]
+    arrays = [f"${n}{_cast(_scalar(bulk, name))}" for n, name in numbered]
+    names = [f"c{n}" for n, _ in numbered]
     return " ".join(("unnest(", ", ".join(arrays), ") AS v(", ", ".join(names), ")"))
 
 
-@lru_cache(maxsize=256)
-def insert_sqlite(table: Table) -> str:
-    marks = ", ".join("?" * len(table.columns))
-    return " ".join(("INSERT INTO", table.name, "(", ", ".join(table.names), ") VALUES (", marks, ")"))
+def _scalar(bulk: Bulk, name: str) -> str:
+    return POSTGRES_SCALARS[bulk.table.column(name).type]
 
 
-@lru_cache(maxsize=1024)
-def insert_postgres(table: Table, folded: Folded) -> str:
-    names = table.names
-    values = ", ".join(_values(table, names, folded))
-    source = _unnest(table, names, folded)
-    return " ".join(("INSERT INTO", table.name, "(", ", ".join(names), ") SELECT", values, "FROM", source))
+def _cast(scalar: str) -> str:
+    return "::text::bigint[]" if scalar == "bigint" else f"::{scalar}[]"
 
 
-def bulk_insert(table: Table, rows: Sequence[tuple[Any, ...]]) -> tuple[str, list[Any]]:
-    """PostgreSQL's insert of whole rows, and its parameters."""
-    folded, columns = _fold(rows, keep=(len(table.key) - 1,))
-    return insert_postgres(table, folded), columns
+def _array(column: Sequence[Any], kind: str) -> Any:
+    """An array as it is sent. Numbers travel as one text: one by one they take the client far longer."""
+    if kind != "int":
+        return column
+    return "{" + ",".join(["NULL" if number is None else str(number) for number in column]) + "}"
 
 
-def bulk_update(update: BulkUpdate, rows: Sequence[tuple[Any, ...]]) -> tuple[str, list[Any]]:
-    """PostgreSQL's update of many rows, and its parameters.
-
-    Keys are never folded: a constant would tempt the planner to scan a whole namespace.
-    """
-    folded, columns = _fold(rows, keep=range(len(update.sets), len(update.sets) + len(update.keys)))
-    return update_postgres(update, folded), columns
-
-
-def _fold(rows: Sequence[tuple[Any, ...]], keep: Sequence[int]) -> tuple[Folded, list[Any]]:
-    """The rows as columns, those with one value for all as that value; the columns `keep` stay whole."""
-    count = len(rows)
-    columns = list(zip(*rows, strict=True))
-    folded = tuple(
-        place not in keep and column.count(column[0]) == count for place, column in enumerate(columns)
-    )
-    return folded, [column[0] if once else column for column, once in zip(columns, folded, strict=True)]
+def _fold(bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> tuple[Folded, list[Any]]:
+    """The rows as columns, those with one value for all as that value; what is `kept` stays whole."""
+    count, kept, column_of = len(rows), bulk.kept, bulk.table.column
+    folded: list[bool] = []
+    sent: list[Any] = []
+    for place, (name, column) in enumerate(zip(bulk.columns, zip(*rows, strict=True), strict=True)):
+        once = place not in kept and column.count(column[0]) == count
+        folded.append(once)
+        sent.append(column[0] if once else _array(column, column_of(name).type))
+    return tuple(folded), sent
 
 
 def _arrays(table: Table, columns: Sequence[str]) -> str:
-    casts = (POSTGRES_SCALARS[table.column(name).type] for name in columns)
-    return ", ".join(map("${}::{}[]".format, range(1, len(columns) + 1), casts))
+    casts = (_cast(POSTGRES_SCALARS[table.column(name).type]) for name in columns)
+    return ", ".join(map("${}{}".format, range(1, len(columns) + 1), casts))
+
+
+def key_arrays(table: Table, keys: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Primary keys as PostgreSQL's parameters of `existing_postgres` and `lock_postgres`."""
+    columns = zip(*keys, strict=True)
+    return [_array(column, table.column(name).type) for name, column in zip(table.key, columns, strict=True)]
 
 
 @lru_cache(maxsize=64)

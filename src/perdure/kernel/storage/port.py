@@ -14,7 +14,7 @@ from perdure.kernel.background import Background
 from perdure.kernel.errors import NestedOperation
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Signals
-from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
 from perdure.kernel.storage.schema import Probe, Table
 
 Row = Sequence[Any]
@@ -54,6 +54,13 @@ class Tx(Protocol):
 
     async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
         """Update many rows with values of their own; returns how many were changed."""
+        ...
+
+    async def write(self, *writes: Write) -> list[int]:
+        """Several bulk writes, of different tables; returns how many rows each changed.
+
+        They reach PostgreSQL as one statement, so that none sees what another has written.
+        """
         ...
 
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:

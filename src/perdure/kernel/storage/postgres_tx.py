@@ -10,7 +10,7 @@ from perdure.kernel import errors
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
-from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
 from perdure.kernel.storage.port import Row
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.schema import Probe, Table
@@ -88,27 +88,33 @@ class PostgresTx:
             await self._wait(self._connection.executemany(sql.postgres, bound))
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
-        if rows:
-            text, columns = dialect.bulk_insert(table, rows)
-            await self._wait(self._connection.execute(text, *columns))
+        await self.write((dialect.plain_insert(table), rows))
 
     async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
-        if not rows:
-            return 0
-        text, columns = dialect.bulk_update(update, rows)
-        return _count(await self._wait(self._connection.execute(text, *columns)))
+        return (await self.write((update, rows)))[0]
+
+    async def write(self, *writes: Write) -> list[int]:
+        wanted = [write for write in writes if write[1]]
+        if not wanted:
+            return [0] * len(writes)
+        text, parameters = dialect.write_postgres(wanted)
+        if len(wanted) == 1:
+            counts = [_count(await self._wait(self._connection.execute(text, *parameters)))]
+        else:
+            counts = list(await self._wait(self._connection.fetchrow(text, *parameters)))
+        return [counts.pop(0) if rows else 0 for _, rows in writes]
 
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
         if keys:
-            columns = list(zip(*keys, strict=True))
-            await self._wait(self._connection.fetch(dialect.lock_postgres(table), *columns))
+            parameters = dialect.key_arrays(table, keys)
+            await self._wait(self._connection.fetch(dialect.lock_postgres(table), *parameters))
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
         if not keys:
             return []
-        columns = list(zip(*keys, strict=True))
+        parameters = dialect.key_arrays(table, keys)
         found: Sequence[Row] = await self._wait(
-            self._connection.fetch(dialect.existing_postgres(table), *columns)
+            self._connection.fetch(dialect.existing_postgres(table), *parameters)
         )
         return found
 

@@ -59,9 +59,9 @@ class Probe:
         return " ".join(words)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """A table with its key and indexes. `hot` tables are vacuumed eagerly on PostgreSQL."""
+    """A table with its key and indexes. `hot` ones are vacuumed eagerly on PostgreSQL."""
 
     name: str
     columns: tuple[Column, ...]

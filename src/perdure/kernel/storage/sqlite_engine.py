@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +16,15 @@ from perdure.kernel.clock import Clock
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
-from perdure.kernel.storage.dialect import BulkUpdate, Statement
-from perdure.kernel.storage.port import Row
 from perdure.kernel.storage.schema import (
     LARGE_TABLE_ROWS,
     META,
     SCHEMA_GENERATION,
     Index,
-    Probe,
     Schema,
     Table,
 )
+from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
 
 MEMORY = ":memory:"
 TRIES = 3
@@ -57,94 +55,22 @@ def translate(error: BaseException, path: str) -> BaseException:
     return translated
 
 
-def drive(operation: Coroutine[Any, Any, Any]) -> Any:
-    """Run an operation to its end. Its transaction never suspends, so nothing else may."""
-    try:
-        operation.send(None)
-    except StopIteration as stop:
-        return stop.value
-    except RuntimeError as error:
-        if "event loop" in str(error):
-            raise errors.SuspendedOperation() from error
-        raise
-    operation.close()
-    raise errors.SuspendedOperation()
-
-
-class SqliteTx:
-    """A transaction on one connection; every method ends without suspending."""
-
-    __slots__ = ("_connection", "hints", "ids", "now", "ns", "shard", "wants")
-
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        ns: int | None,
-        now: int,
-        ids: Ids,
-        wants: Wanted = nobody_wants,
-    ) -> None:
-        self._connection = connection
-        self.ns = ns
-        self.now = now
-        self.ids = ids
-        self.shard = 0
-        self.hints: dict[Hint, None] = {}
-        self.wants = wants
-
-    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> Mapping[str, Any]:
-        parameters.setdefault("now", self.now)
-        if self.ns is not None:
-            parameters.setdefault("ns", self.ns)
-        return sql.bind_sqlite(parameters)
-
-    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
-        row: Row | None = self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchone()
-        return row
-
-    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
-        return self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
-
-    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
-        before = self._connection.total_changes()
-        self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
-        return self._connection.total_changes() - before
-
-    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
-        self._connection.executemany(sql.sqlite, [self._bind(sql, dict(row)) for row in rows])
-
-    async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
-        self._connection.executemany(dialect.insert_sqlite(table), rows)
-
-    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
-        before = self._connection.total_changes()
-        self._connection.executemany(update.sqlite, rows)
-        return self._connection.total_changes() - before
-
-    async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
-        return None
-
-    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
-        return self._connection.executemany(dialect.existing_sqlite(table), keys).fetchall()
-
-    async def probe(self, probe: Probe, /) -> bool:
-        return await self.one(dialect.statement(probe.sql)) is not None
-
-    def hint(self, channel: str, key: str) -> None:
-        self.hints[channel, key] = None
-
-
 @dataclass(slots=True)
 class Job:
-    """One call of an operation, and how it ended."""
+    """One call of an operation, the time it was first run at, and how it ended."""
 
     operation: Callable[..., Coroutine[Any, Any, Any]]
     args: tuple[Any, ...]
     ns: int | None
     reading: bool = False
+    now: int = 0
     result: Any = None
     error: BaseException | None = None
     hints: dict[Hint, None] = field(default_factory=dict)
+
+    @property
+    def met_a_taken_id(self) -> bool:
+        return self.error is not None and isinstance(self.error.__cause__, apsw.ConstraintError)
 
 
 class SqliteEngine:
@@ -279,38 +205,50 @@ class SqliteEngine:
         try:
             self._reopen()
             self.connection.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                self._run(job)
-                if not self.connection.in_transaction:
-                    self._fail(jobs, job.error or errors.StorageUnavailable(f"{self.path}: transaction lost"))
-                    return []
+            if not all(self._run(job) for job in jobs):
+                self.connection.execute("ROLLBACK")
+                self.connection.execute("BEGIN IMMEDIATE")
+                for job in jobs:
+                    if job.error is None or job.met_a_taken_id:
+                        self._run_guarded(job)
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             self._fail(jobs, error)
             return []
         return self._commit(jobs)
 
-    def _run(self, job: Job) -> None:
-        """Run a job; one that met a random id that was taken draws another."""
+    def _run(self, job: Job) -> bool:
+        """Run a job without a savepoint, which would nearly double the cost of its rows.
+
+        False if it failed after it had written, or should be tried again: then those that have not failed are
+        run again, each in a savepoint.
+        """
+        before = self.connection.total_changes()
+        self._try(job)
+        return job.error is None or not (job.met_a_taken_id or self.connection.total_changes() != before)
+
+    def _run_guarded(self, job: Job) -> None:
+        """Run a job so that its failure undoes it alone; if it met a random id that was taken, try again."""
         for _ in range(TRIES):
-            job.error = None
+            self.connection.execute("SAVEPOINT operation")
             self._try(job)
-            taken = job.error is not None and isinstance(job.error.__cause__, apsw.ConstraintError)
-            if not taken or not self.connection.in_transaction:
+            if job.error is not None:
+                self.connection.execute("ROLLBACK TO operation")
+            self.connection.execute("RELEASE operation")
+            if not job.met_a_taken_id:
                 return
 
     def _try(self, job: Job) -> None:
-        self.connection.execute("SAVEPOINT operation")
-        tx = SqliteTx(self.connection, job.ns, self.clock.now(), self.ids, self.wants)
+        """Run a job once. Its own error is its answer; an error that ended the transaction is everybody's."""
+        job.now = job.now or self.clock.now()
+        tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants)
+        job.error, job.hints = None, tx.hints
         try:
             with _query_only(self.connection) if job.reading else nullcontext():
                 job.result = drive(job.operation(tx, *job.args))
-            job.hints = tx.hints
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
-            job.error = translate(error, self.path)
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK TO operation")
-        if self.connection.in_transaction:
-            self.connection.execute("RELEASE operation")
+            job.error, job.hints = translate(error, self.path), {}
+        if not self.connection.in_transaction:
+            raise job.error or errors.StorageUnavailable(f"{self.path}: transaction lost")
 
     def _commit(self, jobs: Sequence[Job]) -> list[Hint]:
         try:

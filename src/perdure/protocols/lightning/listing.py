@@ -12,7 +12,8 @@ from starlette.responses import StreamingResponse
 
 from perdure.kernel.errors import BadQuery
 from perdure.protocols.http.bodies import encode
-from perdure.protocols.lightning.wire import Listed, Search
+from perdure.protocols.http.pages import Page
+from perdure.protocols.lightning.wire import Search
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
 from perdure.rollouts.resources import ResourcesUpdate
@@ -49,7 +50,7 @@ async def listed(listing: Listing, store: LightningStore, search: Search, **fixe
     size = PAGE if limit == -1 else min(limit, PAGE)
     first: PaginatedResult[Any] = await ask(limit=size, offset=offset)
     if len(first.items) < size or size == limit or offset + size >= first.total:
-        return Listed(items=list(first.items), limit=limit, offset=offset, total=first.total)
+        return Page(items=list(first.items), limit=limit, offset=offset, total=first.total)
     return StreamingResponse(_stream(listing, ask, first, limit, offset), media_type="application/json")
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from perdure.kernel.errors import BadQuery, NotFound, TooLarge
+from perdure.protocols.http.pages import Page
 from perdure.protocols.http.routes import Route
 from perdure.protocols.lightning import handlers, wire
 from perdure.protocols.lightning.door import DOOR
@@ -83,7 +84,7 @@ _ROLLOUTS = (
         "read",
         "Search rollouts",
         query=wire.RolloutSearch,
-        answer=wire.Listed[Any],
+        answer=Page[Any],
         errors=(BadQuery,),
     ),
     _post(
@@ -92,7 +93,7 @@ _ROLLOUTS = (
         "read",
         "Search rollouts",
         body=wire.RolloutSearch,
-        answer=wire.Listed[Any],
+        answer=Page[Any],
         errors=(BadQuery,),
     ),
     _get("/rollouts/{rollout_id}", handlers.get_rollout, "read", "A rollout, or null", answer=Rollout | None),
@@ -123,7 +124,7 @@ _ATTEMPTS = (
         "read",
         "List a rollout's attempts",
         query=wire.AttemptSearch,
-        answer=wire.Listed[Attempt],
+        answer=Page[Attempt],
         errors=(BadQuery,),
     ),
     _post(
@@ -143,7 +144,7 @@ _ATTEMPTS = (
         "read",
         "List a rollout's attempts",
         body=wire.AttemptSearch,
-        answer=wire.Listed[Attempt],
+        answer=Page[Attempt],
         errors=(BadQuery,),
     ),
     _get(
@@ -183,7 +184,7 @@ _RESOURCES = (
         "read",
         "Search resources",
         query=wire.ResourcesSearch,
-        answer=wire.Listed[ResourcesUpdate],
+        answer=Page[ResourcesUpdate],
         errors=(BadQuery,),
     ),
     _post(
@@ -246,7 +247,7 @@ _SPANS = (
         "read",
         "Search a rollout's spans",
         query=wire.SpanSearch,
-        answer=wire.Listed[Any],
+        answer=Page[Any],
         errors=(BadQuery,),
     ),
     _post(
@@ -255,7 +256,7 @@ _SPANS = (
         "read",
         "Search a rollout's spans",
         body=wire.SpanSearch,
-        answer=wire.Listed[Any],
+        answer=Page[Any],
         errors=(BadQuery,),
     ),
     _post(
@@ -283,7 +284,7 @@ _WORKERS = (
         "read",
         "Search workers",
         query=wire.WorkerSearch,
-        answer=wire.Listed[Worker],
+        answer=Page[Worker],
         errors=(BadQuery,),
     ),
     _post(
@@ -292,7 +293,7 @@ _WORKERS = (
         "read",
         "Search workers",
         body=wire.WorkerSearch,
-        answer=wire.Listed[Worker],
+        answer=Page[Worker],
         errors=(BadQuery,),
     ),
     _get("/workers/{worker_id}", handlers.get_worker, "read", "A worker, or null", answer=Worker | None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -28,7 +28,6 @@ MAX_CALLS = 1000
 MAX_WAIT = 60.0
 """How many seconds a wait lasts at most; who wants to wait longer asks again."""
 
-T = TypeVar("T")
 Metadata = dict[str, Any]
 NamedResourcesBody = dict[str, Any]
 SpansBody = list[Span]
@@ -189,12 +188,3 @@ class StoredSpans(msgspec.Struct, kw_only=True):
     """For each span, in order, whether it was new."""
 
     stored: list[bool]
-
-
-class Listed(msgspec.Struct, Generic[T], kw_only=True):
-    """A page of a search."""
-
-    items: list[T]
-    limit: int
-    offset: int
-    total: int

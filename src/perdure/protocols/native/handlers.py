@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from perdure.kernel.errors import Conflict, NotFound, NotSupported
 from perdure.protocols.http.bodies import encode
+from perdure.protocols.http.pages import Page
 from perdure.protocols.http.routes import Call
 from perdure.protocols.native import wire
 from perdure.rollouts.model import CANCELLED, DEFAULT_QUEUE, ENDED, REQUEUING
@@ -31,7 +32,7 @@ def overview_of(call: Call) -> Overview:
 
 def paged(page: PaginatedResult[Any]) -> Response:
     """A page, with its total in a header too."""
-    body = wire.Page(items=list(page.items), limit=page.limit, offset=page.offset, total=page.total)
+    body = Page(items=list(page.items), limit=page.limit, offset=page.offset, total=page.total)
     return Response(encode(body), headers={TOTAL: str(page.total)}, media_type="application/json")
 
 

@@ -117,15 +117,6 @@ class Claimed(msgspec.Struct, kw_only=True):
 # --- pages ------------------------------------------------------------------------------------------------
 
 
-class Page(msgspec.Struct, Generic[T], kw_only=True):
-    """A page of a list; `total` also stands in the header X-Pagination-Total."""
-
-    items: list[T]
-    limit: int
-    offset: int
-    total: int
-
-
 class Items(msgspec.Struct, Generic[T], kw_only=True):
     """A list that is given whole."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.errors import BadQuery, Conflict, NotFound, NotSupported, SpansEvicted, TooLarge
+from perdure.protocols.http.pages import Page
 from perdure.protocols.lightning import handlers as shared
 from perdure.protocols.lightning import wire as shared_wire
 from perdure.protocols.native import handlers, wire
@@ -25,7 +26,7 @@ _ROLLOUTS = (
         "read",
         "List rollouts, the newest first",
         query=wire.RolloutQuery,
-        answer=wire.Page[wire.ShownRollout],
+        answer=Page[wire.ShownRollout],
         errors=(BadQuery,),
     ),
     _rollouts(
@@ -118,7 +119,7 @@ _ATTEMPTS = (
         "read",
         "List the attempts of a rollout",
         query=wire.AttemptQuery,
-        answer=wire.Page[Attempt],
+        answer=Page[Attempt],
         errors=(BadQuery, NotFound),
     ),
     _attempts(
@@ -162,7 +163,7 @@ _SPANS = (
         "read",
         "List the spans of a rollout",
         query=wire.SpanQuery,
-        answer=wire.Page[Span],
+        answer=Page[Span],
         errors=(BadQuery, NotFound, SpansEvicted),
     ),
     _spans(
@@ -186,7 +187,7 @@ _WORKERS = (
         "read",
         "List workers",
         query=wire.WorkerQuery,
-        answer=wire.Page[Worker],
+        answer=Page[Worker],
         errors=(BadQuery,),
     ),
     _workers(
@@ -218,7 +219,7 @@ _RESOURCES = (
         "read",
         "List resources",
         query=wire.ResourcesQuery,
-        answer=wire.Page[ResourcesUpdate],
+        answer=Page[ResourcesUpdate],
         errors=(BadQuery,),
     ),
     _resources(
@@ -266,7 +267,7 @@ _RESOURCES = (
         "read",
         "List the versions of resources, the newest first",
         query=wire.PageQuery,
-        answer=wire.Page[ResourcesUpdate],
+        answer=Page[ResourcesUpdate],
         errors=(NotFound, NotSupported),
     ),
     _resources(

@@ -8,12 +8,13 @@ from typing import Any
 
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, Kinds
 from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.enqueue import attempt_view, new_attempt
-from perdure.rollouts.operations.work import READY_CHANNEL, Work, save_counts
+from perdure.rollouts.operations.work import READY_CHANNEL, Work, counted
 from perdure.rollouts.operations.workers import Workers
 
 RIPEN_ROWS = 500
@@ -40,12 +41,17 @@ async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: K
     rows.sort(key=lambda row: (-row[11], row[12]))
     rows = await _hold_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
-    await tx.insert_many(tables.ATTEMPTS, attempts)
     changes.tell(tx, "rollout", ((row[0], row[5]) for row in rows))
-    await _tell_kinds(tx, rows, attempts, kinds)
-    await _hold_for(tx, rows, attempts)
-    await _tell_workers(tx, claims, answers)
-    await save_counts(tx, _moved(rows))
+    workers = await _tell_workers(tx, claims, answers)
+    begun = [(sql.ADD_ATTEMPTS, attempts), _holding(tx, rows, attempts)]
+    later = [*workers.changed(), counted(tx, _moved(rows))]
+    handler = kinds[kind].on_claimed
+    if rows and handler is not None:
+        # The kind is told before what comes later in the order of locks.
+        await tx.write(*begun)
+        await handler(tx, [(attempt[1], attempt[3]) for attempt in attempts])
+        begun = []
+    await tx.write(*begun, *later)
     return answers
 
 
@@ -75,7 +81,7 @@ def _moved(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
     return counts
 
 
-async def _tell_workers(tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]]) -> None:
+async def _tell_workers(tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]]) -> Workers:
     """A worker is linked to the last rollout it got; one that got none is idle."""
     workers = Workers(tx)
     await workers.load([item.worker_id for item in claims])
@@ -85,17 +91,7 @@ async def _tell_workers(tx: Tx, claims: Sequence[Claim], answers: Sequence[Seque
             workers.claimed(item.worker_id, rollout[0], attempt[2], dequeued=True)
         else:
             workers.found_nothing(item.worker_id)
-    await workers.save()
-
-
-async def _tell_kinds(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]], kinds: Kinds) -> None:
-    claimed: dict[str, list[tuple[str, str]]] = {}
-    for row, attempt in zip(rows, attempts, strict=True):
-        claimed.setdefault(row[10], []).append((row[0], attempt[3]))
-    for kind, pairs in claimed.items():
-        handler = kinds[kind].on_claimed
-        if handler is not None:
-            await handler(tx, pairs)
+    return workers
 
 
 async def _hold_lines(tx: Tx, rows: list[Row]) -> list[Row]:
@@ -111,14 +107,14 @@ async def _hold_lines(tx: Tx, rows: list[Row]) -> list[Row]:
     return [row for row in rows if row[13] is None or row[13] in locked]
 
 
-async def _hold_for(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]]) -> None:
+def _holding(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]]) -> Write:
+    """The attempts that hold lines from now on."""
     holders = [
         (row[13], row[0], attempt[3])
         for row, attempt in zip(rows, attempts, strict=True)
         if row[13] is not None
     ]
-    if holders:
-        await lines.hold(tx, holders)
+    return lines.holding(tx, holders)
 
 
 async def ripen(tx: Tx) -> None:
@@ -169,9 +165,7 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
             counts[rollout.kind, queued] = counts.get((rollout.kind, queued), 0) + 1
             tx.hint(READY_CHANNEL, rollout.queue)
             changes.tell(tx, "rollout", [(rollout_id, queued)])
-    await work.save()
-    await workers.save()
-    await save_counts(tx, counts)
+    await work.save(*workers.changed(), counted(tx, counts))
 
 
 async def start_attempts(
@@ -196,9 +190,7 @@ async def start_attempts(
         attempt_row = new_attempt(tx, rollout.identity, rollout.attempts, worker_id)
         begun.append(attempt_row)
         workers.claimed(worker_id, rollout_id, attempt_row[3], dequeued=False)
-    await work.save()
-    await tx.insert_many(tables.ATTEMPTS, [attempt for attempt in begun if not isinstance(attempt, NotFound)])
-    await workers.save()
-    await save_counts(tx, work.counts)
+    made = [attempt for attempt in begun if not isinstance(attempt, NotFound)]
+    await work.save((sql.ADD_ATTEMPTS, made), *workers.changed(), work.counted())
     views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     return [a if isinstance(a, NotFound) else (views[a[1]], attempt_view(a)) for a in begun]

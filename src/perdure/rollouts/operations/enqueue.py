@@ -9,8 +9,9 @@ import msgspec
 
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import sql, tables
+from perdure.rollouts import sql
 from perdure.rollouts.model import (
     DEFAULT_QUEUE,
     PREPARING,
@@ -21,8 +22,8 @@ from perdure.rollouts.model import (
     deadline_of,
     limits_of,
 )
-from perdure.rollouts.operations.lines import hold, lock_lines
-from perdure.rollouts.operations.work import READY_CHANNEL, save_counts
+from perdure.rollouts.operations.lines import holding, lock_lines
+from perdure.rollouts.operations.work import READY_CHANNEL, counted
 from perdure.rollouts.operations.workers import Workers
 
 
@@ -68,10 +69,7 @@ async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[
             if request.idempotency_key:
                 known[request.idempotency_key] = answer
         answers.append(answer)
-    await tx.insert_many(tables.ROLLOUTS, rows)
-    if held:
-        await hold(tx, held)
-    await _count(tx, rows)
+    await tx.write(holding(tx, held), (sql.ADD_ROLLOUTS, rows), _counted(tx, rows))
     return answers
 
 
@@ -146,14 +144,14 @@ def _view(row: tuple[Any, ...]) -> Row:
     return (row[1], row[16], row[17], row[14], row[15], row[4], row[19], row[20], row[21], row[13])
 
 
-async def _count(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> None:
+def _counted(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> Write:
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
         counts[row[2], row[4]] = counts.get((row[2], row[4]), 0) + 1
         if row[4] in QUEUED:
             tx.hint(READY_CHANNEL, row[3])
     changes.tell(tx, "rollout", ((row[1], row[4]) for row in rows))
-    await save_counts(tx, counts)
+    return counted(tx, counts)
 
 
 async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tuple[Row, Row]]:
@@ -167,14 +165,12 @@ async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tu
         rows.append(tuple(row))
         identity = (row[1], row[2], row[16], request.config)
         attempts.append(new_attempt(tx, identity, 1, request.worker_id, request.attempt_id))
-    await tx.insert_many(tables.ROLLOUTS, rows)
-    await tx.insert_many(tables.ATTEMPTS, attempts)
     workers = Workers(tx)
     await workers.load([request.worker_id for request in requests])
     for request, attempt in zip(requests, attempts, strict=True):
         workers.claimed(request.worker_id, attempt[1], attempt[3], dequeued=False)
-    await workers.save()
-    await _count(tx, rows)
+    made = ((sql.ADD_ROLLOUTS, rows), (sql.ADD_ATTEMPTS, attempts))
+    await tx.write(*made, *workers.changed(), _counted(tx, rows))
     return [(_view(row), attempt_view(attempt)) for row, attempt in zip(rows, attempts, strict=True)]
 
 

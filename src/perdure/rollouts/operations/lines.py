@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED
@@ -20,11 +21,13 @@ async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     return {row[0]: row[1] for row in await tx.all(sql.LOCK_LINES, names=wanted)}
 
 
-async def hold(tx: Tx, holders: Sequence[tuple[str, str | None, str | None]]) -> None:
-    """Set (line, holder, attempt) for each line."""
-    await tx.update_many(
-        sql.HOLD_LINES, [(holder, attempt, tx.ns, line) for line, holder, attempt in holders]
-    )
+Holder = tuple[str, str | None, str | None]
+"""A line, the rollout that holds it, and that rollout's attempt."""
+
+
+def holding(tx: Tx, holders: Sequence[Holder]) -> Write:
+    """Who holds each line from now on."""
+    return sql.HOLD_LINES, [(holder, attempt, tx.ns, line) for line, holder, attempt in holders]
 
 
 async def leave(tx: Tx, rollouts: Iterable[RolloutRow]) -> None:
@@ -40,7 +43,7 @@ async def promote(tx: Tx, line: str, leaver: str) -> None:
     if not rows or rows[0][1] != leaver:
         return
     head = await tx.one(sql.HEAD_OF_LINE, line=line)
-    await hold(tx, [(line, head[0] if head else None, None)])
+    await tx.write(holding(tx, [(line, head[0] if head else None, None)]))
     if head is not None:
         await tx.execute(sql.PROMOTE, id=head[0])
         tx.hint(READY_CHANNEL, head[2])
@@ -63,7 +66,7 @@ async def ripen_lines(tx: Tx, limit: int) -> None:
     for rollout_id, line in due:
         if holders[line] is None:
             holders[line] = rollout_id
-            await hold(tx, [(line, rollout_id, None)])
+            await tx.write(holding(tx, [(line, rollout_id, None)]))
             await tx.execute(sql.PROMOTE, id=rollout_id)
         else:
             await tx.execute(sql.QUEUE_UP, id=rollout_id)

@@ -23,7 +23,7 @@ from perdure.rollouts.model import (
     set_to,
 )
 from perdure.rollouts.operations.lines import leave
-from perdure.rollouts.operations.work import AttemptRow, Work, save_counts
+from perdure.rollouts.operations.work import AttemptRow, Work
 from perdure.rollouts.operations.workers import Workers
 
 SWEEP_ROWS = 500
@@ -58,12 +58,19 @@ async def report_attempts(
             continue
         _apply(work, workers, attempt, report)
         answers.append(_view(attempt))
-    await work.save()
-    if lined:
-        await leave(tx, work.rollouts.values())
-    await workers.save()
-    await save_counts(tx, work.counts)
+    await _save(work, workers, lined)
     return answers
+
+
+async def _save(work: Work, workers: Workers, lined: bool) -> None:
+    """Write everything back; lines come before workers and counts."""
+    later = (*workers.changed(), work.counted())
+    if lined:
+        await work.save()
+        await leave(work.tx, work.rollouts.values())
+        await work.tx.write(*later)
+    else:
+        await work.save(*later)
 
 
 def _workers_of(work: Work, reports: Sequence[AttemptReport]) -> list[str | None]:
@@ -148,10 +155,7 @@ async def change_rollouts(
             _watch_anew(work, rollout.id)
         if change.status is not UNSET:
             work.move(rollout, set_to(change.status))
-    await work.save()
-    if lined:
-        await leave(tx, work.rollouts.values())
-    await save_counts(tx, work.counts)
+    await _save(work, Workers(tx), lined)
     edited = [work.rollouts[c.rollout_id] for c in changes if c.edits and c.rollout_id in work.rollouts]
     tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
     views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
@@ -223,15 +227,11 @@ async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> int:
                 and _check(work, rollout_id, attempt)
             ):
                 lapsed.append(attempt)
-    await work.save()
-    if lined:
-        await leave(tx, work.rollouts.values())
     workers = Workers(tx)
     await workers.load([attempt.worker_id for attempt in lapsed])
     for attempt in lapsed:
         workers.follow(attempt)
-    await workers.save()
-    await save_counts(tx, work.counts)
+    await _save(work, workers, lined)
     return len(overdue)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
-from perdure.rollouts.operations.work import AttemptRow, Work, save_counts
+from perdure.rollouts.operations.work import AttemptRow, Work
 
 EVICTION_ROWS = 50
 
@@ -42,7 +42,7 @@ Stored = list[int | None]
 
 
 class RolloutsNeeded(Exception):
-    """A span moves its attempt, or its attempt is not known: the rollouts' locks come first."""
+    """A span moves its attempt, or is known already, or its attempt is not known: look more closely."""
 
 
 async def add_spans(
@@ -62,7 +62,7 @@ async def add_spans(
     accepted = [adding.check(call) for call in calls]
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
     if spans:
-        await adding.store(spans, parts)
+        await adding.store(await adding.drop_known(spans), parts)
     return [
         error if error is not None else [adding.numbers.get(id(span)) for span in call]
         for call, error in zip(calls, accepted, strict=True)
@@ -72,12 +72,12 @@ async def add_spans(
 async def add_spans_of_running(
     tx: Tx, calls: Sequence[Sequence[NewSpan]], parts: Sequence[tuple[str, bytes]], kind: str, kinds: Kinds
 ) -> list[Stored]:
-    """`add_spans` where every attempt is known and goes on as it is, so that no rollout need be read."""
+    """`add_spans` where all spans are new and their attempts go on as they are: no rollout need be read."""
     adding = _Adding(tx, kinds)
     await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
     for call in calls:
         adding.check_running(call, kind)
-    await adding.store([span for call in calls for span in call], parts)
+    await adding.store(list(adding.keyed(span for call in calls for span in call).values()), parts)
     return [[adding.numbers.get(id(span)) for span in call] for call in calls]
 
 
@@ -122,33 +122,43 @@ class _Adding:
                 return attempt
         return None
 
-    async def store(self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> None:
-        fresh = await self._drop_known(spans)
-        beats = self._hear(fresh)
-        await self.work.save()
-        if beats:
-            await self.tx.update_many(sql.HEARTBEAT, beats)
-        if fresh:
-            numbers = await self._count(fresh)
-            await self._save_parts(parts)
-            rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
-            await self.tx.insert_many(tables.SPANS, rows)
-            changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
-        await save_counts(self.tx, self.work.counts)
-
-    async def _drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
-        """The spans that are not stored yet, each once."""
+    def keyed(self, spans: Iterable[NewSpan]) -> dict[tuple[Any, ...], NewSpan]:
+        """The spans by their keys, each once."""
         ns = self.tx.ns
         keyed: dict[tuple[Any, ...], NewSpan] = {}
         for span in spans:
             born = self._attempts[span.rollout_id, span.attempt_id].born
             keyed.setdefault((ns, born, span.rollout_id, span.attempt_id, span.span_id), span)
+        return keyed
+
+    async def drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
+        """The spans that are not stored yet, each once."""
+        keyed = self.keyed(spans)
         for row in await self.tx.existing(tables.SPANS, list(keyed)):
             del keyed[tuple(row)]
         return list(keyed.values())
 
-    async def _count(self, fresh: Sequence[NewSpan]) -> dict[str, int]:
-        """Count the spans of each rollout under its counter's lock; gives the last number taken."""
+    async def store(self, fresh: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> None:
+        """Write the spans and what they say of their attempts. It was wrong to do so if one was not new."""
+        if not fresh:
+            return
+        beats = self._hear(fresh)
+        numbers, tallies = await self._count(fresh)
+        rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
+        ns = self.tx.ns
+        stored, *_ = await self.work.save(
+            (sql.ADD_SPANS, rows),
+            (sql.HEARTBEAT, beats),
+            (sql.ADD_TO_COUNTERS, tallies),
+            (sql.SAVE_PARTS, [(ns, *part) for part in sorted(set(parts))]),
+            self.work.counted(),
+        )
+        if stored != len(fresh):
+            raise RolloutsNeeded
+        changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
+
+    async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
+        """The last number taken of each rollout that needs one, and the rows of the counters to add to."""
         tallies: dict[str, dict[str, Any]] = {}
         for span in fresh:
             tally = tallies.get(span.rollout_id)
@@ -161,12 +171,9 @@ class _Adding:
             elif span.sequence_id > tally["floor"]:
                 tally["floor"] = span.sequence_id
         ordered = [tallies[rollout_id] for rollout_id in sorted(tallies)]
-        if not any(tally["n"] for tally in ordered):
-            for tally in ordered:
-                tally["first"] = tally["floor"]
-            await self.tx.execute_many(sql.ADVANCE_COUNTERS, ordered)
-            return {}
-        return {tally["rollout_id"]: await _advance(self.tx, tally) for tally in ordered}
+        if any(tally["n"] for tally in ordered):
+            return {tally["rollout_id"]: await _advance(self.tx, tally) for tally in ordered}, []
+        return {}, [(self.tx.ns, t["rollout_id"], t["floor"], t["spans"], t["bytes"], 0) for t in ordered]
 
     def _row(self, span: NewSpan, ordinal: int, numbers: dict[str, int]) -> tuple[Any, ...]:
         """Give the span its number, and make it a row of the table."""
@@ -195,11 +202,6 @@ class _Adding:
             span.format,
             span.body,
         )
-
-    async def _save_parts(self, parts: Sequence[tuple[str, bytes]]) -> None:
-        if parts:
-            rows = [{"hash": name, "body": body} for name, body in sorted(set(parts))]
-            await self.tx.execute_many(sql.SAVE_PART, rows)
 
     def _hear(self, fresh: Sequence[NewSpan]) -> list[tuple[Any, ...]]:
         """Let each attempt that spoke move; returns the heartbeats of those that did not."""

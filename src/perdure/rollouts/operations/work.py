@@ -5,12 +5,14 @@ Locks are taken in one order everywhere: lines, rollouts, attempts, workers, cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import (
@@ -67,6 +69,10 @@ class RolloutRow(msgspec.Struct):
     @property
     def limits(self) -> Limits:
         return limits_of(self.config)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED and self.status != self.was
 
     @property
     def identity(self) -> tuple[str, str, int, str]:
@@ -192,20 +198,37 @@ class Work:
     def count(self, kind: str, status: str, more: int) -> None:
         self.counts[kind, status] = self.counts.get((kind, status), 0) + more
 
-    async def save(self) -> None:
-        """Write back what has changed."""
-        changed = [rollout for rollout in self.rollouts.values() if rollout.dirty]
-        await self._save_rollouts(changed)
-        await self._save_attempts()
-        for rollout in changed:
+    def counted(self) -> Write:
+        """How the counts of rollouts change; their rows are locked last."""
+        for rollout in self.rollouts.values():
             if rollout.status != rollout.was:
                 self.count(rollout.kind, rollout.was, -1)
                 self.count(rollout.kind, rollout.status, 1)
-        await self._tell(changed)
+        return counted(self.tx, self.counts)
 
-    async def _save_rollouts(self, changed: Sequence[RolloutRow]) -> None:
+    async def save(self, *later: Write) -> list[int]:
+        """Write back what has changed, then what comes later in the order of locks, whose counts it returns.
+
+        It is one statement, unless a kind must be told in between.
+        """
+        ended = self._ended()
+        rollouts, attempts = self._moved_rollouts(), self._moved_attempts()
+        moves = ((sql.MOVE_ROLLOUTS, rollouts), (sql.MOVE_ATTEMPTS, attempts))
+        changed = await self.tx.write(*moves, *(() if ended else later))
+        if changed[:2] != [len(rollouts), len(attempts)]:
+            raise Conflict("a rollout or an attempt changed while it was locked")
+        self._hint()
+        if not ended:
+            return changed[2:]
+        for kind, pairs in ended.items():
+            handler = self.kinds[kind].on_ended
+            assert handler is not None
+            await handler(self.tx, pairs)
+        return await self.tx.write(*later)
+
+    def _moved_rollouts(self) -> list[tuple[Any, ...]]:
         ns = self.tx.ns
-        rows = [
+        return [
             (
                 r.status,
                 r.outcome,
@@ -219,13 +242,13 @@ class Work:
                 r.id,
                 r.was,
             )
-            for r in changed
+            for r in self.rollouts.values()
+            if r.dirty
         ]
-        if rows and await self.tx.update_many(sql.MOVE_ROLLOUTS, rows) != len(rows):
-            raise Conflict("a rollout changed while it was locked")
 
-    async def _save_attempts(self) -> None:
-        rows = [
+    def _moved_attempts(self) -> list[tuple[Any, ...]]:
+        ns = self.tx.ns
+        return [
             (
                 a.status,
                 a.end_time,
@@ -235,7 +258,7 @@ class Work:
                 a.reason,
                 a.charged,
                 a.metadata,
-                self.tx.ns,
+                ns,
                 a.rollout_id,
                 a.sequence_id,
                 a.was,
@@ -244,31 +267,26 @@ class Work:
             for a in attempts
             if a.dirty
         ]
-        if rows and await self.tx.update_many(sql.MOVE_ATTEMPTS, rows) != len(rows):
-            raise Conflict("an attempt changed while it was locked")
 
-    async def _tell(self, changed: Sequence[RolloutRow]) -> None:
-        """Hand ended rollouts to their kinds and publish the hints."""
-        changes.tell(self.tx, "rollout", ((r.id, r.status) for r in changed if r.status != r.was))
+    def _ended(self) -> dict[str, list[tuple[str, str]]]:
+        """The (rollout_id, status) of those that have ended, by kind, where their kind wants to know."""
         ended: dict[str, list[tuple[str, str]]] = {}
-        for rollout in changed:
-            if rollout.status in ENDED and rollout.status != rollout.was:
+        for rollout in self.rollouts.values():
+            if rollout.has_ended and self.kinds[rollout.kind].on_ended is not None:
                 ended.setdefault(rollout.kind, []).append((rollout.id, rollout.status))
+        return ended
+
+    def _hint(self) -> None:
+        moved = (r for r in self.rollouts.values() if r.status != r.was)
+        changes.tell(self.tx, "rollout", ((rollout.id, rollout.status) for rollout in moved))
+        for rollout in self.rollouts.values():
+            if rollout.has_ended:
                 self.tx.hint(ENDED_CHANNEL, ended_key(self.tx.ns, rollout.id))
-            elif rollout.ready is not None:
+            elif rollout.dirty and rollout.ready is not None:
                 self.tx.hint(READY_CHANNEL, rollout.queue)
-        for kind, rollouts in ended.items():
-            handler = self.kinds[kind].on_ended
-            if handler is not None:
-                await handler(self.tx, rollouts)
 
 
-async def save_counts(tx: Tx, counts: dict[tuple[str, str], int]) -> None:
+def counted(tx: Tx, counts: Mapping[tuple[str, str], int]) -> Write:
     """Add to the counts of rollouts by kind and status; their rows are locked last."""
-    rows = [
-        {"kind": kind, "status": status, "shard": tx.shard, "more": more}
-        for (kind, status), more in sorted(counts.items())
-        if more
-    ]
-    if rows:
-        await tx.execute_many(sql.ADD_COUNT, rows)
+    rows = [(tx.ns, kind, status, tx.shard, more) for (kind, status), more in sorted(counts.items()) if more]
+    return sql.ADD_COUNTS, rows

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from perdure.kernel import changes
+from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts import sql, tables
+from perdure.rollouts import sql
 from perdure.rollouts.model import LIVE, UNKNOWN, WORKER, worker_event
 from perdure.rollouts.operations.work import AttemptRow
 
@@ -97,16 +98,14 @@ class Workers:
         worker.last_idle_time = self._tx.now
         worker.current_rollout_id = worker.current_attempt_id = None
 
-    async def save(self) -> None:
-        """Write what was changed. Of two that make the same worker the second runs again."""
-        touched = [self._rows[worker_id] for worker_id in sorted(self._touched)]
-        changes.tell(self._tx, "worker", ((row.id, row.status) for row in touched))
-        new = [(self._tx.ns, *msgspec.structs.astuple(row)) for row in touched if row.id not in self._known]
-        changed = [msgspec.structs.asdict(row) for row in touched if row.id in self._known]
-        if changed:
-            await self._tx.execute_many(sql.SAVE_WORKER, changed)
-        if new:
-            await self._tx.insert_many(tables.WORKERS, new)
+    def changed(self) -> tuple[Write, Write]:
+        """What is to be written. Of two that make the same worker the second runs again."""
+        ns = self._tx.ns
+        touched = [msgspec.structs.astuple(self._rows[worker_id]) for worker_id in sorted(self._touched)]
+        changes.tell(self._tx, "worker", ((row[0], row[1]) for row in touched))
+        known = [(*row[1:], ns, row[0]) for row in touched if row[0] in self._known]
+        new = [(ns, *row) for row in touched if row[0] not in self._known]
+        return (sql.SAVE_WORKERS, known), (sql.ADD_WORKERS, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,5 +125,5 @@ async def beat(tx: Tx, beats: Sequence[Beat]) -> list[Row]:
         worker.last_heartbeat_time = tx.now
         if item.stats is not None:
             worker.heartbeat_stats = item.stats
-    await workers.save()
+    await tx.write(*workers.changed())
     return [msgspec.structs.astuple(workers[item.worker_id]) for item in beats]

@@ -1,0 +1,99 @@
+"""A transaction on SQLite: what it offers, and how an operation is driven through it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from perdure.kernel import errors
+from perdure.kernel.ids import Ids
+from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
+from perdure.kernel.storage import dialect
+from perdure.kernel.storage.dialect import Bulk, BulkUpdate, Statement, Write
+from perdure.kernel.storage.port import Row
+from perdure.kernel.storage.schema import Probe, Table
+
+
+def drive(operation: Coroutine[Any, Any, Any]) -> Any:
+    """Run an operation to its end. Its transaction never suspends, so nothing else may."""
+    try:
+        operation.send(None)
+    except StopIteration as stop:
+        return stop.value
+    except RuntimeError as error:
+        if "event loop" in str(error):
+            raise errors.SuspendedOperation() from error
+        raise
+    operation.close()
+    raise errors.SuspendedOperation()
+
+
+class SqliteTx:
+    """A transaction on one connection; every method ends without suspending."""
+
+    __slots__ = ("_connection", "hints", "ids", "now", "ns", "shard", "wants")
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        ns: int | None,
+        now: int,
+        ids: Ids,
+        wants: Wanted = nobody_wants,
+    ) -> None:
+        self._connection = connection
+        self.ns = ns
+        self.now = now
+        self.ids = ids
+        self.shard = 0
+        self.hints: dict[Hint, None] = {}
+        self.wants = wants
+
+    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> Mapping[str, Any]:
+        parameters.setdefault("now", self.now)
+        if self.ns is not None:
+            parameters.setdefault("ns", self.ns)
+        return sql.bind_sqlite(parameters)
+
+    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
+        row: Row | None = self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchone()
+        return row
+
+    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
+        return self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
+
+    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+        before = self._connection.total_changes()
+        self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
+        return self._connection.total_changes() - before
+
+    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+        self._connection.executemany(sql.sqlite, [self._bind(sql, dict(row)) for row in rows])
+
+    async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
+        self._write(dialect.plain_insert(table), rows)
+
+    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+        return self._write(update, rows)
+
+    async def write(self, *writes: Write) -> list[int]:
+        return [self._write(bulk, rows) for bulk, rows in writes]
+
+    def _write(self, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
+        before = self._connection.total_changes()
+        self._connection.executemany(bulk.sqlite, rows)
+        return self._connection.total_changes() - before
+
+    async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
+        return None
+
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+        return self._connection.executemany(dialect.existing_sqlite(table), keys).fetchall()
+
+    async def probe(self, probe: Probe, /) -> bool:
+        return await self.one(dialect.statement(probe.sql)) is not None
+
+    def hint(self, channel: str, key: str) -> None:
+        self.hints[channel, key] = None
