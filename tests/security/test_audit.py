@@ -18,7 +18,7 @@ from perdure.testing.contract.support import make_span
 
 PROMPT = {"prompt": {"resource_type": "prompt_template", "template": "hello", "engine": "f-string"}}
 NOT_WRITTEN = {"/v1/metrics", "/v1/logs", "/v1/development/profiles"}
-numbers = itertools.count(1)
+numbers = itertools.count(1 << 40)
 
 
 @pytest_asyncio.fixture
