@@ -12,7 +12,7 @@ from tests.kernel.support import in_thread, soon, until
 
 from perdure import InMemoryLightningStore, SqliteLightningStore
 from perdure.kernel.errors import NotFound, StorageUnavailable
-from perdure.kernel.merge import BATCH_BYTES, BATCH_ITEMS, Merger
+from perdure.kernel.merge import BATCH_BYTES, BATCH_ITEMS, OVERLAP_ROWS, Merger
 from perdure.rollouts.store import DatabaseLightningStore
 
 
@@ -79,6 +79,30 @@ async def test_a_batch_has_at_most_so_many_bytes_and_at_least_one_item() -> None
     calls = [merger.call("key", batches, number, size=size) for number, size in enumerate(sizes)]
     await asyncio.gather(*calls)
     assert batches.seen == [[0, 1], [2], [3], [4, 5]]
+
+
+async def test_a_batch_has_at_most_so_many_rows_and_at_least_one_item() -> None:
+    merger, batches = Merger(), Batches()
+    rows = [600, 400, 1, 5000, 1]
+    await asyncio.gather(*(merger.call("key", batches, n, rows=each) for n, each in enumerate(rows)))
+    assert batches.seen == [[0, 1], [2], [3], [4]]
+
+
+async def test_where_several_batches_may_run_many_rows_do_not_wait() -> None:
+    merger, batches = Merger(2), Batches(held=True)
+    calls = [merger.call("key", batches, 0, rows=100)]
+    await _let_tasks_run()
+    calls += [merger.call("key", batches, 1, rows=OVERLAP_ROWS - 1)]
+    await _let_tasks_run()
+    assert batches.seen == [[0]]
+    calls += [merger.call("key", batches, item) for item in (2, 3)]
+    await _let_tasks_run()
+    assert batches.seen == [[0], [1, 2, 3]]
+    calls += [merger.call("key", batches, 4, rows=500)]
+    await _let_tasks_run()
+    assert len(batches.seen) == 2
+    batches.release()
+    assert await soon(asyncio.gather(*calls)) == [f"<{n}>" for n in range(5)]
 
 
 async def test_an_exception_among_the_answers_is_for_its_own_caller() -> None:

@@ -34,6 +34,7 @@ from perdure.kernel.errors import (
     SuspendedOperation,
 )
 from perdure.kernel.merge import Merger
+from perdure.kernel.storage.dialect import BulkInsert
 from perdure.kernel.storage.port import Storage, Tx
 
 MOST = 2**63 - 1
@@ -135,6 +136,25 @@ async def test_inserts_of_rows_that_share_every_value_but_their_key(storage: Sto
 
     same = (None, "same", b"same")
     assert await storage.run(write, ns=NS) == [same, same, (1, None, None)]
+
+
+KEEP_THE_LARGER = BulkInsert(THINGS, met="UPDATE SET size = {larger:things.size,excluded.size}")
+KEEP_THE_FIRST = BulkInsert(THINGS, met="NOTHING")
+
+
+async def test_several_writes_at_once_each_with_its_count(storage: Storage) -> None:
+    async def write(tx: Tx) -> list[Any]:
+        await tx.insert_many(THINGS, [(NS, name, 5, None, None) for name in "abc"])
+        seen: list[Any] = await tx.write(
+            (RESIZE_EACH, [(10, NS, "a", 5), (20, NS, "b", 9)]),
+            (KEEP_THE_FIRST, []),
+            (KEEP_THE_LARGER, [(NS, "c", 7, None, None), (NS, "d", 1, 'say "\\', b"")]),
+        )
+        seen += await tx.write((KEEP_THE_FIRST, [(NS, "d", 2, None, None), (NS, "e", None, None, None)]))
+        seen += await tx.write((KEEP_THE_LARGER, [(NS, "c", 6, None, None)]))
+        return seen + [row[0] for name in "abcde" if (row := await tx.one(FIND, id=name))]
+
+    assert await storage.run(write, ns=NS) == [1, 0, 2, 1, 1, 10, 5, 7, 1, None]
 
 
 async def test_locking_and_asking_for_known_keys(storage: Storage) -> None:

@@ -16,6 +16,7 @@ import asyncpg
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_connection import CONTENDED
 from perdure.kernel.storage.postgres_tx import PostgresTx
+from perdure.rollouts.operations.spans import CareNeeded
 from perdure.rollouts.operations.work import LinesNeeded
 from perdure.testing.invariants import broken_rules
 
@@ -141,7 +142,7 @@ class Actor:
             self.answer = repr(_plain(await self.operation(tx, self.given, self.lined)))
             await self._gate.execute("COMMIT")
             return True
-        except LinesNeeded:
+        except (LinesNeeded, CareNeeded):
             self.lined = True
         except CONTENDED as error:
             self.reruns += 1

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from perdure import LightningStore, RolloutConfig
 from perdure.kernel.clock import MICROS
 from perdure.kernel.errors import NotFound
-from perdure.kernel.storage.dialect import insert_sqlite
+from perdure.kernel.storage.dialect import plain_insert
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import ManualClock, SeededIds
@@ -80,7 +80,7 @@ class World:
         connection = self.storage.database.connection
         for table, rows in zip(KEPT, page.rows, strict=True):
             connection.execute("DELETE FROM " + table.name)
-            connection.executemany(insert_sqlite(table), rows)
+            connection.executemany(plain_insert(table).sqlite, rows)
         self.model = self.compare.model = copy.deepcopy(page.model)
         self.spans = page.spans
         self.clock.advance((page.now - self.clock.now()) / MICROS)

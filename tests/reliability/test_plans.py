@@ -41,6 +41,7 @@ EXPECTED = {
     "OVERDUE_ROLLOUTS": {"attempts_check"},
     "BY_IDEMPOTENCY_KEY": {"rollouts_idempotency"},
     "LOAD_ROLLOUTS": {"rollouts_pkey"},
+    "TRY_ROLLOUTS": {"rollouts_pkey"},
     "LOAD_ATTEMPTS": {"attempts_pkey"},
     "GET_ROLLOUTS": {"rollouts_pkey"},
     "GET_ENDED": {"rollouts_pkey"},

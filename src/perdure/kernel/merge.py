@@ -39,15 +39,9 @@ class _Lane:
         self.running = 0
         self.starting = False
 
-    def add(self, entry: Entry) -> None:
-        self.waiting.append(entry)
-        self.rows += entry[2]
-
     def may_start(self, batches: int) -> bool:
         """A lone call goes at once; beside a running batch only what is worth another does."""
-        if self.starting or self.running >= batches:
-            return False
-        return not self.running or self.rows >= OVERLAP_ROWS
+        return not self.running or (self.running < batches and self.rows >= OVERLAP_ROWS)
 
     def take(self) -> list[Entry]:
         """The next batch; who has gone takes their item along."""
@@ -99,8 +93,9 @@ class Merger:
         if lane is None:
             lane = lanes[key] = _Lane()
         future: asyncio.Future[Any] = loop.create_future()
-        lane.add((future, item, rows, size))
-        if lane.may_start(self._batches):
+        lane.waiting.append((future, item, rows, size))
+        lane.rows += rows
+        if not lane.starting and lane.may_start(self._batches):
             lane.running += 1
             lane.starting = True
             task = loop.create_task(self._drain(lanes, key, lane, batch, undelivered))

@@ -103,7 +103,7 @@ def new_rollout(
     return NewRollout(
         input=encode_json(input, what="input"),
         config=encode_config(config),
-        metadata=encode_metadata({} if metadata is None else metadata),
+        metadata="{}" if metadata is None else encode_metadata(metadata),
         mode=check_mode(mode),
         resources_id=text_or_none(resources_id, "resources_id"),
         queue=queue if queue is DEFAULT_QUEUE else check_text(queue, "queue"),

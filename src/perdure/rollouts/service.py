@@ -254,8 +254,8 @@ class Rollouts:
         parts = [part for _, shared in calls for part in shared]
         args = (lists, parts, self._kind, self._kinds)
         try:
-            return list(await self._write(spans.add_spans_of_running, *args))
-        except spans.RolloutsNeeded:
+            return list(await self._write(spans.add_new_spans, *args))
+        except spans.CareNeeded:
             pass
         try:
             return await self._write(spans.add_spans, *args, False)

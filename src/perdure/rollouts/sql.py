@@ -30,6 +30,10 @@ LOAD_ROLLOUTS = statement(
     "SELECT " + ROLLOUT_STATE + ", config, start_time FROM rollouts"
     " WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}"
 )
+TRY_ROLLOUTS = statement(
+    "SELECT " + ROLLOUT_STATE + ", config, start_time FROM rollouts"
+    " WHERE ns = :ns AND id {among:ids} ORDER BY id {skip}"
+)
 LOAD_ATTEMPTS = statement(
     "SELECT " + ATTEMPT_VIEW + ", check_at, reason, charged, kind, born FROM attempts"
     " WHERE ns = :ns AND rollout_id {among:ids} ORDER BY rollout_id, sequence_id {lock}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 MAX_ITEMS = 1000
 MAX_BYTES = 3 << 20
 """How much one request carries, unless a single item is larger."""
+MERGED_SPANS = 100
+"""A list that is longer goes alone."""
 
 Pair = tuple[str, str]
 Send = Callable[[Sequence["Item"]], Awaitable[Sequence[Any]]]
@@ -57,8 +60,21 @@ class Batches:
 
     async def add_span(self, span: Span) -> bool:
         """Store a span; whether it was new."""
-        stored: bool = await self._merged("spans", self.store_all, span_item(span))
+        (stored,) = await self.add_many_spans([span])
         return stored
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> list[bool]:
+        """Store spans, of each whether it was new; a short list travels with those of other callers."""
+        items = [span_item(span) for span in spans]
+        if not 0 < len(items) <= MERGED_SPANS:
+            return await self.store_all(items)
+        call = Item(items, b",".join([item.text for item in items]))
+        stored: list[bool] = await self._merged("spans", self._store_calls, call, rows=len(items))
+        return stored
+
+    async def _store_calls(self, calls: Sequence[Item]) -> list[list[bool]]:
+        stored = iter(await self.store_all([item for call in calls for item in call.value]))
+        return [list(islice(stored, len(call.value))) for call in calls]
 
     async def next_sequence_id(self, pair: Pair) -> int:
         number: int = await self._merged("sequence", self.number_all, pair_item(pair))
@@ -93,7 +109,13 @@ class Batches:
             logger.warning("rollout %s was claimed for a caller that has gone: %s", rollout_id, error)
 
     def _merged(
-        self, kind: str, send: Send, item: Item, undelivered: Callable[[Any], None] | None = None
+        self,
+        kind: str,
+        send: Send,
+        item: Item,
+        *,
+        rows: int = 1,
+        undelivered: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[Any]:
         async def batch(items: Sequence[Item]) -> Sequence[Any]:
             try:
@@ -105,7 +127,8 @@ class Batches:
                 return [error] * len(items)
 
         key = (kind, self._session.namespace)
-        return self._merger.call(key, batch, item, size=len(item.text), undelivered=undelivered)
+        size = len(item.text)
+        return self._merger.call(key, batch, item, rows=rows, size=size, undelivered=undelivered)
 
     async def _post(self, path: str, body: bytes) -> Answer:
         return await self._session.request("POST", PREFIX + path, body=body)

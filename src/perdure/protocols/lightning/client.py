@@ -13,7 +13,7 @@ from perdure.kernel.merge import Merger
 from perdure.protocols.http.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, step
 from perdure.protocols.lightning import answers
 from perdure.protocols.lightning.answers import decoded, rollout_from
-from perdure.protocols.lightning.batches import Batches, pair_item, rollout_item, span_item
+from perdure.protocols.lightning.batches import Batches, pair_item, rollout_item
 from perdure.protocols.lightning.exchange import Exchange, given, new_key, terms_of
 from perdure.protocols.lightning.wire import PREFIX
 from perdure.rollouts.arguments import check_timeout, texts
@@ -206,7 +206,7 @@ class LightningStoreClient(LightningStore):
         return span if await self._batches.add_span(span) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        stored = await self._batches.store_all([span_item(span) for span in spans])
+        stored = await self._batches.add_many_spans(spans)
         return [span for span, new in zip(spans, stored, strict=True) if new]
 
     async def add_otel_span(

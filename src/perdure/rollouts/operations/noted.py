@@ -85,7 +85,7 @@ NOTES: dict[Operation[..., Any], Note] = {
     report.report_attempts: Note("update_attempt", _reported),
     report.change_rollouts: Note("update_rollout", _first_of_each),
     spans.add_spans: Note("add_spans", _stored),
-    spans.add_spans_of_running: Note("add_spans", _stored),
+    spans.add_new_spans: Note("add_spans", _stored),
     spans.next_sequence_ids: Note("next_sequence_id", _given),
     resources.add_resources: Note("add_resources", _first_of_each),
     resources.update_resources: Note("update_resources", _only),

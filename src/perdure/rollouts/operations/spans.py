@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -41,8 +41,8 @@ Stored = list[int | None]
 """The sequence ids of a call's spans; None for one that was known already."""
 
 
-class RolloutsNeeded(Exception):
-    """A span moves its attempt, or is known already, or its attempt is not known: look more closely."""
+class CareNeeded(Exception):
+    """A span is known already, its attempt is not, or another has its rollout locked: look more closely."""
 
 
 async def add_spans(
@@ -69,14 +69,18 @@ async def add_spans(
     ]
 
 
-async def add_spans_of_running(
+async def add_new_spans(
     tx: Tx, calls: Sequence[Sequence[NewSpan]], parts: Sequence[tuple[str, bytes]], kind: str, kinds: Kinds
 ) -> list[Stored]:
-    """`add_spans` where all spans are new and their attempts go on as they are: no rollout need be read."""
+    """`add_spans` as it mostly goes: all spans are new, and most attempts go on as they are.
+
+    Only the rollouts of the others are read; what stands in the way is left to `add_spans`.
+    """
     adding = _Adding(tx, kinds)
     await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
-    for call in calls:
-        adding.check_running(call, kind)
+    moving = {span.rollout_id for call in calls for span in adding.find(call, kind)}
+    if moving and not await adding.work.try_load(moving):
+        raise CareNeeded
     await adding.store(list(adding.keyed(span for call in calls for span in call).values()), parts)
     return [[adding.numbers.get(id(span)) for span in call] for call in calls]
 
@@ -104,17 +108,18 @@ class _Adding:
             self._attempts[key] = attempt
         return None
 
-    def check_running(self, call: Sequence[NewSpan], kind: str) -> None:
+    def find(self, call: Sequence[NewSpan], kind: str) -> Iterator[NewSpan]:
+        """Find the attempt of every span of a call; gives those for which the rollout must be known too."""
         for span in call:
             key = (span.rollout_id, span.attempt_id)
             if key in self._attempts:
                 continue
             attempt = self._find(*key)
-            if attempt is None or attempt.kind != kind or ATTEMPT.moves(attempt.status, "span"):
-                raise RolloutsNeeded
-            if attempt.last_heartbeat_time is not None and attempt.last_heartbeat_time > self.tx.now:
-                raise RolloutsNeeded
+            if attempt is None or attempt.kind != kind:
+                raise CareNeeded
             self._attempts[key] = attempt
+            if ATTEMPT.moves(attempt.status, "span") or (attempt.last_heartbeat_time or 0) > self.tx.now:
+                yield span
 
     def _find(self, rollout_id: str, attempt_id: str) -> AttemptRow | None:
         for attempt in self.work.attempts.get(rollout_id, ()):
@@ -154,7 +159,7 @@ class _Adding:
             self.work.counted(),
         )
         if stored != len(fresh):
-            raise RolloutsNeeded
+            raise CareNeeded
         changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
 
     async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
@@ -213,7 +218,7 @@ class _Adding:
                 attempt.hear(self.tx.now, rollout.limits)
             if rollout is not None and ATTEMPT.moves(attempt.status, "span"):
                 self._speak(attempt)
-            else:
+            elif not attempt.dirty:
                 beats.append((self.tx.now, self.tx.ns, attempt.rollout_id, attempt.sequence_id))
         return beats
 

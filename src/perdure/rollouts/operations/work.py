@@ -142,6 +142,19 @@ class Work:
         if self.rollouts:
             await self.load_attempts(list(self.rollouts))
 
+    async def try_load(self, ids: Iterable[str]) -> bool:
+        """Lock and read rollouts after their attempts: out of order, so without waiting. False if it failed.
+
+        An attempt that began meanwhile is not among those that were read.
+        """
+        wanted = sorted(ids)
+        rollouts = [RolloutRow(*row) for row in await self.tx.all(sql.TRY_ROLLOUTS, ids=wanted)]
+        self.rollouts = {rollout.id: rollout for rollout in rollouts}
+        return len(rollouts) == len(wanted) and all(
+            rollout.line is None and rollout.attempts == self.attempts[rollout.id][-1].sequence_id
+            for rollout in rollouts
+        )
+
     async def load_attempts(self, rollout_ids: Sequence[str]) -> None:
         """Lock and read the attempts of rollouts."""
         for row in await self.tx.all(sql.LOAD_ATTEMPTS, ids=sorted(rollout_ids)):
