@@ -14,10 +14,11 @@ from tests.protocols.native_support import API, KEY, bearer, own_span
 from tests.protocols.otlp_support import ENGINES, opened
 from tests.protocols.support import Visitor, serving
 
-from perdure import InMemoryLightningStore, PostgresLightningStore, __version__
+from perdure import InMemoryLightningStore, PostgresLightningStore, RolloutConfig, __version__
 from perdure.protocols.native import health
 from perdure.protocols.native.docs import POLICY
 from perdure.protocols.table import ROUTES
+from perdure.testing.clock import ManualClock
 from perdure.testing.servers import PostgresServer
 
 
@@ -187,3 +188,18 @@ async def test_the_document_knows_every_route(visitor: Visitor) -> None:
         document = (await visitor.get(path)).body
         assert set(document["paths"]) == {route.path for route in ROUTES}
         assert document["info"]["version"] == __version__
+
+
+async def test_what_the_watchdog_ended_is_counted() -> None:
+    clock = ManualClock()
+    async with (
+        InMemoryLightningStore(clock=clock, watchdog_interval=None) as store,
+        serving(store) as visitor,
+    ):
+        await store.start_rollout(1, config=RolloutConfig(timeout_seconds=10))
+        await store.start_rollout(2, config=RolloutConfig(unresponsive_seconds=10))
+        clock.advance(11)
+        await store.query_rollouts()
+        values = _values((await visitor.get("/metrics")).body.decode())
+        for status in ("timeout", "unresponsive"):
+            assert values["perdure_watchdog_transitions_total", (("to", status),)] == 1

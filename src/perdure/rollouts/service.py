@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -18,7 +19,7 @@ from perdure.rollouts.operations.claim import Claim, Claimed
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.noted import NOTES, noted
 from perdure.rollouts.operations.queries import Page, Query
-from perdure.rollouts.operations.report import AttemptReport, RolloutChange, SweepDue, watched
+from perdure.rollouts.operations.report import AttemptReport, RolloutChange, SweepDue, Swept, watched
 from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, LinesNeeded, ended_key
 
@@ -59,11 +60,13 @@ class Rollouts:
         self._merger = Merger(POSTGRES_BATCHES if storage.engine == "postgres" else 1)
         self._number: int | None = None
         self._releases: set[asyncio.Task[None]] = set()
+        self.lapses: Counter[str] = Counter()
+        """How many attempts the watchdog of this process has ended, by the status it gave them."""
 
     def acting_as(self, namespace: str, actor: str | None) -> Rollouts:
         """The rollouts of a namespace of the same database, changed in the name of `actor`."""
         sibling = Rollouts(self.storage, self._kinds, namespace=namespace, kind=self._kind, actor=actor)
-        sibling._releases = self._releases
+        sibling._releases, sibling.lapses = self._releases, self.lapses
         return sibling
 
     def in_namespace(self, namespace: str) -> Rollouts:
@@ -229,10 +232,12 @@ class Rollouts:
         """Let the watchdog end what is overdue and make ready what is due, in every namespace."""
         for ns in await self.storage.read(report.overdue_namespaces):
             await self.storage.run(claim.ripen, ns=ns)
-            while await self._sweep_some(ns) == report.SWEEP_ROWS:
-                pass
+            while (swept := await self._sweep_some(ns)).looked:
+                self.lapses.update(swept.statuses)
+                if swept.looked < report.SWEEP_ROWS:
+                    break
 
-    async def _sweep_some(self, ns: int) -> int:
+    async def _sweep_some(self, ns: int) -> Swept:
         try:
             return await self.storage.run(report.sweep, self._kinds, False, ns=ns)
         except LinesNeeded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.responses import Response
 
@@ -13,10 +13,12 @@ from perdure.kernel.errors import StorageError
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.routes import Call
 from perdure.protocols.native import wire
+from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
 from perdure.rollouts.overview import Counts, Overview
 from perdure.rollouts.store import DatabaseLightningStore
 
 STATES = ("ready", "delayed", "waiting")
+WATCHED = (TIMEOUT, UNRESPONSIVE)
 
 _process = ProcessCollector(registry=CollectorRegistry())
 
@@ -54,7 +56,7 @@ async def _known(call: Call) -> list[Metric]:
     up = GaugeMetricFamily("perdure_database_up", "Whether the database answers.")
     if not isinstance(store, DatabaseLightningStore):
         return []
-    found: list[Metric] = [up]
+    found: list[Metric] = [up, _transitions(store.lapses)]
     try:
         counts = await Overview(store.storage).counts(call.caller.namespaces)
         found += _families(counts)
@@ -63,6 +65,15 @@ async def _known(call: Call) -> list[Metric]:
         up.add_metric((), 0)
     found += _connections((await store.health()).get("connections"))
     return found
+
+
+def _transitions(lapses: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(
+        "perdure_watchdog_transitions", "Attempts that the watchdog of this process ended.", labels=("to",)
+    )
+    for status in WATCHED:
+        family.add_metric((status,), lapses.get(status, 0))
+    return family
 
 
 def _families(counts: Counts) -> Iterator[Metric]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -211,11 +211,18 @@ async def watched(tx: Tx, operation: Operation[..., Result], *args: Any) -> Resu
     return await operation(tx, *args)
 
 
-async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> int:
-    """End the live attempts of this namespace that are overdue; returns how many it looked at."""
+class Swept(NamedTuple):
+    """How many rollouts the watchdog looked at, and the statuses that it gave to attempts."""
+
+    looked: int
+    statuses: tuple[str, ...] = ()
+
+
+async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> Swept:
+    """End the live attempts of this namespace that are overdue, some at a time."""
     overdue = [row[0] for row in await tx.all(sql.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)]
     if not overdue:
-        return 0
+        return Swept(0)
     work = Work(tx, kinds)
     await work.load(overdue, kinds.names(), lined=lined)
     lapsed: list[AttemptRow] = []
@@ -232,7 +239,7 @@ async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> int:
     for attempt in lapsed:
         workers.follow(attempt)
     await _save(work, workers, lined)
-    return len(overdue)
+    return Swept(len(overdue), tuple(attempt.status for attempt in lapsed))
 
 
 def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
