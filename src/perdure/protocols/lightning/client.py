@@ -160,7 +160,7 @@ class LightningStoreClient(LightningStore):
             queue=queue,
             priority=priority,
             not_before=not_before,
-            idempotency_key=idempotency_key,
+            idempotency_key=new_key() if idempotency_key is None else idempotency_key,
         )
         return await self._batches.enqueue(request)
 

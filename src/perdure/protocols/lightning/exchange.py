@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -72,7 +72,7 @@ def encode(value: Any, what: str = "the request") -> bytes:
 
 def new_key() -> str:
     """A key by which the server knows a repeated request."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def given(**fields: Any) -> dict[str, Any]:
