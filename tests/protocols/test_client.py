@@ -22,7 +22,7 @@ from perdure import (
     SqliteLightningStore,
     errors,
 )
-from perdure.protocols.lightning import client as client_module
+from perdure.protocols.lightning import reading
 from perdure.testing.contract.support import finish, make_span, new_rollout, soon
 
 
@@ -188,7 +188,7 @@ async def test_namespaces_are_not_merged(line: Line) -> None:
 
 
 async def test_a_long_wait_is_many_requests(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(reading, "WAIT_SECONDS", 0.1)
     started = await new_rollout(line.store)
     waiting = asyncio.create_task(line.client.wait_for_rollouts(rollout_ids=[started.rollout_id]))
     while line.proxy.counts[f"{AGL}/waits/rollouts"] < 3:

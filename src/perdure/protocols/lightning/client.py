@@ -1,9 +1,7 @@
-"""The LightningStore contract over HTTP."""
+"""The LightningStore contract over HTTP: what writes, and the client as a whole."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Sequence
 from typing import Any, Self, cast
 
@@ -12,12 +10,11 @@ from perdure.kernel.errors import InvalidInput
 from perdure.kernel.merge import Merger
 from perdure.protocols.http.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, step
 from perdure.protocols.lightning import answers
-from perdure.protocols.lightning.answers import decoded, rollout_from
+from perdure.protocols.lightning.answers import decoded
 from perdure.protocols.lightning.batches import Batches, pair_item, rollout_item
-from perdure.protocols.lightning.exchange import Exchange, given, new_key, terms_of
+from perdure.protocols.lightning.exchange import Exchange, given, new_key
+from perdure.protocols.lightning.reading import ReadingClient
 from perdure.protocols.lightning.wire import PREFIX
-from perdure.rollouts.arguments import check_timeout, texts
-from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.encoding import text_or_none
 from perdure.rollouts.records import (
     UNSET,
@@ -26,7 +23,6 @@ from perdure.rollouts.records import (
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
     LightningStoreStatistics,
-    PaginatedResult,
     Rollout,
     Unset,
     Worker,
@@ -34,13 +30,10 @@ from perdure.rollouts.records import (
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate
 from perdure.rollouts.spans import Span
 
-WAIT_SECONDS = 30.0
-"""How long one request waits for rollouts to end; after that comes another."""
-ROUNDING_SECONDS = 0.05
 MAX_CLAIM = 1000
 
 
-class LightningStoreClient(LightningStore):
+class LightningStoreClient(ReadingClient):
     """A store behind a server, for any number of threads, event loops and processes.
 
     Concurrent calls travel together, a request whose answer was lost is sent again and never done twice, and
@@ -225,85 +218,7 @@ class LightningStoreClient(LightningStore):
     ) -> Sequence[int]:
         return await self._batches.number_all([pair_item(pair) for pair in rollout_attempt_ids])
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: Any = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: Any = "asc",
-    ) -> PaginatedResult[Span]:
-        return await self._exchange.search("/spans/search", terms_of(locals()), Span.model_validate)
-
     # --- rollouts and attempts ----------------------------------------------------------------------------
-
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[Any] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: Any = "and",
-        sort_by: str | None = None,
-        sort_order: Any = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[Any] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout]:
-        status_in = status if status_in is None else status_in
-        rollout_id_in = rollout_ids if rollout_id_in is None else rollout_id_in
-        terms = terms_of(locals())
-        del terms["status"], terms["rollout_ids"]
-        return await self._exchange.search("/rollouts/search", terms, rollout_from)
-
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: Any = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        terms = terms_of(locals())
-        path = f"/rollouts/{step(terms.pop('rollout_id'), 'rollout_id')}/attempts/search"
-        return await self._exchange.search(path, terms, Attempt.model_validate)
-
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        found = (await self._exchange.get("/rollouts/" + step(rollout_id, "rollout_id"))).json()
-        return None if found is None else rollout_from(found)
-
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        answer = await self._exchange.get(f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts/latest")
-        return decoded(answers.ATTEMPT_OR_NONE, answer)
-
-    async def wait_for_rollouts(
-        self, *, rollout_ids: Sequence[str], timeout: float | None = None
-    ) -> list[Rollout]:
-        check_timeout(timeout)
-        ids = list(dict.fromkeys(texts(rollout_ids, "rollout_ids") or ()))
-        clock = asyncio.get_running_loop().time
-        deadline = math.inf if timeout is None else clock() + max(timeout, 0)
-        while True:
-            begun = clock()
-            seconds = min(WAIT_SECONDS, max(deadline - begun, 0))
-            ended = await self._exchange.wait(ids, seconds)
-            now = clock()
-            # An answer before the time is up means that all have ended that are known.
-            if len(ended) == len(ids) or now >= deadline or now - begun < seconds - ROUNDING_SECONDS:
-                return ended
 
     async def update_rollout(
         self,
@@ -347,28 +262,6 @@ class LightningStoreClient(LightningStore):
 
     # --- resources ----------------------------------------------------------------------------------------
 
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: Any = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        return await self._exchange.listing("/resources", terms_of(locals()), ResourcesUpdate.model_validate)
-
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        if resources_id == "latest":
-            # At that path are the latest resources, whatever their id.
-            return next(iter(await self.query_resources(resources_id=resources_id)), None)
-        answer = await self._exchange.get("/resources/" + step(resources_id, "resources_id"))
-        return decoded(answers.RESOURCES_OR_NONE, answer)
-
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        return decoded(answers.RESOURCES_OR_NONE, await self._exchange.get("/resources/latest"))
-
     async def add_resources(
         self, resources: NamedResources, *, idempotency_key: str | None = None
     ) -> ResourcesUpdate:
@@ -380,23 +273,6 @@ class LightningStoreClient(LightningStore):
         return decoded(answers.RESOURCES, await self._exchange.post(path, resources, effect="once"))
 
     # --- workers ------------------------------------------------------------------------------------------
-
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[Any] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: Any = "and",
-        sort_by: str | None = None,
-        sort_order: Any = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        return await self._exchange.search("/workers/search", terms_of(locals()), Worker.model_validate)
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        answer = await self._exchange.get("/workers/" + step(worker_id, "worker_id"))
-        return decoded(answers.WORKER_OR_NONE, answer)
 
     async def update_worker(self, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
         if heartbeat_stats is None:
