@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.reliability.forking import exit_code, fork
 
 from perdure import LightningStore, LightningStoreClient, LightningStoreServer, SqliteLightningStore, errors
 
@@ -31,15 +32,7 @@ def _child(store: LightningStore, name: str) -> None:
 
 def _fork(child: Callable[[], None]) -> int:
     """Run `child` in a fork; its exit code."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            child()
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - told to the parent
-            print(f"the fork failed: {error!r}", file=sys.stderr, flush=True)
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return exit_code(fork(child))
 
 
 def _spawn(store: LightningStore, name: str) -> int | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from tests.protocols.flaky import LOST_AFTER, FlakyServer
-from tests.protocols.line import AGL, PATIENT, Line, hasty, open_line
+from tests.protocols.line import AGL, PATIENT, Line, hasty
 from tests.protocols.support import serving
 
 from perdure import (
@@ -24,20 +23,6 @@ from perdure import (
 )
 from perdure.protocols.lightning import reading
 from perdure.testing.contract.support import finish, make_span, new_rollout, soon
-
-
-@pytest.fixture
-async def line(tmp_path: Path) -> AsyncIterator[Line]:
-    async with open_line(tmp_path / "db") as line:
-        yield line
-
-
-@pytest.fixture
-async def proxy() -> AsyncIterator[FlakyServer]:
-    """A proxy with nothing behind it, which answers what it is given."""
-    async with FlakyServer() as proxy:
-        yield proxy
-
 
 # --- merging ------------------------------------------------------------------------------------------------
 

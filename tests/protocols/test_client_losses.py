@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 from tests.protocols.flaky import BUSY, FAULTS, HEALTH, LOST_AFTER, LOST_BEFORE, PERHAPS_DONE, FlakyServer
-from tests.protocols.line import AGL, PATIENT, Line, hasty, open_line
+from tests.protocols.line import AGL, PATIENT, Line, hasty
 
 from perdure import (
     EnqueueRolloutRequest,
@@ -22,19 +21,6 @@ from perdure import (
 from perdure.testing.contract.support import finish, make_span, new_rollout, otel_span
 
 PROMPT: NamedResources = {"p": PromptTemplate(template="{x}", engine="f-string")}
-
-
-@pytest.fixture
-async def line(tmp_path: Path) -> AsyncIterator[Line]:
-    async with open_line(tmp_path / "db") as line:
-        yield line
-
-
-@pytest.fixture
-async def proxy() -> AsyncIterator[FlakyServer]:
-    """A proxy with nothing behind it, which answers what it is given."""
-    async with FlakyServer() as proxy:
-        yield proxy
 
 
 # --- writes that are repeated -------------------------------------------------------------------------------

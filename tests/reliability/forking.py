@@ -13,7 +13,7 @@ from perdure.rollouts.contract import LightningStore
 CHILD_SECONDS = 20
 
 
-def _fork(child: Callable[[], None]) -> int:
+def fork(child: Callable[[], None]) -> int:
     """Run `child` in a fork, and give its pid."""
     pid = os.fork()
     if pid == 0:
@@ -26,7 +26,7 @@ def _fork(child: Callable[[], None]) -> int:
     return pid
 
 
-def _exit_code(pid: int) -> int:
+def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -56,7 +56,7 @@ def use_in_fork(url: str) -> None:
 
     async def work() -> None:
         await store.enqueue_rollout("before")
-        assert await asyncio.to_thread(_exit_code, _fork(lambda: asyncio.run(_use_in_fork(store)))) == 0
+        assert await asyncio.to_thread(exit_code, fork(lambda: asyncio.run(_use_in_fork(store)))) == 0
         await store.enqueue_rollout("after")
         assert [rollout.input for rollout in await store.query_rollouts()] == ["before", "after"]
         await store.close()
@@ -75,7 +75,7 @@ def end_in_fork(url: str) -> None:
             os.execl(sys.executable, sys.executable, "-c", "")
         elif pid == 0:
             return
-        assert _exit_code(pid) == 0
+        assert exit_code(pid) == 0
     assert len(asyncio.run(store.query_rollouts())) == 20
     asyncio.run(store.close())
     print("done", flush=True)
@@ -86,7 +86,7 @@ def outlive(url: str) -> None:
     store = open_store(url)
     asyncio.run(store.enqueue_rollout("kept"))
     print(os.getpid(), flush=True)
-    _exit_code(_fork(_say_and_wait))
+    exit_code(fork(_say_and_wait))
 
 
 def _say_and_wait() -> None:
