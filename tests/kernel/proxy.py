@@ -95,7 +95,7 @@ class Proxy:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            (await opening)[1].transport.abort()
+            opening.add_done_callback(_abort)
             raise
         server_reader, server_writer = opening.result()
         answered = asyncio.Event()
@@ -106,10 +106,11 @@ class Proxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # First of all: a link that is cut while it ends goes no further than its next await.
+            server_writer.transport.abort()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            server_writer.transport.abort()
 
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Event
@@ -142,3 +143,8 @@ class Proxy:
     async def _while_silent(self) -> None:
         while self.trouble == "silence":  # noqa: ASYNC110 - the test says when it is over
             await asyncio.sleep(0.01)
+
+
+def _abort(opening: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[1].transport.abort()

@@ -81,8 +81,8 @@ def test_finds_counts_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_finds_a_watchdog_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def asleep(tx: Any, *_: Any) -> int:
-        return 0
+    async def asleep(tx: Any, *_: Any) -> report.Swept:
+        return report.Swept(0)
 
     monkeypatch.setattr(report, "sweep", asleep)
     assert "not ended after three leases" in str(storms_until_broken())
