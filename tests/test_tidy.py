@@ -38,7 +38,7 @@ BLIND = {"Exception", "BaseException"}
 ENGINES = {
     "asyncpg": re.compile(r"kernel/storage/postgres\w*\.py|kernel/signals/postgres\.py|testing/.*\.py"),
     "opentelemetry": re.compile(r"rollouts/ot(el|lp|lp_reader)\.py|protocols/otlp/.*\.py|testing/.*\.py"),
-    "google": re.compile(r"rollouts/otlp\.py|protocols/otlp/.*\.py"),
+    "google": re.compile(r"rollouts/otlp(_reader)?\.py|protocols/otlp/.*\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
     "grpc": re.compile(r"protocols/grpc/.*\.py|protocols/otlp/grpc_server\.py"),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
@@ -41,7 +42,7 @@ class Reader:
 
     def read(self, row: Row) -> Span:
         """A span as `SPAN_VIEW` gives it."""
-        span = Message.FromString(bytes(row[10]))
+        span = _parsed(Message, bytes(row[10]))
         return Span(
             rollout_id=row[0],
             attempt_id=row[1],
@@ -183,8 +184,16 @@ def _link(link: Message.Link) -> Link:
     )
 
 
+def _parsed(kind: Any, body: bytes) -> Any:
+    """A stored message; one that cannot be read is a ValueError, as for any other record."""
+    try:
+        return kind.FromString(body)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
 def _resource(body: bytes) -> dict[str, Any]:
-    part = ResourceSpans.FromString(body)
+    part = _parsed(ResourceSpans, body)
     fields: dict[str, Any] = {
         "attributes": _attributes(part.resource.attributes),
         "schema_url": part.schema_url,
@@ -205,7 +214,7 @@ def _resource(body: bytes) -> dict[str, Any]:
 
 
 def _scope(body: bytes) -> dict[str, Any]:
-    part = ScopeSpans.FromString(body)
+    part = _parsed(ScopeSpans, body)
     return {
         "name": part.scope.name,
         "version": part.scope.version,

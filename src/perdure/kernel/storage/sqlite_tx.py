@@ -55,7 +55,11 @@ class SqliteTx:
         parameters.setdefault("now", self.now)
         if self.ns is not None:
             parameters.setdefault("ns", self.ns)
-        return sql.bind_sqlite(parameters)
+        try:
+            return sql.bind_sqlite(parameters)
+        except TypeError as error:
+            # Callers give checked texts; a list holds something else only if it was read from a damaged row.
+            raise errors.NotADatabase(f"the database is damaged: {error}") from error
 
     async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
         row: Row | None = self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchone()
