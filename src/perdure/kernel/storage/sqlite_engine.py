@@ -217,7 +217,7 @@ class SqliteEngine:
         return self._commit(jobs)
 
     def _run(self, job: Job) -> bool:
-        """Run a job without a savepoint, which would nearly double the cost of its rows.
+        """Run a job without a savepoint, for which SQLite would copy every page that it changes.
 
         False if it failed after it had written, or should be tried again: then those that have not failed are
         run again, each in a savepoint.
