@@ -223,7 +223,8 @@ async def test_calls_from_other_loops_do_not_hang_at_the_close(database: Databas
     await asyncio.to_thread(begun.wait)
     await soon(storage.close())
     failures: set[type] = set().union(*await soon(asyncio.gather(*working)))
-    assert failures <= {StorageClosed}
+    # The close may fall between a commit and its answer, and then nobody can say what became of it.
+    assert failures <= {StorageClosed, OutcomeUnknown}
 
 
 async def test_whoever_watches_is_woken_by_the_close(database: Database) -> None:
