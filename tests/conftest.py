@@ -11,10 +11,11 @@ from typing import NamedTuple
 import hypothesis
 import pytest
 
-from perdure.testing import servers
+from perdure.testing import redis_server, servers
 
 # xdist's workers are told of the servers by the environment that they inherit.
 _VARIABLE = "PERDURE_TEST_SERVERS"
+_REDIS_VARIABLE = "PERDURE_TEST_REDIS"
 
 
 class Server(NamedTuple):
@@ -26,6 +27,7 @@ class Server(NamedTuple):
 
 _RUNNING = pytest.StashKey[ExitStack]()
 _SERVERS = pytest.StashKey[list[Server]]()
+_REDIS = pytest.StashKey[Server | None]()
 
 hypothesis.settings.register_profile("perdure", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("perdure")
@@ -53,17 +55,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_RUNNING] = ExitStack()
         started = _start(config.stash[_RUNNING], everything=config.getoption("--servers") == "all")
         os.environ[_VARIABLE] = json.dumps(started)
+        os.environ[_REDIS_VARIABLE] = json.dumps(_start_redis(config.stash[_RUNNING]))
     config.stash[_SERVERS] = [Server(*each) for each in json.loads(os.environ.get(_VARIABLE, "[]"))]
+    redis = json.loads(os.environ.get(_REDIS_VARIABLE, "null"))
+    config.stash[_REDIS] = Server(*redis) if redis else None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _RUNNING in config.stash:
         config.stash[_RUNNING].close()
         os.environ.pop(_VARIABLE, None)
+        os.environ.pop(_REDIS_VARIABLE, None)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return "servers: " + (", ".join(each.label for each in config.stash[_SERVERS]) or "none needed")
+    started = [*config.stash[_SERVERS], config.stash[_REDIS]]
+    return "servers: " + (", ".join(each.label for each in started if each) or "none needed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -88,6 +95,20 @@ def postgres_url(postgres_server_url: str) -> Iterator[str]:
     servers.drop_database(postgres_server_url, name)
 
 
+@pytest.fixture
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """The URL of the run's Redis, which tests share, each with a prefix of its own."""
+    server = request.config.stash[_REDIS]
+    assert server is not None
+    return server.url
+
+
+@pytest.fixture
+def redis_prefix() -> str:
+    """What the keys of this test begin with."""
+    return f"test:{uuid.uuid4().hex}:"
+
+
 def _runs_tests(config: pytest.Config) -> bool:
     return not (config.option.collectonly or config.option.help or config.option.version)
 
@@ -104,3 +125,14 @@ def _start(running: ExitStack, *, everything: bool) -> list[Server]:
     except servers.ServerNotFound as missing:
         raise pytest.UsageError(str(missing)) from missing
     return started
+
+
+def _start_redis(running: ExitStack) -> Server:
+    given = redis_server.given_redis_url()
+    if given:
+        return Server(f"Redis of {redis_server.REDIS_URL_VARIABLE}", given)
+    try:
+        server = running.enter_context(redis_server.RedisServer())
+    except servers.ServerNotFound as missing:
+        raise pytest.UsageError(str(missing)) from missing
+    return Server(server.label, server.url)

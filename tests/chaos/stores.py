@@ -7,7 +7,7 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table, integer, text
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.model import TASK, Ended, Kind, Kinds
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES as PERDURE_TABLES
@@ -24,8 +24,8 @@ _QUICK_CHECK = statement("PRAGMA quick_check")
 _ALL = statement("SELECT rollout_id, status FROM chaos_endings")
 
 
-async def _write_down(tx: Tx, ended: Sequence[tuple[str, str]]) -> None:
-    rows = [(tx.ns, rollout_id, tx.ids.hex(24), status) for rollout_id, status in ended]
+async def _write_down(tx: Tx, ended: Sequence[Ended]) -> None:
+    rows = [(tx.ns, rollout_id, tx.ids.hex(24), status) for rollout_id, status, *_ in ended]
     await tx.insert_many(ENDINGS, rows)
 
 

@@ -29,7 +29,7 @@ COMMAND = [sys.executable, "-m", "perdure.cli"]
 COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What a test run may be called with, and what the terminal's look depends on.
-SURROUNDINGS = ("HOST", "PORT", "DATABASE_URL", "LOG_LEVEL", "LOG_JSON", "REDIS_URL", "CI")
+SURROUNDINGS = ("HOST", "PORT", "DATABASE_URL", "LOG_LEVEL", "LOG_JSON", "REDIS_URL", "REDIS_URI", "CI")
 LOOK = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM")
 NOTHING: Mapping[str, str] = {}
 

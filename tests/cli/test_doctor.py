@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> N
     more = {
         "DATABASE_URL": "postgresql://anna:hunter22@127.0.0.1:1/agents",
         "PERDURE_API_KEY": "a-key-of-the-server-1",
-        "REDIS_URL": "redis://:secret@127.0.0.1/0",
+        "REDIS_URL": "redis://:secret@127.0.0.1:1/0",
     }
     document = examine(tmp_path, 1, more=more)
     settings = document["settings"]
@@ -41,10 +42,20 @@ def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> N
     assert settings["database_url"]["source"] == "environment DATABASE_URL"
     assert settings["api_key"]["value"] == "***"
     assert document["checks"]["database"]["state"] == "failed"
-    assert "REDIS_URL is set" in document["checks"]["Redis"]["found"]
+    assert document["checks"]["Redis"]["state"] == "failed"
+    assert document["checks"]["Redis"]["found"].startswith("named by REDIS_URL, and does not answer")
     shown = json.dumps(document) + run_here(tmp_path, "doctor", more=more).stdout
     for secret in ("hunter22", "a-key-of", ":secret@"):
         assert secret not in shown
+
+
+def test_it_asks_redis_where_redis_is_used(tmp_path: Path, redis_url: str, postgres_url: str) -> None:
+    document = examine(tmp_path, 0, more={"REDIS_URI": redis_url})
+    assert document["checks"]["Redis"]["state"] == "note"
+    assert "named by REDIS_URI, but not used" in document["checks"]["Redis"]["found"]
+    document = examine(tmp_path, 0, more={"REDIS_URI": redis_url, "DATABASE_URI": postgres_url})
+    assert document["checks"]["Redis"]["state"] == "ok"
+    assert re.search(r"named by REDIS_URI: \w+ [\d.]+ answers within", document["checks"]["Redis"]["found"])
 
 
 def test_it_looks_at_the_file_and_the_server(tmp_path: Path) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import pytest
+from tests.kernel.redis_hubs import redis_hub
 from tests.kernel.support import NS, THINGS, in_thread, put_and_hint, soon, until, until_true
 
 from perdure import PostgresLightningStore
 from perdure.kernel.signals.local import LocalSignals
+from perdure.kernel.signals.port import Signals, Watch
 from perdure.kernel.signals.postgres import PAYLOAD_BYTES, _payloads
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.rollouts.store import DatabaseLightningStore
@@ -27,8 +28,17 @@ AND state = 'idle' AND query LIKE 'LISTEN%'
 # --- inside one process -----------------------------------------------------------------------------------
 
 
-async def test_only_who_watches_a_key_is_woken() -> None:
-    hub = LocalSignals()
+@pytest.fixture(params=["local", "redis"])
+async def hub(request: pytest.FixtureRequest, redis_url: str, redis_prefix: str) -> AsyncIterator[Signals]:
+    """A hub alone in its process, also where others could hear it."""
+    if request.param == "local":
+        yield LocalSignals()
+        return
+    async with redis_hub(redis_url, redis_prefix) as signals:
+        yield signals
+
+
+async def test_only_who_watches_a_key_is_woken(hub: Signals) -> None:
     mine, others = hub.watch("things", ["a", "b"]), hub.watch("things", ["c"])
     elsewhere = hub.watch("workers", ["a"])
     hub.publish([("things", "a"), ("things", "x")])
@@ -37,8 +47,7 @@ async def test_only_who_watches_a_key_is_woken() -> None:
     assert await elsewhere.changed(timeout=0) == frozenset()
 
 
-async def test_hints_are_collected_until_they_are_taken() -> None:
-    hub = LocalSignals()
+async def test_hints_are_collected_until_they_are_taken(hub: Signals) -> None:
     watch = hub.watch("things", ["a", "b", "c"])
     hub.publish([("things", "a")])
     hub.publish([("things", "b"), ("things", "a")])
@@ -47,8 +56,7 @@ async def test_hints_are_collected_until_they_are_taken() -> None:
     assert await watch.changed(timeout=0) == frozenset()
 
 
-async def test_a_wait_that_was_cancelled_can_be_begun_again() -> None:
-    hub = LocalSignals()
+async def test_a_wait_that_was_cancelled_can_be_begun_again(hub: Signals) -> None:
     watch = hub.watch("things", ["a"])
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
@@ -57,27 +65,25 @@ async def test_a_wait_that_was_cancelled_can_be_begun_again() -> None:
     assert await soon(watch.changed()) == {"a"}
 
 
-async def test_a_hint_crosses_threads_and_loops() -> None:
-    hub = LocalSignals()
-    watching = threading.Event()
+async def test_a_hint_crosses_threads_and_loops(hub: Signals) -> None:
+    watching: list[Watch] = []
 
     async def wait() -> frozenset[str]:
         watch = hub.watch("things", ["a"])
-        watching.set()
+        watching.append(watch)
         try:
             return await watch.changed()
         finally:
             watch.close()
 
     waiting = [asyncio.ensure_future(in_thread(wait)) for _ in range(3)]
-    await until(lambda: len(hub._watchers.get(("things", "a"), ())) == 3)
+    await until(lambda: len(watching) == 3)
     await asyncio.to_thread(hub.publish, [("things", "a")])
     assert await soon(asyncio.gather(*waiting)) == [{"a"}] * 3
     assert hub.watched("things") == frozenset()
 
 
-async def test_a_watcher_whose_loop_closed_is_forgotten() -> None:
-    hub = LocalSignals()
+async def test_a_watcher_whose_loop_closed_is_forgotten(hub: Signals) -> None:
 
     async def watch_and_leave() -> None:
         hub.watch("things", ["a"])
@@ -88,8 +94,7 @@ async def test_a_watcher_whose_loop_closed_is_forgotten() -> None:
     assert hub.watched("things") == frozenset()
 
 
-async def test_what_is_watched() -> None:
-    hub = LocalSignals()
+async def test_what_is_watched(hub: Signals) -> None:
     first, second = hub.watch("things", ["a", "b"]), hub.watch("things", ["b", "c"])
     assert hub.watched("things") == {"a", "b", "c"}
     first.close()

@@ -10,7 +10,7 @@ import pytest
 from tests.kernel.support import NS, THINGS, in_thread, soon, until
 
 from perdure.kernel.changes import CHANNEL, Change, changes_from, follow, tell
-from perdure.kernel.signals import postgres
+from perdure.kernel.signals import shared
 from perdure.kernel.signals.local import LocalSignals
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
@@ -135,7 +135,7 @@ async def test_a_process_that_comes_later_asks_what_is_wanted(
 async def test_what_nobody_repeats_is_no_longer_wanted(
     pair: tuple[PostgresStorage, PostgresStorage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "WANTED_SECONDS", 1.0)
+    monkeypatch.setattr(shared, "WANTED_SECONDS", 1.0)
     here, there = pair
     there.signals.publish([("things", "a")])
     stream = here.signals.follow(CHANNEL, "", 10)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
-from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.model import TASK, Ended, Kind, Kinds
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.service import Rollouts
@@ -160,8 +160,8 @@ class Swarm:
             if process.task.done() and not process.task.cancelled():
                 process.task.result()
 
-    async def _on_ended(self, tx: Tx, rollouts: Sequence[tuple[str, str]]) -> None:
-        self.ledger.endings += rollouts
+    async def _on_ended(self, tx: Tx, rollouts: Sequence[Ended]) -> None:
+        self.ledger.endings += [(end.rollout_id, end.status) for end in rollouts]
 
     def _after_commit(self) -> None:
         """Every rule holds after every commit that changed something."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 LOW_SPACE = 512 << 20
 NO_SPACE = 32 << 20
 SKEW_SECONDS = 2.0
-REDIS_VARIABLES = ("REDIS_URL", "REDIS_URI", "REDIS_URI_CUSTOM")
 PACKAGES = (
     "apsw",
     "msgspec",
@@ -35,6 +34,7 @@ PACKAGES = (
     "uvloop",
     "aiohttp",
     "asyncpg",
+    "redis",
     "grpcio",
     "opentelemetry-sdk",
 )
@@ -68,13 +68,14 @@ async def doctor(desk: Desk) -> None:
 
 
 def _shown(settings: Settings) -> dict[str, dict[str, Any]]:
-    from perdure.kernel.config import Secret, mask_url
+    from perdure.kernel.config import Key, Secret, mask_url
 
     def shown(value: Any) -> Any:
+        if isinstance(value, Key):
+            return "***"
         return mask_url(value) if isinstance(value, Secret) else value
 
     values = {name: getattr(settings, name) for name in settings.sources}
-    values["api_key"] = settings.api_key and "***"
     return {name: {"value": shown(value), "source": settings.sources[name]} for name, value in values.items()}
 
 
@@ -114,7 +115,7 @@ async def _checks(settings: Settings, desk: Desk) -> AsyncIterator[Check]:
     if file is None or _is_there(file):
         async for check in _database_checks(settings):
             yield check
-    yield _redis(os.environ)
+    yield await _redis(settings)
     yield await _server(desk)
     yield _port("port", settings.host, settings.port)
     if settings.grpc_port is not None:
@@ -217,11 +218,23 @@ def _skew(before: float, micros: int, after: float) -> Check:
 # --- what is around it ------------------------------------------------------------------------------------
 
 
-def _redis(environment: Mapping[str, str]) -> Check:
-    named = next((name for name in REDIS_VARIABLES if environment.get(name)), None)
-    if named is None:
+async def _redis(settings: Settings) -> Check:
+    if settings.redis_url is None:
         return Check("Redis", "ok", "not named, and not needed")
-    return Check("Redis", "note", f"{named} is set, but Redis is not used: the database does everything")
+    named = f"named by {settings.sources['redis_url'].removeprefix('environment ')}"
+    if not settings.database_url.startswith(("postgresql://", "postgres://")):
+        return Check("Redis", "note", f"{named}, but not used: it serves processes that share a PostgreSQL")
+    try:
+        from perdure.kernel.signals.redis import examine
+
+        seconds, what = await examine(settings.redis_url)
+    except ModuleNotFoundError:
+        return Check("Redis", "failed", f"{named}, but redis-py is missing: pip install 'perdure[redis]'")
+    except PerdureError as error:
+        return Check("Redis", "failed", f"{named}: {error.message}")
+    except OSError as error:
+        return Check("Redis", "failed", f"{named}, and does not answer ({error}): changes are polled for")
+    return Check("Redis", "ok", f"{named}: {what} answers within {seconds * 1000:.1f} ms")
 
 
 async def _server(desk: Desk) -> Check:

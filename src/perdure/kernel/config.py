@@ -41,10 +41,26 @@ VARIABLES = {
     "cors_allow_origins": ("PERDURE_CORS_ALLOW_ORIGINS", "CORS_ALLOW_ORIGINS"),
     "log_level": ("PERDURE_LOG_LEVEL", "LOG_LEVEL"),
     "log_json": ("PERDURE_LOG_JSON", "LOG_JSON"),
+    "redis_url": ("PERDURE_REDIS_URL", "REDIS_URI", "REDIS_URL", "REDIS_URI_CUSTOM"),
+    "redis_key_prefix": ("PERDURE_REDIS_KEY_PREFIX", "REDIS_KEY_PREFIX"),
+    "redis_max_connections": ("PERDURE_REDIS_MAX_CONNECTIONS", "REDIS_MAX_CONNECTIONS"),
+    "jobs_per_worker": ("PERDURE_JOBS_PER_WORKER", "N_JOBS_PER_WORKER"),
+    "job_interval": ("PERDURE_JOB_INTERVAL", "BG_JOB_INTERVAL"),
+    "job_heartbeat": ("PERDURE_JOB_HEARTBEAT", "BG_JOB_HEARTBEAT"),
+    "job_timeout": ("PERDURE_JOB_TIMEOUT", "BG_JOB_TIMEOUT_SECS"),
+    "job_max_retries": ("PERDURE_JOB_MAX_RETRIES", "BG_JOB_MAX_RETRIES"),
+    "job_isolated_loops": ("PERDURE_JOB_ISOLATED_LOOPS", "BG_JOB_ISOLATED_LOOPS"),
+    "stats_interval": ("PERDURE_STATS_INTERVAL", "STATS_INTERVAL_SECS"),
+    "shutdown_grace_period": (
+        "PERDURE_SHUTDOWN_GRACE_PERIOD",
+        "SHUTDOWN_GRACE_PERIOD_SECS",
+        "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS",
+    ),
+    "stream_ttl": ("PERDURE_STREAM_TTL", "RESUMABLE_STREAM_TTL_SECONDS"),
 }
 """Settings that have other variables than `PERDURE_` and their name; the first that is set counts."""
 
-SECRETS = frozenset({"database_url", "api_key"})
+SECRETS = frozenset({"database_url", "api_key", "redis_url", "webhook_secret"})
 MAX_URL = 16_384
 
 _IN_URL = re.compile(r"(?s)^([^:/?#]+://[^:]*:).*(@.*)$")
@@ -78,6 +94,10 @@ class Key(Secret):
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What perdure is told by its surroundings. `sources` says of each setting where its value came from."""
 
@@ -99,6 +119,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_decompressed_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 16 << 20
     rate_limit: Annotated[float, msgspec.Meta(gt=0)] | None = None
     keep_traces: bool = False
+    redis_url: str | None = None
+    redis_key_prefix: str = ""
+    redis_max_connections: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 50
+    jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = msgspec.field(default_factory=_cores)
+    job_interval: Seconds = 5.0
+    job_heartbeat: Seconds = 10.0
+    job_timeout: Annotated[float, msgspec.Meta(gt=0, le=30 * 86_400)] = 300.0
+    job_max_retries: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
+    job_isolated_loops: bool = False
+    job_retriable: tuple[str, ...] = ()
+    stats_interval: Seconds = 60.0
+    shutdown_grace_period: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 5.0
+    stream_ttl: Seconds | None = None
+    webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
+    webhook_allow_private: bool = False
+    webhook_allowed_hosts: tuple[str, ...] = ()
+    agents: Mapping[str, Any] = msgspec.field(default_factory=dict)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
     sources: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -221,7 +258,7 @@ def _value(name: str, found: _Found) -> Any:
         raise InvalidInput(f"{name} from {found.source}:{shown} {error}") from None
     if name not in SECRETS or value is None:
         return value
-    return Key(value) if name == "api_key" else Secret(value)
+    return Secret(value) if name.endswith("_url") else Key(value)
 
 
 def _from_text(text: str, kind: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -107,19 +107,19 @@ def limits_of(config: str) -> Limits:
         raise NotADatabase(f"a stored config is damaged: {error}") from error
 
 
-def retries(limits: Limits, status: str, sequence_id: int) -> bool:
-    """Whether an attempt that ended like this is followed by another."""
-    return status in limits.retry_condition and sequence_id < limits.max_attempts
+def retries(limits: Limits, status: str, tries: int) -> bool:
+    """Whether an attempt that ended like this, after so many that count, is followed by another."""
+    return status in limits.retry_condition and tries < limits.max_attempts
 
 
-def rollout_event(limits: Limits, status: str, sequence_id: int, *, lapsed: bool) -> str:
+def rollout_event(limits: Limits, status: str, tries: int, *, lapsed: bool) -> str:
     """What the latest attempt's new status means for its rollout.
 
     `lapsed` tells the watchdog's finding from a report: only the report is believed in every status.
     """
     if status in (PREPARING, RUNNING, SUCCEEDED):
         return reported(status)
-    again = "retry" if retries(limits, status, sequence_id) else "no retry"
+    again = "retry" if retries(limits, status, tries) else "no retry"
     return ("lapsed, " if lapsed else "reported failure, ") + again
 
 
@@ -175,17 +175,36 @@ def lapse_event(limits: Limits, now: int, start_time: int, heartbeat: int | None
     return None
 
 
-EndedHandler = Callable[[Tx, Sequence[tuple[str, str]]], Awaitable[None]]
+class Ended(NamedTuple):
+    """A rollout that a transaction has ended. `note` is what the operation that ended it has to tell."""
+
+    rollout_id: str
+    status: str
+    outcome: str | None
+    line: str | None
+    attempts: int
+    note: Any = None
+
+
+ClaimedHandler = Callable[[Tx, Sequence[tuple[str, str]]], Awaitable[None]]
+EndedHandler = Callable[[Tx, Sequence[Ended]], Awaitable[None]]
+StoppedHandler = Callable[[Tx, Sequence[str]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of rollout. `on_claimed` gets (rollout_id, attempt_id) pairs and `on_ended` (rollout_id, status)
-    pairs, inside the transaction that claims or ends them."""
+    """A kind of rollout, with what its room does inside the transactions that move it.
+
+    `on_claimed` gets (rollout_id, attempt_id) pairs, `on_ended` those that have ended, and `on_stopped` the
+    ids of those that had ended before their executor did: now it has stopped, or is given up.
+    """
 
     name: str
-    on_claimed: EndedHandler | None = None
+    on_claimed: ClaimedHandler | None = None
     on_ended: EndedHandler | None = None
+    on_stopped: StoppedHandler | None = None
+    final: bool = False
+    """Whether an end is for ever, and only its holder's own words keep an attempt alive: spans do not."""
 
 
 class Kinds:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, Literal, TypedDict, TypeVar, get_args, overload
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal, TypedDict, get_args
 
 from msgspec import field
 
-from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.codec import check_text
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.record import OpenRecord, Record
+from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.record import Record
 
 __all__ = [
     "ATTEMPT_STATUSES",
@@ -37,7 +38,6 @@ __all__ = [
     "is_running",
 ]
 
-T = TypeVar("T")
 TaskInput = Any
 
 RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
@@ -243,50 +243,6 @@ class Worker(Record, kw_only=True):
     def __post_init__(self) -> None:
         if self.status not in WORKER_STATUSES:
             _check_member(self.status, WORKER_STATUSES, "Worker.status")
-
-
-class PaginatedResult(Sequence[T], Generic[T]):
-    """A page of a query: a sequence of its items that also knows the page and the total."""
-
-    __slots__ = ("items", "limit", "offset", "total")
-
-    def __init__(self, *, items: Sequence[T], limit: int, offset: int, total: int) -> None:
-        self.items = items
-        self.limit = limit
-        self.offset = offset
-        self.total = total
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        return self.items[index]
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.items)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PaginatedResult):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in PaginatedResult.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return (
-            f"PaginatedResult(items={list(self.items)!r}, limit={self.limit}, offset={self.offset},"
-            f" total={self.total})"
-        )
-
-    def model_dump(self, *, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
-        """Give the page as a dictionary, its items dumped."""
-        items = [item.model_dump() if isinstance(item, Record | OpenRecord) else item for item in self.items]
-        page = {"items": items, "limit": self.limit, "offset": self.offset, "total": self.total}
-        return page if mode == "python" else decode_json(encode_json(page, what="page", nan="keep"))
 
 
 def is_queuing(rollout: Rollout) -> bool:

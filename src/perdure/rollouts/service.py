@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from perdure.access.operations import ensure_namespace, once
 from perdure.kernel.errors import Conflict, NotFound, StorageClosed, StorageError
-from perdure.kernel.merge import Merger
-from perdure.kernel.storage.port import Operation, Row, Storage
+from perdure.kernel.storage.port import Row, Storage
 from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
 from perdure.rollouts.operations import claim, enqueue, queries, report, resources, spans, workers
 from perdure.rollouts.operations.claim import Claim, Claimed
 from perdure.rollouts.operations.enqueue import NewRollout
-from perdure.rollouts.operations.noted import NOTES, noted
 from perdure.rollouts.operations.queries import Page, Query
-from perdure.rollouts.operations.report import AttemptReport, RolloutChange, SweepDue, Swept, watched
+from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, LinesNeeded, ended_key
+from perdure.rollouts.running import Keys, Runner
 
-T = TypeVar("T")
-Keys = Sequence[str] | None
-KeyedBatch = Callable[..., Awaitable[Sequence[Any]]]
-"""Runs a list of items, each under one of `keys`."""
-
-POSTGRES_BATCHES = 3
-"""How many batches of the same calls may run at once where more than one connection writes."""
 POLL_SECONDS = 2.0
 POLL_ROWS = 1000
 CLOSE_SECONDS = 5.0
@@ -37,7 +27,7 @@ CLOSE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Rollouts:
+class Rollouts(Runner):
     """The rollouts of one namespace. `kind` is what this holder sees and changes.
 
     With an `actor` every write leaves an entry in the audit, in its own transaction.
@@ -52,16 +42,9 @@ class Rollouts:
         kind: str = TASK,
         actor: str | None = None,
     ) -> None:
-        self.storage = storage
-        self.namespace = namespace
-        self.actor = actor
-        self._kinds = kinds
+        super().__init__(storage, kinds, namespace=namespace, actor=actor)
         self._kind = kind
-        self._merger = Merger(POSTGRES_BATCHES if storage.engine == "postgres" else 1)
-        self._number: int | None = None
         self._releases: set[asyncio.Task[None]] = set()
-        self.lapses: Counter[str] = Counter()
-        """How many attempts the watchdog of this process has ended, by the status it gave them."""
 
     def acting_as(self, namespace: str, actor: str | None) -> Rollouts:
         """The rollouts of a namespace of the same database, changed in the name of `actor`."""
@@ -72,60 +55,6 @@ class Rollouts:
     def in_namespace(self, namespace: str) -> Rollouts:
         """The rollouts of another namespace of the same database."""
         return self.acting_as(namespace, self.actor)
-
-    async def _ns(self) -> int:
-        if self._number is None:
-            self._number = await self.storage.run(ensure_namespace, self.namespace)
-        return self._number
-
-    # --- how operations run -----------------------------------------------------------------------------
-
-    def _chain(self, operation: Operation[..., Any], args: tuple[Any, ...], keys: Keys) -> Any:
-        """An operation with what goes around it: its entry in the audit, its items' idempotency keys."""
-        call: tuple[Any, ...] = (operation,) if self.actor is None else (noted, self.actor, operation)
-        return (*call, *args) if keys is None else (once, keys, NOTES[operation].action, call, *args)
-
-    async def _write(self, operation: Operation[..., T], *args: Any, keys: Keys = None) -> T:
-        chain = self._chain(operation, args, keys)
-        result: T = await self.storage.run(*chain, ns=await self._ns())
-        return result
-
-    async def _write_watched(self, operation: Operation[..., T], *args: Any, keys: Keys = None) -> T:
-        ns = await self._ns()
-        chain = self._chain(operation, args, keys)
-        result: T
-        try:
-            result = await self.storage.run(watched, *chain, ns=ns)
-        except SweepDue:
-            await self.sweep()
-            result = await self.storage.run(*chain, ns=ns)
-        return result
-
-    async def _write_lined(self, operation: Operation[..., T], *args: Any, keys: Keys = None) -> T:
-        """For operations whose last argument says whether to lock lines first; most rollouts have none."""
-        try:
-            return await self._write_watched(operation, *args, False, keys=keys)
-        except LinesNeeded:
-            return await self._write_watched(operation, *args, True, keys=keys)
-
-    def _once(self, lane: Hashable, batch: KeyedBatch, item: Any, key: str) -> asyncio.Future[Any]:
-        """Merge a call that has a key with others that have one."""
-
-        async def keyed(calls: Sequence[tuple[str, Any]]) -> Sequence[Any]:
-            return await batch([item for _, item in calls], keys=[key for key, _ in calls])
-
-        return self._merger.call(("once", lane), keyed, (key, item))
-
-    async def _read(self, operation: Operation[..., T], *args: Any) -> T:
-        return await self.storage.read(operation, *args, ns=await self._ns())
-
-    async def _read_watched(self, operation: Operation[..., T], *args: Any) -> T:
-        ns = await self._ns()
-        try:
-            return await self.storage.read(watched, operation, *args, ns=ns)
-        except SweepDue:
-            await self.sweep()
-            return await self.storage.read(operation, *args, ns=ns)
 
     # --- the queue --------------------------------------------------------------------------------------
 
@@ -228,21 +157,6 @@ class Rollouts:
     async def _change_batch(self, changes: Sequence[RolloutChange]) -> list[Row | NotFound | Conflict]:
         return await self._write_lined(report.change_rollouts, changes, self._kind, self._kinds)
 
-    async def sweep(self) -> None:
-        """Let the watchdog end what is overdue and make ready what is due, in every namespace."""
-        for ns in await self.storage.read(report.overdue_namespaces):
-            await self.storage.run(claim.ripen, ns=ns)
-            while (swept := await self._sweep_some(ns)).looked:
-                self.lapses.update(swept.statuses)
-                if swept.looked < report.SWEEP_ROWS:
-                    break
-
-    async def _sweep_some(self, ns: int) -> Swept:
-        try:
-            return await self.storage.run(report.sweep, self._kinds, False, ns=ns)
-        except LinesNeeded:
-            return await self.storage.run(report.sweep, self._kinds, True, ns=ns)
-
     # --- spans ------------------------------------------------------------------------------------------
 
     def add_spans(
@@ -257,7 +171,7 @@ class Rollouts:
     ) -> list[Stored | NotFound]:
         lists = [call for call, _ in calls]
         parts = [part for _, shared in calls for part in shared]
-        args = (lists, parts, self._kind, self._kinds)
+        args = (lists, parts, self._kinds)
         try:
             return list(await self._write(spans.add_new_spans, *args))
         except spans.CareNeeded:
@@ -394,7 +308,7 @@ class Rollouts:
     def start_timers(self, watchdog_interval: float | None) -> None:
         """Run the watchdog by itself, and the polling where other processes write too."""
         if watchdog_interval is not None:
-            self.storage.timers.every(watchdog_interval, self.sweep)
+            self.storage.timers.every(watchdog_interval, self.sweep_alone)
         if self.storage.engine == "postgres":
             self.storage.timers.every(POLL_SECONDS, self.poll_watched)
 

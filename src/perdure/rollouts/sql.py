@@ -140,7 +140,7 @@ RIPEN = statement(
 )
 DUE_IN_LINES = statement(
     """
-    SELECT id, line
+    SELECT id, line, queue
     FROM rollouts
     WHERE {plain:ns} = :ns AND due_at <= :now AND {plain:line} IS NOT NULL
     ORDER BY due_at, position
@@ -176,7 +176,7 @@ LOCK_LINES_OF = statement(
     """
 )
 TRY_LINES = statement("SELECT line FROM lines WHERE ns = :ns AND line {among:names} ORDER BY line {skip}")
-HOLD_LINES = BulkUpdate(LINES, sets=("holder", "holder_attempt"), keys=("ns", "line"))
+HOLD_LINES = BulkUpdate(LINES, sets=("holder", "holder_attempt", "release_by"), keys=("ns", "line"))
 HEAD_OF_LINE = statement(
     """
     SELECT id, behind, queue
@@ -197,6 +197,8 @@ QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE
 # --- the watchdog -----------------------------------------------------------------------------------------
 
 OVERDUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now")
+LOCK_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {lock}")
+TRY_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {skip}")
 OVERDUE_ROLLOUTS = statement(
     """
     SELECT rollout_id

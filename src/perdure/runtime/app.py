@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, OrderedDict
+from functools import partial
 from hmac import compare_digest
 
 from perdure.access.model import ALL_SCOPES, Caller, Token
 from perdure.access.service import Access
+from perdure.assistants.service import Assistants
 from perdure.kernel.config import Settings
-from perdure.kernel.errors import Forbidden, StartRefused, Unauthorized
+from perdure.kernel.errors import Forbidden, NotSupported, StartRefused, Unauthorized
+from perdure.outbox.service import Outbox
+from perdure.outbox.urls import check_webhook_url
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.metrics import Metrics
+from perdure.runtime.stores import KINDS
+from perdure.threads.encoding import Policy
+from perdure.threads.service import ThreadService
 
 MAX_STORES = 256
 KEY_ACTOR = "key"
@@ -27,11 +34,21 @@ class App:
         self.settings = settings or Settings()
         self.metrics = Metrics()
         self.access: Access | None = None
+        self.threads: ThreadService | None = None
+        self.outbox: Outbox | None = None
+        """Set by whoever delivers what is due; without it nothing is delivered from this process."""
         if isinstance(store, DatabaseLightningStore):
             self.access = Access(store.storage)
+            self.threads = ThreadService(
+                store.storage, KINDS, namespace=store.namespace, policy=policy_of(self.settings)
+            )
+            self.threads.start_timers(self.settings.stream_ttl)
         self.feeds: Counter[str] = Counter()
         """How many feeds of changes each actor has open."""
+        self.streams: Counter[str] = Counter()
+        """How many streams of events each actor reads."""
         self._stores: OrderedDict[tuple[str, str], LightningStore] = OrderedDict()
+        self._threads: OrderedDict[tuple[str, str], ThreadService] = OrderedDict()
 
     @property
     def namespace(self) -> str:
@@ -51,6 +68,24 @@ class App:
             if len(self._stores) > MAX_STORES:
                 self._stores.popitem(last=False)
         return store
+
+    def threads_for(self, caller: Caller) -> ThreadService:
+        """The threads of a caller's namespace, whose changes are on record as the caller's."""
+        if self.threads is None:
+            raise NotSupported(f"a {type(self.store).__name__} has no threads")
+        key = (caller.namespace, caller.actor)
+        threads = self._threads.get(key)
+        if threads is None:
+            threads = self._threads[key] = self.threads.acting_as(*key)
+            if len(self._threads) > MAX_STORES:
+                self._threads.popitem(last=False)
+        return threads
+
+    def assistants_for(self, caller: Caller) -> Assistants:
+        """The assistants of a caller's namespace, whose changes are on record as the caller's."""
+        if self.threads is None:
+            raise NotSupported(f"a {type(self.store).__name__} has no assistants")
+        return Assistants(self.threads.storage, caller.namespace, caller.actor)
 
     async def check_start(self) -> None:
         """Refuse to listen beyond this machine while nobody needs a key."""
@@ -84,6 +119,21 @@ class App:
         if token is None:
             raise Unauthorized("this token is not known, has expired or was revoked")
         return _caller_of(token, namespace)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """What the settings say about runs."""
+    return Policy(
+        timeout=settings.job_timeout,
+        max_attempts=settings.job_max_retries,
+        lease=settings.job_heartbeat,
+        grace=settings.job_heartbeat,
+        check_webhook=partial(
+            check_webhook_url,
+            allow_private=settings.webhook_allow_private,
+            allowed_hosts=settings.webhook_allowed_hosts,
+        ),
+    )
 
 
 def _caller_of(token: Token, namespace: str | None) -> Caller:

@@ -32,6 +32,12 @@ class Metrics:
         self.claims = Counter(
             "perdure_claims", "Claims by whether they found work.", ("result",), registry=self.registry
         )
+        self.runs = Counter(
+            "perdure_attempts_ended",
+            "Attempts of runs that ended in a worker of this process, by result.",
+            ("result",),
+            registry=self.registry,
+        )
         self.spans_ingested = Counter(
             "perdure_spans_ingested", "Spans stored, by door.", ("source",), registry=self.registry
         )

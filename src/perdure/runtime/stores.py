@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from perdure.access.service import start_retention
 from perdure.access.tables import TABLES as ACCESS_TABLES
+from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
+from perdure.kernel.background import Background
 from perdure.kernel.clock import Clock
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.ids import Ids
+from perdure.kernel.signals.port import Signals
+from perdure.kernel.storage.labels import TABLES as LABEL_TABLES
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.outbox.tables import TABLES as OUTBOX_TABLES
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import LightningStoreStatistics
 from perdure.rollouts.service import Rollouts
@@ -22,15 +28,28 @@ from perdure.rollouts.span_writer import Eviction
 from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
+from perdure.streams.tables import TABLES as STREAM_TABLES
+from perdure.threads.operations.settle import RUN_KIND
+from perdure.threads.tables import TABLES as THREAD_TABLES
 
-TABLES = (*ACCESS_TABLES, *ROLLOUT_TABLES)
+TABLES = (
+    *ACCESS_TABLES,
+    *LABEL_TABLES,
+    *OUTBOX_TABLES,
+    *STREAM_TABLES,
+    *ASSISTANT_TABLES,
+    *ROLLOUT_TABLES,
+    *THREAD_TABLES,
+)
+KINDS = Kinds(Kind(TASK), RUN_KIND)
+"""Every kind of rollout, with what its room does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
 
 
 def wire(storage: Storage, *, namespace: str = "default", watchdog_interval: float | None = None) -> Rollouts:
     """The rollouts room over a storage, with the kinds that exist and its timers running."""
-    rollouts = Rollouts(storage, Kinds(Kind(TASK)), namespace=namespace)
+    rollouts = Rollouts(storage, KINDS, namespace=namespace)
     rollouts.start_timers(watchdog_interval)
     if watchdog_interval is not None:
         start_retention(storage)
@@ -64,7 +83,8 @@ class PostgresLightningStore(DatabaseLightningStore):
     """A durable store on PostgreSQL 15 or newer, shared by any number of processes.
 
     It connects at the first call. Every call ends within `timeout` seconds. Set `pgbouncer` behind a pooler
-    in transaction mode.
+    in transaction mode. With `redis_url`, processes tell each other of changes through Redis, which all of
+    them must name, and not through the database.
     """
 
     def __init__(
@@ -75,14 +95,29 @@ class PostgresLightningStore(DatabaseLightningStore):
         pool_size: int = 4,
         timeout: float = 30.0,
         pgbouncer: bool = False,
+        redis_url: str | None = None,
+        redis_key_prefix: str = "",
+        redis_max_connections: int = 50,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
     ) -> None:
         try:
             from perdure.kernel.storage.postgres import PostgresStorage
         except ModuleNotFoundError as error:
             raise InvalidInput("PostgreSQL needs asyncpg: pip install 'perdure[postgres]'") from error
-        storage = PostgresStorage(dsn, TABLES, pool_size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        signals = by_redis(redis_url, redis_key_prefix, redis_max_connections) if redis_url else None
+        storage = PostgresStorage(
+            dsn, TABLES, pool_size=pool_size, timeout=timeout, pgbouncer=pgbouncer, signals=signals
+        )
         super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
+
+
+def by_redis(url: str, prefix: str, max_connections: int) -> Callable[[Background], Signals]:
+    """What carries hints between processes through Redis."""
+    try:
+        from perdure.kernel.signals.redis import RedisSignals
+    except ModuleNotFoundError as error:
+        raise InvalidInput("Redis needs redis-py: pip install 'perdure[redis]'") from error
+    return partial(RedisSignals, url=url, prefix=prefix, max_connections=max_connections)
 
 
 class InMemoryLightningStore(DatabaseLightningStore):
@@ -171,6 +206,7 @@ def open_configured(settings: Settings, **options: Any) -> DatabaseLightningStor
     names = ["namespace", "watchdog_interval"]
     if settings.database_url.startswith(("postgresql://", "postgres://")):
         names += ["pool_size", "timeout", "pgbouncer"]
+        names += ["redis_url", "redis_key_prefix", "redis_max_connections"]
     elif not settings.database_url.startswith(("memory:", ":memory:")):
         names += ["synchronous"]
     return open_store(settings.database_url, **{name: getattr(settings, name) for name in names} | options)

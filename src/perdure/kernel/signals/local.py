@@ -132,6 +132,14 @@ class LocalSignals:
         with self._lock:
             return frozenset(key for on, key in self._watchers if on == channel)
 
+    def is_watched(self, hint: Hint) -> bool:
+        return hint in self._watchers
+
+    def awaited(self) -> list[Hint]:
+        """Every hint that somebody in this process watches for now."""
+        with self._lock:
+            return list(self._watchers)
+
     def follow(self, channel: str, prefix: str, limit: int) -> Stream:
         stream = LocalStream(self, channel, prefix, limit)
         with self._lock:

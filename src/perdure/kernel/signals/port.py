@@ -5,11 +5,12 @@ A signal is a hint. It may come late, twice or not at all; whoever is woken read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 Hint = tuple[str, str]
 Wanted = Callable[[str], bool]
+CarrierStatus = Literal["ok", "down", "unknown"]
 
 
 def nobody_wants(channel: str, /) -> bool:
@@ -64,3 +65,34 @@ class Signals(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Carrier(Protocol):
+    """Signals that a server of their own carries. It knows nothing that the database does not know better."""
+
+    def wake_another(self, queue: str) -> None:
+        """Wake one more waiting process: said by whoever got as much work as it could take."""
+        ...
+
+    def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:
+        """Say that runs are being worked on, for so many seconds; sent when it can be."""
+        ...
+
+    def unmark_running(self, run_ids: Iterable[str]) -> None: ...
+
+    async def try_sweep(self, seconds: float) -> bool:
+        """Whether to sweep now; False while another process does. True also when the server is down."""
+        ...
+
+    async def end_sweep(self) -> None:
+        """Let others sweep, if this process was the one that did."""
+        ...
+
+    def status(self) -> tuple[CarrierStatus, str | None]:
+        """Whether the server answers, as far as is known, and why not."""
+        ...
+
+    def pool_statistics(self) -> Mapping[str, int]:
+        """How many connections there are: `idle_connections`, `in_use_connections`, `max_connections`."""
+        ...

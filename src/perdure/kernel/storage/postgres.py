@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ import asyncpg
 from perdure.kernel import errors
 from perdure.kernel.background import Background
 from perdure.kernel.ids import Ids, RandomIds
-from perdure.kernel.signals.port import Signals
+from perdure.kernel.signals.port import Carrier, Signals
 from perdure.kernel.signals.postgres import PostgresSignals
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
@@ -76,6 +76,7 @@ class PostgresStorage:
         timeout: float = 30.0,
         pgbouncer: bool = False,
         ids: Ids | None = None,
+        signals: Callable[[Background], Signals] | None = None,
     ) -> None:
         self.schema = Schema(tables)
         self.ids: Ids = ids or RandomIds()
@@ -83,7 +84,9 @@ class PostgresStorage:
         self._connections = Connections(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         self.where = self._connections.where
         self.timers = Background("perdure-background")
-        self.signals: Signals = PostgresSignals(self.timers, self._connections.single)
+        self.signals: Signals = (
+            signals(self.timers) if signals else PostgresSignals(self.timers, self._connections.single)
+        )
         self._probes = self.schema.probes
         self._write_prelude = prelude(XID, self._probes)
         self._read_prelude = prelude("NULL", self._probes)
@@ -242,6 +245,18 @@ class PostgresStorage:
             "reason": self._degraded,
             "indexes_being_built": list(self._missing_indexes),
             "connections": self._connections.sizes(),
+            **self._carrier_health(),
+        }
+
+    def _carrier_health(self) -> Mapping[str, Any]:
+        """What carries the hints, where that is a server of its own; it may fail without harm."""
+        if not isinstance(self.signals, Carrier):
+            return {}
+        status, reason = self.signals.status()
+        return {
+            "redis": status,
+            "redis_reason": reason,
+            "redis_connections": dict(self.signals.pool_statistics()),
         }
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ from starlette.types import Scope as Connection
 from perdure.access.model import Caller, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, UnsupportedMedia
 from perdure.protocols.http import bodies
+from perdure.protocols.http.feed import hang_up
 from perdure.protocols.http.gate import Gate
 from perdure.protocols.http.problems import NATIVE
 from perdure.protocols.http.routes import STOPPING, Call, Door, Match, Route, Table
@@ -171,7 +172,7 @@ class Application:
         if not route.ends_with_caller:
             return await route.handler(call)
         work = asyncio.ensure_future(route.handler(call))
-        left = asyncio.ensure_future(_hang_up(call.request))
+        left = asyncio.ensure_future(hang_up(call.request.receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -214,11 +215,6 @@ class Application:
                 await service.start()
                 stack.push_async_callback(service.stop)
             self._stack = stack.pop_all()
-
-
-async def _hang_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _request_id(given: str | None) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import quote
 
@@ -32,6 +33,8 @@ RETRY_DELAYS = (1.0, 2.0, 5.0)
 HEALTH_RETRY_DELAYS = (0.1, 0.2, 0.5)
 HEALTH_PATH = "/v1/agl/health"
 LARGE_BODY = 1 << 20
+SILENCE_SECONDS = 30.0
+"""A server that sends nothing for so long, not even a sign of life, is gone."""
 NAMESPACE_HEADER = "X-Perdure-Namespace"
 
 Effect = Literal["none", "repeatable", "once"]
@@ -97,6 +100,10 @@ class HttpSession:
         self._headers = _headers(self.token, self.namespace)
         self._pools = Pools(connection_timeout)
 
+    @property
+    def closed(self) -> bool:
+        return self._pools.closed
+
     def options(self) -> dict[str, Any]:
         """What another session to the same address needs to be like this one."""
         names = ("token", "namespace", "retry_delays", "health_retry_delays")
@@ -104,10 +111,20 @@ class HttpSession:
 
     def in_namespace(self, namespace: str) -> Self:
         """A session of the same caller in another namespace; closing either closes both."""
-        sibling = object.__new__(type(self))
-        sibling.__dict__.update(self.__dict__)
+        sibling = self._sibling()
         sibling.namespace = namespace
         sibling._headers = _headers(self.token, namespace)
+        return sibling
+
+    def trying(self, retry_delays: Sequence[float]) -> Self:
+        """A session of the same caller that tries so often; closing either closes both."""
+        sibling = self._sibling()
+        sibling.retry_delays = tuple(map(float, retry_delays))
+        return sibling
+
+    def _sibling(self) -> Self:
+        sibling = object.__new__(type(self))
+        sibling.__dict__.update(self.__dict__)
         return sibling
 
     async def request(
@@ -140,13 +157,28 @@ class HttpSession:
 
     async def lines(self, path: str, *, query: Query = ()) -> AsyncIterator[bytes]:
         """The lines of an answer as they come, for as long as they come."""
-        sending = Outgoing("GET", path, None, tuple(query), self._headers, 0, lasting=True)
+        async with self.opened("GET", path, query=query) as response:
+            async for line in response.content:
+                yield line.rstrip(b"\r\n")
+
+    @asynccontextmanager
+    async def opened(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        query: Query = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is read as it comes; it may last, but not be silent for long."""
+        sent = {**self._headers, **(headers or {})}
+        sending = Outgoing(method, path, body, tuple(query), sent, 0, lasting=True)
         try:
             async with self._open(await self._pools.get(), sending) as response:
                 if response.status != 200:
                     raise error_from(response.status, await response.read())
-                async for line in response.content:
-                    yield line.rstrip(b"\r\n")
+                yield response
         except _LOST as error:
             raise self.unreachable(error) from error
 
@@ -163,13 +195,16 @@ class HttpSession:
 
     def _open(self, connections: Connections, sending: Outgoing) -> Any:
         session = connections.lasting if sending.lasting else connections.short
+        silence = SILENCE_SECONDS if sending.lasting and not sending.timeout else None
         url = URL(self.base_url + sending.path, encoded=True)
         return session.request(
             sending.method,
             url.with_query(sending.query) if sending.query else url,
             data=_data(sending.body),
             headers=sending.headers,
-            timeout=aiohttp.ClientTimeout(sending.timeout or None, sock_connect=self.connection_timeout),
+            timeout=aiohttp.ClientTimeout(
+                sending.timeout or None, sock_connect=self.connection_timeout, sock_read=silence
+            ),
             allow_redirects=False,
         )
 
@@ -308,14 +343,17 @@ def error_from(status: int, body: bytes) -> PerdureError:
         told = None
     told = told if isinstance(told, dict) else {}
     message = _message(told.get("detail")) or f"the server answered with the status {status}"
-    code = told.get("code")
-    if isinstance(code, str):
-        for kind in _kinds():
-            if kind.code == code:
-                return kind(message)
+    named = error_named(told.get("code"), message)
+    if named is not None:
+        return named
     if status < 400 or status >= 500 or status == 408:
         return Unreachable(message)
     return next((kind(message) for kind in _kinds() if kind.http_status == status), InvalidInput(message))
+
+
+def error_named(code: object, message: str) -> PerdureError | None:
+    """The error with a code, or None if no error has it."""
+    return next((kind(message) for kind in _kinds() if kind.code == code), None)
 
 
 def _kinds() -> Iterable[type[PerdureError]]:

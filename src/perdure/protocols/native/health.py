@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec import UNSET
 from starlette.responses import Response
 
 from perdure.kernel.errors import PerdureError
@@ -36,7 +37,10 @@ async def ready(call: Call) -> Response:
     """What anybody may know; the reason stands in the log, and in `/api/v1/health`."""
     found = await _examine(call)
     shown = wire.Ready(
-        status=found.status, database=found.database, indexes_being_built=found.indexes_being_built
+        status=found.status,
+        database=found.database,
+        indexes_being_built=found.indexes_being_built,
+        redis=found.redis,
     )
     return _answer(shown)
 
@@ -81,4 +85,7 @@ def _detail(health: dict[str, Any], engine: str | None) -> wire.HealthDetail:
         reason=health.get("reason"),
         engine=engine,
         connections=health.get("connections"),
+        redis=health.get("redis", UNSET),
+        redis_reason=health.get("redis_reason", UNSET),
+        redis_connections=health.get("redis_connections", UNSET),
     )

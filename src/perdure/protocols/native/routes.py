@@ -6,6 +6,7 @@ from typing import Any
 
 from perdure.access.model import Token
 from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnavailable
+from perdure.protocols.http.feed import FORM
 from perdure.protocols.http.routes import Route
 from perdure.protocols.native import admin, changes, docs, handlers, health, metrics, wire
 from perdure.protocols.native.declare import PREFIX, declaring
@@ -43,7 +44,7 @@ _OVERVIEW = (
         "read",
         "What changes, as server-sent events",
         answer=str,
-        answer_form=changes.FORM,
+        answer_form=FORM,
         errors=(NotSupported,),
     ),
 )

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.access.model import MAX_LIFETIME, MAX_NAME, MAX_NAMESPACES, AuditEntry, Scope, Token
+from perdure.kernel.signals.port import CarrierStatus
 from perdure.rollouts.contract import FilterLogic, SortOrder
 from perdure.rollouts.records import (
     Attempt,
@@ -245,6 +246,8 @@ class Ready(msgspec.Struct, kw_only=True):
     status: HealthStatus
     database: HealthStatus
     indexes_being_built: list[str]
+    redis: CarrierStatus | UnsetType = UNSET
+    """Said where one carries hints; without it everything works, a poll later."""
 
 
 class HealthDetail(Ready, kw_only=True):
@@ -253,6 +256,8 @@ class HealthDetail(Ready, kw_only=True):
     reason: str | None
     engine: str | None
     connections: dict[str, int] | None
+    redis_reason: str | UnsetType | None = UNSET
+    redis_connections: dict[str, int] | UnsetType = UNSET
 
 
 class Ok(msgspec.Struct, kw_only=True):

@@ -46,10 +46,11 @@ class NewRollout(msgspec.Struct, frozen=True):
     attempt_id: str | None = None
 
 
-async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[Row]:
+async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds, first: int = 0) -> list[Row]:
     """Queue each request, and answer it with its rollout as `ROLLOUT_VIEW` shows it.
 
-    A request whose idempotency key is known is answered with the rollout that came with it first.
+    `first` is how many this transaction has queued before. A request whose idempotency key is known is
+    answered with the rollout that came with it first.
     """
     known = await _known(tx, requests)
     latest = await _latest_resources(tx, requests)
@@ -60,7 +61,7 @@ async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[
     for request in requests:
         answer = known.get(request.idempotency_key) if request.idempotency_key else None
         if answer is None:
-            row = _row(tx, request, len(rows), latest, holders, kinds)
+            row = _row(tx, request, first + len(rows), latest, holders, kinds)
             rows.append(row)
             if request.line is not None and holders[request.line] is None and row[8] is not None:
                 holders[request.line] = row[1]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
-from perdure.rollouts.model import ENDED
-from perdure.rollouts.operations.work import READY_CHANNEL, RolloutRow
+from perdure.rollouts.model import LIVE
+from perdure.rollouts.operations.work import READY_CHANNEL, RolloutRow, Work
 
 
 async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
@@ -27,14 +27,26 @@ Holder = tuple[str, str | None, str | None]
 
 def holding(tx: Tx, holders: Sequence[Holder]) -> Write:
     """Who holds each line from now on."""
-    return sql.HOLD_LINES, [(holder, attempt, tx.ns, line) for line, holder, attempt in holders]
+    return sql.HOLD_LINES, [(holder, attempt, None, tx.ns, line) for line, holder, attempt in holders]
 
 
-async def leave(tx: Tx, rollouts: Iterable[RolloutRow]) -> None:
-    """Give the line of each ended rollout to the next one in it."""
-    for rollout in rollouts:
-        if rollout.line is not None and rollout.status in ENDED and rollout.was not in ENDED:
-            await promote(tx, rollout.line, rollout.id)
+async def leave(work: Work) -> None:
+    """Give the line of each ended rollout to the next one in it, unless its executor has still to stop."""
+    for rollout in work.rollouts.values():
+        if rollout.line is not None and rollout.has_ended and not _is_executed(work, rollout):
+            await promote(work.tx, rollout.line, rollout.id)
+    for kind in {rollout.kind for rollout in work.stopped}:
+        handler = work.kinds[kind].on_stopped
+        if handler is not None:
+            await handler(work.tx, [rollout.id for rollout in work.stopped if rollout.kind == kind])
+    for rollout in work.stopped:
+        if rollout.line is not None:
+            await promote(work.tx, rollout.line, rollout.id)
+
+
+def _is_executed(work: Work, rollout: RolloutRow) -> bool:
+    attempt = work.latest(rollout.id)
+    return work.kinds[rollout.kind].final and attempt is not None and attempt.status in LIVE
 
 
 async def promote(tx: Tx, line: str, leaver: str) -> None:
@@ -60,13 +72,16 @@ async def ripen_lines(tx: Tx, limit: int) -> None:
     due = await tx.all(sql.DUE_IN_LINES, n=limit)
     if not due:
         return
-    holders = await lock_lines(tx, [line for _, line in due])
+    holders = await lock_lines(tx, [line for _, line, _ in due])
     # Only under the locks is it certain who still waits for a time.
     due = [row for row in await tx.all(sql.DUE_IN_LINES, n=limit) if row[1] in holders]
-    for rollout_id, line in due:
+    for rollout_id, line, queue in due:
         if holders[line] is None:
             holders[line] = rollout_id
             await tx.write(holding(tx, [(line, rollout_id, None)]))
+        if holders[line] == rollout_id:
+            # One that waited for a retry has held its line all the while.
             await tx.execute(sql.PROMOTE, id=rollout_id)
+            tx.hint(READY_CHANNEL, queue)
         else:
             await tx.execute(sql.QUEUE_UP, id=rollout_id)

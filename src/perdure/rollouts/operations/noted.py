@@ -30,7 +30,7 @@ async def noted(tx: Tx, actor: str, operation: Operation[..., Result], *args: An
     return answer
 
 
-def _first_of_each(args: Sequence[Any], answer: Any) -> list[str]:
+def first_of_each(args: Sequence[Any], answer: Any) -> list[str]:
     """The ids of rows; what could not be done is answered with an error."""
     return [row[0] for row in answer if not isinstance(row, Exception)]
 
@@ -76,20 +76,20 @@ def _attempt(rollout_id: str, attempt_id: str) -> str:
 
 
 NOTES: dict[Operation[..., Any], Note] = {
-    enqueue.enqueue: Note("enqueue_rollout", _first_of_each),
+    enqueue.enqueue: Note("enqueue_rollout", first_of_each),
     enqueue.start: Note("start_rollout", _started),
     enqueue.start_missing: Note("start_rollout", _started),
     claim.claim: Note("dequeue_rollout", _claimed),
     claim.release: Note("release_rollout", _released),
     claim.start_attempts: Note("start_attempt", _started),
     report.report_attempts: Note("update_attempt", _reported),
-    report.change_rollouts: Note("update_rollout", _first_of_each),
+    report.change_rollouts: Note("update_rollout", first_of_each),
     spans.add_spans: Note("add_spans", _stored),
     spans.add_new_spans: Note("add_spans", _stored),
     spans.next_sequence_ids: Note("next_sequence_id", _given),
-    resources.add_resources: Note("add_resources", _first_of_each),
+    resources.add_resources: Note("add_resources", first_of_each),
     resources.update_resources: Note("update_resources", _only),
-    workers.beat: Note("update_worker", _first_of_each),
+    workers.beat: Note("update_worker", first_of_each),
 }
 """Every operation that a caller's write comes down to. What an attempt is concerned by names it as
 `rollout_id/attempt_id`."""

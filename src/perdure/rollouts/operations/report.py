@@ -14,6 +14,7 @@ from perdure.kernel.storage.port import Operation, Result, Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import (
     ATTEMPT,
+    ENDED,
     LIVE,
     REPORTED,
     Kinds,
@@ -23,7 +24,7 @@ from perdure.rollouts.model import (
     set_to,
 )
 from perdure.rollouts.operations.lines import leave
-from perdure.rollouts.operations.work import AttemptRow, Work
+from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
 from perdure.rollouts.operations.workers import Workers
 
 SWEEP_ROWS = 500
@@ -58,16 +59,16 @@ async def report_attempts(
             continue
         _apply(work, workers, attempt, report)
         answers.append(_view(attempt))
-    await _save(work, workers, lined)
+    await save_all(work, workers, lined)
     return answers
 
 
-async def _save(work: Work, workers: Workers, lined: bool) -> None:
+async def save_all(work: Work, workers: Workers, lined: bool) -> None:
     """Write everything back; lines come before workers and counts."""
     later = (*workers.changed(), work.counted())
     if lined:
         await work.save()
-        await leave(work.tx, work.rollouts.values())
+        await leave(work)
         await work.tx.write(*later)
     else:
         await work.save(*later)
@@ -104,7 +105,7 @@ def _set_status(work: Work, attempt: AttemptRow, status: str) -> None:
     attempt.reason = None if status in LIVE else status
     rollout = work.rollouts[attempt.rollout_id]
     if work.is_latest(attempt):
-        work.move(rollout, rollout_event(rollout.limits, status, attempt.sequence_id, lapsed=False), status)
+        work.move(rollout, rollout_event(rollout.limits, status, work.tries(attempt), lapsed=False), status)
         attempt.watch(rollout.limits)
 
 
@@ -155,7 +156,7 @@ async def change_rollouts(
             _watch_anew(work, rollout.id)
         if change.status is not UNSET:
             work.move(rollout, set_to(change.status))
-    await _save(work, Workers(tx), lined)
+    await save_all(work, Workers(tx), lined)
     edited = [work.rollouts[c.rollout_id] for c in changes if c.edits and c.rollout_id in work.rollouts]
     tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
     views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
@@ -218,8 +219,13 @@ class Swept(NamedTuple):
     statuses: tuple[str, ...] = ()
 
 
-async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> Swept:
-    """End the live attempts of this namespace that are overdue, some at a time."""
+async def sweep(tx: Tx, kinds: Kinds, lined: bool, patient: bool = True) -> Swept:
+    """End the live attempts of this namespace that are overdue, some at a time.
+
+    One at a time sweeps a namespace. Whoever is not patient leaves it to the one who is at it.
+    """
+    if not await tx.all(sql.LOCK_SWEEP if patient else sql.TRY_SWEEP):
+        return Swept(0)
     overdue = [row[0] for row in await tx.all(sql.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)]
     if not overdue:
         return Swept(0)
@@ -238,7 +244,7 @@ async def sweep(tx: Tx, kinds: Kinds, lined: bool) -> Swept:
     await workers.load([attempt.worker_id for attempt in lapsed])
     for attempt in lapsed:
         workers.follow(attempt)
-    await _save(work, workers, lined)
+    await save_all(work, workers, lined)
     return Swept(len(overdue), tuple(attempt.status for attempt in lapsed))
 
 
@@ -248,6 +254,9 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
     if not work.is_latest(attempt):
         attempt.check_at, attempt.dirty = None, True
         return False
+    if rollout.status in ENDED and work.kinds[rollout.kind].final:
+        give_up(work, rollout, attempt)
+        return True
     event = lapse_event(rollout.limits, work.tx.now, attempt.start_time, attempt.last_heartbeat_time)
     if event is None or not ATTEMPT.moves(attempt.status, event):
         attempt.watch(rollout.limits)
@@ -257,10 +266,19 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
     attempt.watch(rollout.limits)
     work.move(
         rollout,
-        rollout_event(rollout.limits, attempt.status, attempt.sequence_id, lapsed=True),
+        rollout_event(rollout.limits, attempt.status, work.tries(attempt), lapsed=True),
         attempt.status,
     )
     return True
+
+
+def give_up(work: Work, rollout: RolloutRow, attempt: AttemptRow) -> None:
+    """The rollout had ended, and its executor did not say in time that it has stopped."""
+    if attempt.status in LIVE:
+        attempt.status = ATTEMPT.step(attempt.status, "silent")
+        attempt.reason = attempt.status
+        work.stopped.append(rollout)
+    attempt.check_at, attempt.dirty = None, True
 
 
 async def overdue_namespaces(tx: Tx) -> list[int]:

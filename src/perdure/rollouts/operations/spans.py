@@ -49,7 +49,6 @@ async def add_spans(
     tx: Tx,
     calls: Sequence[Sequence[NewSpan]],
     parts: Sequence[tuple[str, bytes]],
-    kind: str,
     kinds: Kinds,
     lined: bool,
 ) -> list[Stored | NotFound]:
@@ -58,7 +57,7 @@ async def add_spans(
     Spans count as heartbeats; the first one, or one after a silence, moves the attempt and its rollout.
     """
     adding = _Adding(tx, kinds)
-    await adding.work.load([span.rollout_id for call in calls for span in call], [kind], lined=lined)
+    await adding.work.load([span.rollout_id for call in calls for span in call], kinds.names(), lined=lined)
     accepted = [adding.check(call) for call in calls]
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
     if spans:
@@ -70,7 +69,7 @@ async def add_spans(
 
 
 async def add_new_spans(
-    tx: Tx, calls: Sequence[Sequence[NewSpan]], parts: Sequence[tuple[str, bytes]], kind: str, kinds: Kinds
+    tx: Tx, calls: Sequence[Sequence[NewSpan]], parts: Sequence[tuple[str, bytes]], kinds: Kinds
 ) -> list[Stored]:
     """`add_spans` as it mostly goes: all spans are new, and most attempts go on as they are.
 
@@ -78,7 +77,7 @@ async def add_new_spans(
     """
     adding = _Adding(tx, kinds)
     await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
-    moving = {span.rollout_id for call in calls for span in adding.find(call, kind)}
+    moving = {span.rollout_id for call in calls for span in adding.find(call)}
     if moving and not await adding.work.try_load(moving):
         raise CareNeeded
     await adding.store(list(adding.keyed(span for call in calls for span in call).values()), parts)
@@ -108,18 +107,23 @@ class _Adding:
             self._attempts[key] = attempt
         return None
 
-    def find(self, call: Sequence[NewSpan], kind: str) -> Iterator[NewSpan]:
+    def find(self, call: Sequence[NewSpan]) -> Iterator[NewSpan]:
         """Find the attempt of every span of a call; gives those for which the rollout must be known too."""
         for span in call:
             key = (span.rollout_id, span.attempt_id)
             if key in self._attempts:
                 continue
             attempt = self._find(*key)
-            if attempt is None or attempt.kind != kind:
+            if attempt is None:
                 raise CareNeeded
             self._attempts[key] = attempt
+            if self._is_final(attempt):
+                continue
             if ATTEMPT.moves(attempt.status, "span") or (attempt.last_heartbeat_time or 0) > self.tx.now:
                 yield span
+
+    def _is_final(self, attempt: AttemptRow) -> bool:
+        return self.work.kinds[attempt.kind].final
 
     def _find(self, rollout_id: str, attempt_id: str) -> AttemptRow | None:
         for attempt in self.work.attempts.get(rollout_id, ()):
@@ -213,6 +217,8 @@ class _Adding:
         beats: list[tuple[Any, ...]] = []
         for key in dict.fromkeys((span.rollout_id, span.attempt_id) for span in fresh):
             attempt = self._attempts[key]
+            if self._is_final(attempt):
+                continue
             rollout = self.work.rollouts.get(attempt.rollout_id)
             if rollout is not None:
                 attempt.hear(self.tx.now, rollout.limits)

@@ -21,6 +21,7 @@ from perdure.rollouts.model import (
     LIVE,
     QUEUED,
     ROLLOUT,
+    Ended,
     Kinds,
     Limits,
     deadline_of,
@@ -126,6 +127,10 @@ class Work:
         self.rollouts: dict[str, RolloutRow] = {}
         self.attempts: dict[str, list[AttemptRow]] = {}
         self.counts: dict[tuple[str, str], int] = {}
+        self.notes: dict[str, Any] = {}
+        """What is told to the kinds of those that end."""
+        self.stopped: list[RolloutRow] = []
+        """Those that had ended, and whose executor has now stopped too."""
         self._queued = 0
 
     async def load(self, ids: Iterable[str], kinds: Sequence[str], *, lined: bool) -> None:
@@ -181,14 +186,27 @@ class Work:
     def is_latest(self, attempt: AttemptRow) -> bool:
         return attempt is self.attempts[attempt.rollout_id][-1]
 
-    def move(self, rollout: RolloutRow, event: str, attempt_status: str | None = None) -> None:
-        """Apply an event to a rollout: its status, its place in the queue and its end follow."""
+    def latest(self, rollout_id: str) -> AttemptRow | None:
+        attempts = self.attempts[rollout_id]
+        return attempts[-1] if attempts else None
+
+    def tries(self, attempt: AttemptRow) -> int:
+        """How many attempts have counted, this one among them."""
+        return attempt.sequence_id - sum(1 for each in self.attempts[attempt.rollout_id] if not each.charged)
+
+    def move(
+        self, rollout: RolloutRow, event: str, attempt_status: str | None = None, *, delay: int = 0
+    ) -> None:
+        """Apply an event to a rollout: its status, its place in the queue and its end follow.
+
+        One that goes back into the queue is ready after `delay` microseconds.
+        """
         if not ROLLOUT.moves(rollout.status, event):
             return
         was, rollout.status = rollout.status, ROLLOUT.step(rollout.status, event)
         rollout.dirty = True
         if rollout.status in QUEUED:
-            self._enter_queue(rollout, was)
+            self._enter_queue(rollout, was, delay)
         else:
             rollout.ready = rollout.due_at = rollout.behind = None
         if rollout.status not in ENDED:
@@ -199,14 +217,14 @@ class Work:
         elif rollout.status == FAILED:
             rollout.outcome = outcome_of(rollout.status, attempt_status)
 
-    def _enter_queue(self, rollout: RolloutRow, was: str) -> None:
+    def _enter_queue(self, rollout: RolloutRow, was: str, delay: int) -> None:
         """One entry a rollout; outside a line it goes to the tail, in a line it keeps its place."""
         if was in QUEUED:
             return
         if rollout.line is None:
             rollout.position = self.tx.now + self._queued
             self._queued += 1
-        rollout.ready = rollout.position
+        rollout.ready, rollout.due_at = (None, self.tx.now + delay) if delay else (rollout.position, None)
 
     def count(self, kind: str, status: str, more: int) -> None:
         self.counts[kind, status] = self.counts.get((kind, status), 0) + more
@@ -233,10 +251,10 @@ class Work:
         self._hint()
         if not ended:
             return changed[2:]
-        for kind, pairs in ended.items():
+        for kind, those in ended.items():
             handler = self.kinds[kind].on_ended
             assert handler is not None
-            await handler(self.tx, pairs)
+            await handler(self.tx, those)
         return await self.tx.write(*later)
 
     def _moved_rollouts(self) -> list[tuple[Any, ...]]:
@@ -281,12 +299,13 @@ class Work:
             if a.dirty
         ]
 
-    def _ended(self) -> dict[str, list[tuple[str, str]]]:
-        """The (rollout_id, status) of those that have ended, by kind, where their kind wants to know."""
-        ended: dict[str, list[tuple[str, str]]] = {}
-        for rollout in self.rollouts.values():
-            if rollout.has_ended and self.kinds[rollout.kind].on_ended is not None:
-                ended.setdefault(rollout.kind, []).append((rollout.id, rollout.status))
+    def _ended(self) -> dict[str, list[Ended]]:
+        """Those that have ended, by kind, where their kind wants to know."""
+        ended: dict[str, list[Ended]] = {}
+        for r in self.rollouts.values():
+            if r.has_ended and self.kinds[r.kind].on_ended is not None:
+                end = Ended(r.id, r.status, r.outcome, r.line, r.attempts, self.notes.get(r.id))
+                ended.setdefault(r.kind, []).append(end)
         return ended
 
     def _hint(self) -> None:

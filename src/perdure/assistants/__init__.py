@@ -1,0 +1,1 @@
+"""Agents by name, with their versions and configuration."""

@@ -1,0 +1,151 @@
+"""Agents by name: the registry that a worker runs from. It is filled by code, never by what is stored."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from perdure.assistants.commands import Command, CommandAgent
+from perdure.assistants.context import Context
+from perdure.assistants.functions import FunctionAgent
+from perdure.assistants.model import check_description, check_name
+from perdure.assistants.records import AgentSpec
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+
+T = TypeVar("T")
+
+
+class Agent(Protocol):
+    """Something that can be run."""
+
+    spec: AgentSpec
+    blocking: bool
+    """Whether it runs in a thread of its own, since it would hold up the loop."""
+
+    async def run(self, ctx: Context, input: Any) -> Any:
+        """Run once, to the end; gives the final values of the thread, or None to keep what was saved last.
+
+        Cancelling it ends it soon: code that cannot be interrupted gets a few seconds, and is left behind.
+        """
+        ...
+
+
+class Agents(Mapping[str, Agent]):
+    """Agents by name.
+
+    ```python
+    agents = Agents()
+
+    @agents.agent("greet", description="Says hello.")
+    async def greet(ctx, input):
+        return {"greeting": f"Hello, {input['name']}!"}
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._agents: dict[str, Agent] = {}
+
+    def agent(self, name: str, *, description: str | None = None) -> Callable[[T], T]:
+        """Register what is decorated, and leave it as it is."""
+
+        def decorate(target: T) -> T:
+            self.register(name, target, description=description)
+            return target
+
+        return decorate
+
+    def register(self, name: str, target: Any, *, description: str | None = None) -> Agent:
+        """Add an agent: a function `(ctx, input)`, a LangGraph graph or a factory of one, or a `Command`."""
+        check_name(name, "the name of an agent")
+        if name in self._agents:
+            raise Conflict(f"the agent {name!r} is registered twice")
+        words = check_description(description if description is not None else _words(target))
+        made = self._agents[name] = make_agent(name, target, words)
+        return made
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._agents)
+
+    @property
+    def specs(self) -> list[AgentSpec]:
+        """What a worker tells of its agents."""
+        return [self._agents[name].spec for name in self.names]
+
+    def __getitem__(self, name: str) -> Agent:
+        try:
+            return self._agents[name]
+        except KeyError:
+            known = ", ".join(self.names) or "none"
+            raise NotFound(f"Agent {name} not found; this worker has {known}") from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._agents.get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+
+def make_agent(name: str, target: Any, description: str | None = None) -> Agent:
+    """An agent out of whatever can be one."""
+    if isinstance(target, Command):
+        return CommandAgent(AgentSpec(name=name, description=description, kind="command"), target)
+    if is_graph(target) or is_builder(target):
+        return _graph(name, target, description)
+    if not callable(target):
+        raise InvalidInput(f"the agent {name!r} is a {type(target).__name__}, which cannot be run")
+    if _takes(name, target, 2):
+        return FunctionAgent(AgentSpec(name=name, description=description), target)
+    if _takes(name, target, 0) or _takes(name, target, 1):
+        return _graph(name, target, description)
+    raise InvalidInput(
+        f"the agent {name!r} takes other arguments than an agent's: a function takes (ctx, input),"
+        " a factory of graphs takes nothing or (config)"
+    )
+
+
+def is_graph(target: Any) -> bool:
+    """Whether it is a compiled LangGraph graph, told by what it can do."""
+    return not isinstance(target, type) and all(
+        callable(getattr(target, name, None)) for name in ("astream", "get_input_jsonschema")
+    )
+
+
+def is_builder(target: Any) -> bool:
+    """Whether it is a LangGraph `StateGraph`, which is still to be compiled."""
+    return not isinstance(target, type) and all(
+        callable(getattr(target, name, None)) for name in ("compile", "add_node", "add_edge")
+    )
+
+
+def _graph(name: str, target: Any, description: str | None) -> Agent:
+    try:
+        from perdure.assistants.graphs import GraphAgent
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"the agent {name!r} is a graph, which needs LangGraph: pip install 'perdure[langgraph]'"
+        ) from error
+    return GraphAgent(name, target, description)
+
+
+def _takes(name: str, target: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(target).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError as error:
+        raise InvalidInput(f"the agent {name!r} does not say which arguments it takes: {error}") from error
+    return True
+
+
+def _words(target: Any) -> str | None:
+    """The first line of what a function says of itself."""
+    text = inspect.getdoc(target) if inspect.isroutine(target) else None
+    return text.strip().partition("\n")[0] or None if text else None

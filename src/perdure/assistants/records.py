@@ -1,0 +1,40 @@
+"""What callers see of assistants and agents. Times are epoch seconds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import field
+
+from perdure.kernel.record import Record
+
+IfExists = Literal["raise", "do_nothing"]
+
+
+class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """What a worker tells of an agent that it can run."""
+
+    name: str
+    description: str | None = None
+    kind: str = "function"
+    """function, graph or command."""
+    input_schema: dict[str, Any] | None = None
+
+
+class Assistant(Record, kw_only=True):
+    """An agent by name, with a configuration of its own."""
+
+    assistant_id: str
+    agent: str
+    """The name under which the agent's code is registered."""
+    name: str
+    description: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    version: int = 1
+    created_at: float
+    updated_at: float
+    system: bool = False
+    """Whether it is the agent's own, made when the agent was registered."""

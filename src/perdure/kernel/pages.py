@@ -1,0 +1,57 @@
+"""Pages: what a query gives back, and how much more there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.record import OpenRecord, Record
+
+__all__ = ["PaginatedResult"]
+
+T = TypeVar("T")
+
+
+class PaginatedResult(Sequence[T], Generic[T]):
+    """A page of a query: a sequence of its items that also knows the page and the total."""
+
+    __slots__ = ("items", "limit", "offset", "total")
+
+    def __init__(self, *, items: Sequence[T], limit: int, offset: int, total: int) -> None:
+        self.items = items
+        self.limit = limit
+        self.offset = offset
+        self.total = total
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PaginatedResult):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in PaginatedResult.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"PaginatedResult(items={list(self.items)!r}, limit={self.limit}, offset={self.offset},"
+            f" total={self.total})"
+        )
+
+    def model_dump(self, *, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
+        """Give the page as a dictionary, its items dumped."""
+        items = [item.model_dump() if isinstance(item, Record | OpenRecord) else item for item in self.items]
+        page = {"items": items, "limit": self.limit, "offset": self.offset, "total": self.total}
+        return page if mode == "python" else decode_json(encode_json(page, what="page", nan="keep"))

@@ -1,0 +1,375 @@
+"""Signals between processes through Redis or Valkey, under the names that workers of this kind know.
+
+Redis holds nothing that is needed. While it is down, hints are kept as far as there is room for them, whoever
+waits finds changes by polling, and when it is back everybody here is told to look once.
+
+Three connections are kept: one sends, one listens, and one waits for work while somebody here does. Each has
+time limits, so that a connection that is dead without saying so is noticed within a few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from perdure.kernel.background import Background
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.signals.port import CarrierStatus, Hint
+from perdure.kernel.signals.redis_keys import NAMED, READY, WORK, Hub, Interests, Keys
+from perdure.kernel.signals.shared import MAX_OUTGOING, WANTED, SharedSignals
+
+logger = logging.getLogger(__name__)
+
+BLOCK_SECONDS = 1.0
+"""How long a read waits before it asks whether the server is still there; below every sane poll interval."""
+MARGIN_SECONDS = 1.0
+LEAST_CONNECTIONS = 4
+LIST_LENGTH = 64
+LIST_SECONDS = 60
+HINTS_IN_MESSAGE = 500
+FIRST_PAUSE = 0.1
+LAST_PAUSE = 2.0
+RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+_FAILURES = (OSError, TimeoutError, RedisError)
+_Message = tuple[str, list[Hint]]
+
+
+class RedisSignals(SharedSignals):
+    """A local hub whose hints also reach the hubs of other processes that use the same Redis and prefix.
+
+    A hint that work is ready wakes one process that waits for it; every other hint reaches all who watch.
+    """
+
+    def __init__(
+        self,
+        background: Background,
+        url: str,
+        *,
+        prefix: str = "",
+        max_connections: int = 50,
+        block_seconds: float = BLOCK_SECONDS,
+    ) -> None:
+        super().__init__(background, Hub(self._touch))
+        self._block = block_seconds
+        self._keys = Keys(prefix)
+        self._pool = make_pool(url, max_connections, block_seconds + MARGIN_SECONDS)
+        self._client: Any = Redis(connection_pool=self._pool)
+        self.where = _where(self._pool.connection_kwargs)
+        self._interests = Interests(self._keys, self._local)
+        self._touched: set[Hint] = set()
+        self._marks: dict[str, int] = {}
+        self._failures: dict[str, str] = {}
+        self._heard = False
+        self._listener: Any = None
+        self._waited_for = asyncio.Event()
+        self._sweep = os.urandom(12).hex()
+
+    # --- what a carrier can do besides --------------------------------------------------------------------
+
+    def wake_another(self, queue: str) -> None:
+        self.publish([(READY, queue)])
+
+    def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:
+        self._mark(dict.fromkeys(run_ids, max(math.ceil(seconds), 1)))
+
+    def unmark_running(self, run_ids: Iterable[str]) -> None:
+        self._mark(dict.fromkeys(run_ids, 0))
+
+    async def try_sweep(self, seconds: float) -> bool:
+        lifetime = max(math.ceil(seconds), 1)
+        answer = await self._ask("SET", self._keys.sweep, self._sweep, "NX", "EX", lifetime)
+        # Without an answer the lock of the database, which is the true one, decides alone.
+        return answer is not None
+
+    async def end_sweep(self) -> None:
+        await self._ask("EVAL", RELEASE, 1, self._keys.sweep, self._sweep)
+
+    def status(self) -> tuple[CarrierStatus, str | None]:
+        reason = next(iter(list(self._failures.values())), None)
+        if reason is not None:
+            return "down", reason
+        return ("ok" if self._heard else "unknown"), None
+
+    def pool_statistics(self) -> Mapping[str, int]:
+        return {
+            "idle_connections": len(self._pool._available_connections),
+            "in_use_connections": len(self._pool._in_use_connections),
+            "max_connections": self._pool.max_connections,
+        }
+
+    async def _ask(self, *command: str | int) -> Any:
+        """The server's answer, or the error that came instead of it."""
+
+        async def send() -> Any:
+            try:
+                return await self._client.execute_command(*command)
+            except _FAILURES as error:
+                return error
+
+        return await self._background.ask(send)
+
+    def _mark(self, marks: dict[str, int]) -> None:
+        with self._lock:
+            if len(self._marks) < MAX_OUTGOING:
+                self._marks.update(marks)
+            self._start()
+        self._stir()
+
+    def _touch(self, channel: str, keys: Iterable[str]) -> None:
+        if channel in NAMED:
+            with self._lock:
+                self._touched.update((channel, key) for key in keys)
+                self._start()
+            self._stir()
+
+    # --- the three connections ----------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        self._began()
+        assert self._wake is not None
+        self._wake.set()
+        roles = {"sending": self._send_forever, "listening": self._listen, "waiting": self._wait_for_work}
+        try:
+            async with asyncio.TaskGroup() as group:
+                for role, work in roles.items():
+                    group.create_task(self._keep(role, work))
+        finally:
+            with contextlib.suppress(*_FAILURES):
+                await self._pool.disconnect()
+
+    async def _keep(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin again whenever a connection was lost, a little later each time."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await work()
+            except _FAILURES as error:
+                pause = min(pause * 2, LAST_PAUSE) if role in self._failures else FIRST_PAUSE
+                self._note_failure(role, error)
+            except Exception as error:
+                logger.exception("signals by Redis: %s went wrong", role)
+                self._note_failure(role, error)
+            await asyncio.sleep(pause)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        connection = await self._pool.get_connection()
+        try:
+            yield connection
+        finally:
+            await connection.disconnect(nowait=True)
+            await self._pool.release(connection)
+
+    def _note_failure(self, role: str, error: BaseException) -> None:
+        if not self._failures:
+            text = "Redis at %s fails (%s: %s); meanwhile other processes are heard of by polling"
+            logger.warning(text, self.where, type(error).__name__, error)
+        self._failures[role] = f"{type(error).__name__}: {error}"
+
+    def _note_answer(self, role: str) -> None:
+        if self._failures.pop(role, None) is not None and not self._failures:
+            logger.warning("Redis at %s answers again", self.where)
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    async def _send_forever(self) -> None:
+        assert self._wake is not None
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._follow_interests()
+            hints = self._take_outgoing()
+            with self._lock:
+                marks, self._marks = self._marks, {}
+            if hints or marks:
+                await self._send(hints, marks)
+
+    async def _send(self, hints: dict[Hint, int], marks: dict[str, int]) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        self._write_hints(pipe, hints)
+        for run_id, seconds in marks.items():
+            name = self._keys.running(run_id)
+            pipe.set(name, self._origin, ex=seconds) if seconds else pipe.delete(name)
+        try:
+            answers = await pipe.execute(raise_on_error=False)
+        except _FAILURES:
+            self._put_back(hints, marks)
+            raise
+        refused = next((each for each in answers if isinstance(each, Exception)), None)
+        if refused is None:
+            self._note_answer("sending")
+        else:
+            self._note_failure("sending", refused)
+
+    def _write_hints(self, pipe: Any, hints: dict[Hint, int]) -> None:
+        woken = min(hints.get(WORK, 0), LIST_LENGTH)
+        if woken:
+            pipe.lpush(self._keys.queue, *[self._origin] * woken)
+            pipe.ltrim(self._keys.queue, 0, LIST_LENGTH - 1)
+            pipe.expire(self._keys.queue, LIST_SECONDS)
+        for name, payload in self._messages(hints):
+            pipe.publish(name, payload)
+
+    def _messages(self, hints: Iterable[Hint]) -> Iterator[tuple[str, bytes]]:
+        rest: list[Hint] = []
+        for hint in hints:
+            own = self._keys.own(hint)
+            if own is None and hint != WORK:
+                rest.append(hint)
+            elif own is not None:
+                yield own, msgspec.json.encode((self._origin, [hint]))
+        for start in range(0, len(rest), HINTS_IN_MESSAGE):
+            part = rest[start : start + HINTS_IN_MESSAGE]
+            yield self._keys.hints, msgspec.json.encode((self._origin, part))
+
+    def _put_back(self, hints: dict[Hint, int], marks: dict[str, int]) -> None:
+        assert self._wake is not None
+        with self._lock:
+            self._add_outgoing(hints)
+            self._marks = marks | self._marks
+        self._wake.set()
+
+    async def _follow_interests(self) -> None:
+        with self._lock:
+            touched, self._touched = self._touched, set()
+        if WORK in touched:
+            self._waited_for.set()
+        commands = self._interests.update(touched) if touched else []
+        listener = self._listener
+        # A connection that is lost is made again by whoever listens on it, with all that is wanted then.
+        with contextlib.suppress(*_FAILURES):
+            for command in commands:
+                if listener is not None and listener.is_connected:
+                    await listener.send_command(*command, check_health=False)
+
+    # --- listening ----------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        async with self._connection() as connection:
+            self._listener = connection
+            try:
+                for command in self._interests.everything():
+                    await connection.send_command(*command, check_health=False)
+                await self._read_forever(connection)
+            finally:
+                self._listener = None
+
+    async def _read_forever(self, connection: Any) -> None:
+        asked = False
+        while True:
+            message = await connection.read_response(timeout=self._block)
+            if message is not None:
+                asked = False
+                self._receive(message)
+            elif asked:
+                raise TimeoutError("it was asked whether it is there, and did not answer")
+            else:
+                asked = True
+                await connection.send_command("PING", check_health=False)
+
+    def _receive(self, message: list[Any]) -> None:
+        kind, *rest = message
+        if kind == b"subscribe":
+            self._joined(rest[0].decode())
+        elif kind in (b"message", b"pmessage"):
+            self._hear_message(rest[-2].decode(), rest[-1])
+
+    def _joined(self, name: str) -> None:
+        """Look once at what may have changed before the server began to tell of it."""
+        if name == self._keys.hints:
+            self._local.publish([hint for hint in self._local.awaited() if self._keys.own(hint) is None])
+            self.publish([(WANTED, "")])
+            self._heard = True
+            self._note_answer("listening")
+        else:
+            self._local.publish(self._interests.names.get(name, ()))
+
+    def _hear_message(self, name: str, payload: bytes) -> None:
+        try:
+            origin, hints = msgspec.json.decode(payload, type=_Message)
+        except msgspec.MsgspecError:
+            # Somebody else's message: the channel alone tells what it is about.
+            origin, hints = "", list(self._interests.names.get(name, ()))
+        self._hear(origin, hints)
+
+    # --- waiting for work ---------------------------------------------------------------------------------
+
+    async def _wait_for_work(self) -> None:
+        async with self._connection() as connection:
+            while True:
+                if not self._local.is_watched(WORK):
+                    self._note_answer("waiting")
+                    self._waited_for.clear()
+                    await self._waited_for.wait()
+                    continue
+                await connection.send_command("BLPOP", self._keys.queue, self._block, check_health=False)
+                # The pool's time limit for a read is a little longer than the wait.
+                answer = await connection.read_response()
+                self._note_answer("waiting")
+                if answer is not None:
+                    self._woken(answer[1])
+
+    def _woken(self, element: bytes) -> None:
+        if element == self._origin.encode():
+            # Whoever waited here was woken when it was published.
+            return
+        if self._local.is_watched(WORK):
+            self._local.publish([WORK])
+            return
+        with self._lock:
+            self._add_outgoing({WORK: 1})
+        self._stir()
+
+
+def make_pool(url: str, max_connections: int, seconds: float) -> Any:
+    """A pool in which no connection and no answer takes longer than `seconds`."""
+    options = {
+        "socket_timeout": seconds,
+        "socket_connect_timeout": seconds,
+        "socket_keepalive": True,
+        "health_check_interval": 15,
+        "client_name": "perdure",
+        "retry": Retry(NoBackoff(), 0),
+        "max_connections": max(max_connections, LEAST_CONNECTIONS),
+    }
+    try:
+        pool = ConnectionPool.from_url(url, **options)
+    except ValueError:
+        # The reason might quote the password.
+        raise InvalidInput("redis_url is not the URL of a Redis; write redis://host:port/0") from None
+    pool.connection_kwargs.update(protocol=2, decode_responses=False)
+    return pool
+
+
+def _where(options: Mapping[str, Any]) -> str:
+    return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+
+
+async def examine(url: str, seconds: float = 2.0) -> tuple[float, str]:
+    """How long a round trip takes, and what answers; raises OSError if nothing does."""
+    pool = make_pool(url, LEAST_CONNECTIONS, seconds)
+    client: Any = Redis(connection_pool=pool)
+    try:
+        about = await client.info("server")
+        began = time.perf_counter()
+        await client.execute_command("PING")
+        taken = time.perf_counter() - began
+    except RedisError as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+    finally:
+        await pool.disconnect()
+    name = str(about.get("server_name") or "redis")
+    return taken, f"{name} {about.get(name + '_version') or about.get('redis_version', '')}".strip()

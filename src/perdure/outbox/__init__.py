@@ -1,0 +1,1 @@
+"""Durable effects: what must happen outside after a transaction, at least once."""

@@ -1,0 +1,235 @@
+"""Effects: what they are, how they move, and when they are tried again. No clock, no chance, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Annotated, Final, Literal, NamedTuple, Protocol, get_args
+
+import msgspec
+
+from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.machine import Machine
+from perdure.kernel.record import Record
+from perdure.kernel.storage.port import Row
+from perdure.outbox.urls import check_webhook_url as check_webhook_url
+from perdure.outbox.urls import mask_target as mask_target
+
+EffectStatus = Literal["pending", "delivered", "dead"]
+EFFECT_STATUSES: Final[tuple[EffectStatus, ...]] = get_args(EffectStatus)
+PENDING, DELIVERED, DEAD = EFFECT_STATUSES
+
+MAX_ERROR = 1000
+"""How many characters of an error are kept."""
+MAX_WAIT = 86_400.0
+"""The longest wait, in seconds, that a consumer can ask for."""
+
+EFFECT = (
+    Machine("effect", EFFECT_STATUSES, start={"put": PENDING}, final=[DELIVERED])
+    # A deliverer that was thought lost may say that it is done: then it is, even if others gave up.
+    .on("delivered", [PENDING, DEAD], DELIVERED)
+    .on("failed", [PENDING], PENDING)
+    .on("given_up", [PENDING], DEAD)
+    .on("retried", [PENDING, DEAD], PENDING)
+)
+
+
+class Undeliverable(PerdureError):
+    """The other side refuses this for good: trying again would not help."""
+
+    code = "undeliverable"
+    http_status = 502
+
+
+class TryLater(PerdureError):
+    """The other side does not take this now: try again, not before `seconds` have passed.
+
+    A try that is not `charged` counts for nothing: it was never begun.
+    """
+
+    code = "try_later"
+    http_status = 503
+
+    def __init__(self, message: str | None = None, *, seconds: float = 0.0, charged: bool = True) -> None:
+        super().__init__(message)
+        self.seconds = min(max(0.0, seconds), MAX_WAIT)
+        self.charged = charged
+
+
+class Effect(Record, kw_only=True):
+    """Something that must happen outside, at least once. Its id is the same at every try."""
+
+    id: str
+    consumer: str
+    subject: str
+    """What it is about, such as the id of a run."""
+    target: str | None = None
+    """Where it goes, without credentials."""
+    status: EffectStatus
+    attempts: int
+    """How often a delivery has begun."""
+    created_at: float
+    due_at: float | None = None
+    """When it is tried next; while it is being delivered, when its deliverer counts as lost."""
+    delivered_at: float | None = None
+    died_at: float | None = None
+    last_error: str | None = None
+    """What went wrong the last time that something did."""
+    body: str | None = None
+    """JSON for the consumer; a list leaves it out."""
+
+
+class Consumer(Protocol):
+    """Delivers the effects that bear its name.
+
+    It raises `Undeliverable` for what is refused for good. After `TryLater`, any other exception, or the
+    death of its process, the same effect comes again, with the same id.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def deliver(self, effect: Effect) -> None: ...
+
+
+class Retries(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, how long and with what waits an effect is tried, all in seconds.
+
+    Waits double from `first` up to `longest`. By default that is some 36 tries in a day.
+    """
+
+    first: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    longest: Annotated[float, msgspec.Meta(gt=0)] = 3600.0
+    tries: Annotated[int, msgspec.Meta(ge=1)] = 40
+    age: Annotated[float, msgspec.Meta(gt=0)] = 86_400.0
+
+    def delay(self, effect_id: str, tries: int) -> float:
+        """The wait after so many tries: up to a quarter less or more, the same for the same effect."""
+        plain = min(self.first * 2.0 ** min(tries - 1, 60), self.longest)
+        chance = int.from_bytes(sha256(f"{effect_id}/{tries}".encode()).digest()[:4], "big") / 2**32
+        return plain * (0.75 + chance / 2)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one try. `attempt` tells it from later ones, which it must not overrule."""
+
+    id: str
+    attempt: int
+    event: Literal["delivered", "failed", "refused", "released"]
+    error: str | None = None
+    wait: float = 0.0
+    """How long to wait at least."""
+
+
+class State(NamedTuple):
+    """What moves in an effect, as it is stored. Times are microseconds."""
+
+    status: str
+    attempts: int
+    forgiven: int
+    """How many of the attempts do not count: released ones, and those before a retry by hand."""
+    since: int
+    """When its time to be delivered began: when it was made, or last retried by hand."""
+    due_at: int | None
+    ended_at: int | None
+    last_error: str | None
+
+    @property
+    def tries(self) -> int:
+        return self.attempts - self.forgiven
+
+
+def settled(state: State, outcome: Outcome, retries: Retries, now: int) -> State:
+    """The state after a try. What a later try or another deliverer has decided stays as it is."""
+    if outcome.event == "delivered":
+        return _ended(state, "delivered", now, state.last_error)
+    if state.status != PENDING or outcome.attempt != state.attempts:
+        return state
+    if outcome.event == "released":
+        return state._replace(forgiven=state.forgiven + 1, due_at=now + to_micros(outcome.wait))
+    if outcome.event == "refused" or _exhausted(state, retries, now):
+        return _ended(state, "given_up", now, outcome.error)
+    wait = max(retries.delay(outcome.id, state.tries), outcome.wait)
+    status = EFFECT.step(state.status, "failed")
+    return state._replace(status=status, due_at=now + to_micros(wait), last_error=outcome.error)
+
+
+def unanswered(state: State, retries: Retries, now: int) -> State | None:
+    """The state of an effect whose deliverers were all lost, the last of them on its last try."""
+    if state.tries <= retries.tries:
+        return None
+    error = f"begun {state.tries - 1} times, and the last deliverer never said what became of it"
+    return _ended(state, "given_up", now, error)
+
+
+def retried(state: State, now: int) -> State:
+    """The state after a retry by hand: due at once, with all its tries and its time before it again."""
+    status = EFFECT.step(state.status, "retried")
+    return State(status, state.attempts, state.attempts, now, now, None, state.last_error)
+
+
+def _exhausted(state: State, retries: Retries, now: int) -> bool:
+    return state.tries >= retries.tries or now - state.since >= to_micros(retries.age)
+
+
+def _ended(state: State, event: str, now: int, error: str | None) -> State:
+    if not EFFECT.moves(state.status, event):
+        return state
+    return state._replace(
+        status=EFFECT.step(state.status, event), due_at=None, ended_at=now, last_error=error
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """What is kept of an error: a text that every database takes."""
+    text = error.message if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
+    return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def effect_from(row: Row, body: str | None = None) -> Effect:
+    """A row of `EFFECT_VIEW`."""
+    id, consumer, subject, target, status, attempts, created_at, due_at, ended_at, last_error = row
+    ended = to_seconds_or_none(ended_at)
+    return Effect(
+        id=id,
+        consumer=consumer,
+        subject=subject,
+        target=target,
+        status=status,
+        attempts=attempts,
+        created_at=to_seconds(created_at),
+        due_at=to_seconds_or_none(due_at),
+        delivered_at=ended if status == DELIVERED else None,
+        died_at=ended if status == DEAD else None,
+        last_error=last_error,
+        body=body,
+    )
+
+
+def shown_body(body: str | None) -> str | None:
+    """A body as it may be shown: a URL in it loses its credentials."""
+    if body is None:
+        return None
+    try:
+        content = decode_json(body)
+    except InvalidInput:
+        return body
+    if not isinstance(content, dict) or not isinstance(content.get("url"), str):
+        return body
+    return encode_json({**content, "url": mask_target(content["url"])})
+
+
+def statuses_from(given: str | Sequence[str] | None) -> list[str] | None:
+    """The statuses that somebody asks for, or None for all; InvalidInput for one that does not exist."""
+    if given is None:
+        return None
+    wanted = [given] if isinstance(given, str) else list(given)
+    for status in wanted:
+        if status not in EFFECT_STATUSES:
+            raise InvalidInput(f"status is {status!r}; it must be one of {', '.join(EFFECT_STATUSES)}")
+    return wanted

@@ -1,0 +1,230 @@
+"""Where agents run: event loops in threads of their own. One that blocks never holds up the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+BLOCKED_SECONDS = 1.0
+"""A loop that has not answered for so long gets no more runs."""
+CLOSE_SECONDS = 2.0
+
+Work = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How an agent's code ended: what it gave, or what it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """A thread for each call. A call that never ends does not keep the process from ending."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - it is the caller's to see
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=call, name="perdure-agent-call", daemon=True).start()
+        return future
+
+
+class AgentLoop:
+    """An event loop in a daemon thread, for the code of agents."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(DaemonThreads())
+        self.jobs: set[Job] = set()
+        self.retired = False
+        self._asked: float | None = None
+        name = f"perdure-agents-{next(self._numbers)}"
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self._serve()
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                return self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                # A task that an agent left behind may not end the loop of others.
+                logger.error("an agent's task raised %s; its loop goes on", type(error).__name__)
+
+    def tell(self, action: Callable[[], object]) -> None:
+        """Call something in the loop, from any thread; a loop that has ended has nobody to tell."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(action)
+
+    def look(self) -> None:
+        """Ask the loop to answer, unless it has still to answer from the last time."""
+        if self._asked is None:
+            self._asked = time.monotonic()
+            self.tell(self._answer)
+
+    def _answer(self) -> None:
+        self._asked = None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something in it has held it up for long."""
+        asked = self._asked
+        return asked is not None and time.monotonic() - asked > BLOCKED_SECONDS
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def retire(self) -> None:
+        """Take no more runs; end when the last one has ended."""
+        self.retired = True
+        if not self.jobs:
+            self.stop()
+
+    def stop(self) -> None:
+        """Cancel what runs and end, as soon as nothing blocks."""
+        self.tell(self.loop.stop)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread; whether it has ended."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+
+class Job:
+    """An agent at work in its loop. `done` is a future of the loop that started it; it never has an error."""
+
+    def __init__(self, home: AgentLoop, work: Work, name: str) -> None:
+        self.home = home
+        self.name = name
+        self._control = asyncio.get_running_loop()
+        self.done: asyncio.Future[Ended] = self._control.create_future()
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+        home.jobs.add(self)
+        home.tell(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self.home.loop.create_task(self._run(), name=self.name)
+
+    async def _run(self) -> None:
+        try:
+            ended = Ended(value=await self._work())
+        except BaseException as error:  # noqa: BLE001 - it is the worker's to judge
+            ended = Ended(error=error)
+        with suppress(RuntimeError):
+            # The worker may have given up on this one and ended.
+            self._control.call_soon_threadsafe(self._report, ended)
+
+    def _report(self, ended: Ended) -> None:
+        self.home.jobs.discard(self)
+        if self.home.retired and not self.home.jobs:
+            self.home.stop()
+        if not self.done.done():
+            self.done.set_result(ended)
+
+    def cancel(self) -> None:
+        """Cancel the task, at its next await."""
+        self.home.tell(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class AgentLoops:
+    """The loops of a worker: one that runs share, or one for each run. Used from one loop alone."""
+
+    def __init__(self, *, isolated: bool = False) -> None:
+        self._isolated = isolated
+        self._shared: AgentLoop | None = None
+        self._loops: list[AgentLoop] = []
+
+    def start(self, work: Work, name: str) -> Job:
+        """Run a coroutine where it can block nobody but its like."""
+        job = Job(self._home(), work, name)
+        if self._isolated:
+            job.home.retired = True
+        return job
+
+    def _home(self) -> AgentLoop:
+        if self._isolated:
+            return self._new()
+        if self._shared is None or self._shared.retired:
+            self._shared = self._new()
+        return self._shared
+
+    def _new(self) -> AgentLoop:
+        self._loops = [each for each in self._loops if each.alive]
+        self._loops.append(AgentLoop())
+        return self._loops[-1]
+
+    def look(self) -> None:
+        """See whether the shared loop is blocked; if so, those that come next get another."""
+        loop = self._shared
+        if loop is None or loop.retired:
+            return
+        if loop.blocked:
+            logger.warning(
+                "an agent blocks the event loop of %s; new runs get another loop. Use async I/O instead of "
+                "blocking calls, or set BG_JOB_ISOLATED_LOOPS=true",
+                ", ".join(sorted(job.name for job in loop.jobs)) or "no run",
+            )
+            loop.retire()
+        else:
+            loop.look()
+
+    def abandon(self, job: Job) -> None:
+        """Give up on an agent that does not stop: its thread is left to itself."""
+        logger.error("%s does not stop; its thread is left behind", job.name)
+        if job.home is self._shared and job.home.blocked:
+            job.home.retire()
+
+    def close(self) -> None:
+        """End all loops; one that is blocked is left behind."""
+        for loop in self._loops:
+            loop.retired = True
+            loop.stop()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        left = [loop for loop in self._loops if not loop.join(max(0.0, deadline - time.monotonic()))]
+        if left:
+            logger.warning("%d event loops of agents are blocked and were left behind", len(left))
+        self._loops = left
+        self._shared = None

@@ -1,0 +1,1 @@
+"""Ordered, resumable streams of events."""

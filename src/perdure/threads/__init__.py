@@ -1,0 +1,1 @@
+"""Threads, their runs, and the checkpoints between them."""

@@ -1,0 +1,123 @@
+"""From what callers ask for to what operations store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.clock import to_micros
+from perdure.kernel.codec import check_text, encode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.labels import check_keys
+from perdure.rollouts.model import UNRESPONSIVE
+from perdure.threads.operations.create import NewRun
+from perdure.threads.operations.execute import Checked
+from perdure.threads.operations.finish import Finish
+from perdure.threads.operations.rows import RunLimits
+from perdure.threads.records import NewCheckpoint, RunKwargs, RunRequest
+from perdure.threads.work import Ending
+
+BACKSTOP_SECONDS = 5.0
+"""So long after a worker should have ended a run that takes too long, the watchdog does."""
+MAX_ID = 255
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for every run: the settings that the rules of runs read."""
+
+    timeout: float = 300.0
+    max_attempts: int = 3
+    lease: float = 10.0
+    grace: float = 10.0
+    """How long a worker may take to stop a run that was cancelled."""
+    linger: float = 60.0
+    """How long what was removed is kept for those who still wait for it."""
+    check_webhook: Callable[[str], str] | None = None
+
+
+def check_id(value: object, what: str) -> str:
+    return check_text(value, what, max_length=MAX_ID)
+
+
+def metadata_text(metadata: Mapping[str, Any] | None, what: str = "metadata") -> str:
+    if not metadata:
+        return "{}"
+    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
+        raise InvalidInput(f"{what} must be an object with strings as keys")
+    check_keys(metadata)
+    return encode_json(dict(metadata), what=what)
+
+
+def new_run(request: RunRequest, policy: Policy) -> NewRun:
+    """A request, checked and encoded."""
+    kwargs = RunKwargs(
+        input=request.input,
+        command=request.command,
+        config=request.config,
+        context=request.context,
+        checkpoint_id=request.checkpoint_id,
+        stream_mode=request.stream_mode,
+        options=request.options,
+        traceparent=request.traceparent,
+    )
+    if request.command is not None and request.thread_id is None:
+        raise InvalidInput("a command goes on from where a thread stopped: give the thread_id")
+    return NewRun(
+        thread_id=None if request.thread_id is None else check_id(request.thread_id, "thread_id"),
+        assistant=check_id(request.assistant_id, "assistant_id"),
+        kwargs=encode_json(kwargs, what="the run's input"),
+        metadata=metadata_text(request.metadata),
+        config=_limits(request, policy),
+        strategy=request.multitask_strategy,
+        make_thread=request.thread_id is None or request.if_not_exists == "create",
+        delay=to_micros(request.after_seconds or 0.0),
+        on_disconnect=request.on_disconnect,
+        on_completion=request.on_completion if request.thread_id is None else "keep",
+        webhook=_webhook(request.webhook, policy),
+        priority=request.priority,
+        grace=to_micros(policy.grace),
+    )
+
+
+def _limits(request: RunRequest, policy: Policy) -> str:
+    timeout = request.timeout_seconds or policy.timeout
+    limits = RunLimits(
+        timeout_seconds=timeout + BACKSTOP_SECONDS,
+        unresponsive_seconds=policy.lease,
+        max_attempts=request.max_attempts or policy.max_attempts,
+        retry_condition=(UNRESPONSIVE,),
+        run_timeout=timeout,
+    )
+    return msgspec.json.encode(limits).decode()
+
+
+def _webhook(url: str | None, policy: Policy) -> str | None:
+    if url is None or policy.check_webhook is None:
+        return url
+    return policy.check_webhook(url)
+
+
+def checked(checkpoint: NewCheckpoint) -> Checked:
+    """A state, encoded."""
+    return Checked(
+        values=encode_json(checkpoint.values, what="values"),
+        next=encode_json(checkpoint.next, what="next"),
+        interrupts=encode_json(checkpoint.interrupts, what="interrupts"),
+        metadata=encode_json(checkpoint.metadata, what="metadata"),
+        state=checkpoint.state,
+        checkpoint_id=checkpoint.checkpoint_id,
+        parent_id=checkpoint.parent_id,
+    )
+
+
+def finish_of(ending: Ending) -> Finish:
+    return Finish(
+        held=ending.held,
+        result=ending.result,
+        error=ending.error,
+        retry_after=ending.retry_after,
+        checkpoint=None if ending.checkpoint is None else checked(ending.checkpoint),
+        events=tuple(ending.events),
+    )

@@ -1,0 +1,246 @@
+"""Runs on the database, as those who execute them see them: the local side of `RunQueue`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from perdure.assistants.operations import outdated, register
+from perdure.assistants.records import AgentSpec
+from perdure.kernel.errors import Fenced, StorageClosed
+from perdure.kernel.storage.port import Storage
+from perdure.rollouts.model import ENDED, LIVE, Kinds
+from perdure.rollouts.operations.claim import Claim
+from perdure.rollouts.operations.work import ENDED_CHANNEL, READY_CHANNEL, ended_key
+from perdure.rollouts.running import Keys, Runner
+from perdure.streams.model import NewEvent
+from perdure.streams.service import Streams
+from perdure.threads.encoding import checked, finish_of
+from perdure.threads.model import AGENTS_QUEUE
+from perdure.threads.operations import assign, execute, finish, noted, queries
+from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
+from perdure.threads.operations.execute import Kept, Placed, Saved, State, Told
+from perdure.threads.operations.finish import Finish
+from perdure.threads.operations.rows import checkpoint_of, run_of
+from perdure.threads.operations.settle import STOPPED_CHANNEL
+from perdure.threads.records import Checkpoint, NewCheckpoint, Run
+from perdure.threads.work import Assignment, Ending, Held, Verdict
+
+POLL_SECONDS = 2.0
+"""How often a waiter looks by itself, should a hint be lost."""
+
+__all__ = ["RunExecution", "noted"]
+
+
+class RunExecution(Runner):
+    """What a worker does with the runs of one namespace."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        kinds: Kinds,
+        streams: Streams,
+        *,
+        namespace: str = "default",
+        actor: str | None = None,
+    ) -> None:
+        super().__init__(storage, kinds, namespace=namespace, actor=actor)
+        self.streams = streams
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def register(self, worker_id: str, agents: Sequence[AgentSpec]) -> None:
+        """Say which agents a worker can run; each gets its system assistant."""
+        ns = await self._ns()
+        if await self.storage.read(outdated, agents, ns=ns):
+            await self.storage.run(register, self.actor, agents, ns=ns)
+
+    # --- claiming ---------------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker_id: str, limit: int, wait: float, idempotency_key: str | None = None
+    ) -> list[Assignment]:
+        """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait
+        watch = self.storage.signals.watch(READY_CHANNEL, [AGENTS_QUEUE])
+        try:
+            while True:
+                claimed = await self._claim(Claim(worker_id, limit), idempotency_key)
+                left = deadline - clock()
+                if claimed or left <= 0:
+                    return claimed
+                await watch.changed(left)
+        finally:
+            watch.close()
+
+    async def _claim(self, claim: Claim, key: str | None) -> list[Assignment]:
+        if key is not None:
+            claimed = await self._once("claim", self._claim_batch, claim, key)
+        else:
+            answer = self._merger.call(
+                "claim", self._claim_batch, claim, rows=claim.limit, undelivered=self._unclaimed
+            )
+            try:
+                claimed = await answer
+            except asyncio.CancelledError:
+                if answer.done() and not answer.cancelled() and answer.exception() is None:
+                    self._unclaimed(answer.result())
+                raise
+        if not claimed:
+            return []
+        return await self._read(assign.assignments, [tuple(each) for each in claimed])
+
+    async def _claim_batch(self, claims: Sequence[Claim], keys: Keys = None) -> Sequence[Any]:
+        return await self._write_watched(assign.claim_runs, claims, self._kinds, keys=keys)
+
+    def _unclaimed(self, claimed: Sequence[Sequence[Any]]) -> None:
+        """The caller went away while its claim was made: others may have the runs at once."""
+        if claimed:
+            task = asyncio.get_running_loop().create_task(self._give_back(claimed))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    async def _give_back(self, claimed: Sequence[Sequence[Any]]) -> None:
+        rows = await self._read(queries.get_runs, [each[0] for each in claimed])
+        held = [
+            Held(row.id, row.thread_id, each[1])
+            for row, each in zip(rows, claimed, strict=True)
+            if row is not None
+        ]
+        await self.hand_back(held)
+
+    # --- while a run is executed ------------------------------------------------------------------------
+
+    async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
+        """Keep the leases; the verdicts are in the order of `held`."""
+        return await self._write(execute.renew, worker_id, tuple(held))
+
+    async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
+        """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
+        ns = await self._ns()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait
+        watch = self.storage.signals.watch(CONTROL_CHANNEL, [control_key(ns, each.run_id) for each in held])
+        try:
+            while True:
+                said = await self._read(execute.verdicts, tuple(held))
+                found: dict[str, Verdict] = {
+                    each.run_id: v for each, v in zip(held, said, strict=True) if v != "go"
+                }
+                left = deadline - clock()
+                if found or left <= 0:
+                    return found
+                await watch.changed(left)
+        finally:
+            watch.close()
+
+    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
+        """Add events to the run's stream; gives the `seq` of the last one once they are durable."""
+        size = sum(len(event.body) for event in events)
+        call = Told(held, tuple(events), after)
+        answer: Placed | int = await self._merger.call(
+            "tell", self._tell_batch, call, rows=max(len(events), 1), size=size
+        )
+        return answer if isinstance(answer, int) else answer[1].last_seq
+
+    async def _tell_batch(self, calls: Sequence[Told]) -> Sequence[Placed | int | Exception]:
+        return self._offered(await self._write(execute.tell, calls))
+
+    def _offered(self, answers: list[Any]) -> list[Any]:
+        """What is durable goes to its readers in this process, before anybody else is told."""
+        for answer in answers:
+            placed = answer.placed if isinstance(answer, State) else answer
+            if isinstance(placed, tuple) and self._number is not None:
+                self.streams.offer(self._number, *placed)
+        return answers
+
+    async def save(
+        self,
+        held: Held,
+        checkpoint: NewCheckpoint,
+        events: Sequence[NewEvent] = (),
+        after: int | None = None,
+    ) -> Checkpoint:
+        """Keep a state of the thread, with the events that tell of it."""
+        call = Saved(held, checked(checkpoint), tuple(events), after)
+        size = len(call.checkpoint.values) + sum(len(event.body) for event in events)
+        state: State = await self._merger.call("save", self._save_batch, call, size=size)
+        return checkpoint_of(state.row[1:])
+
+    async def _save_batch(self, calls: Sequence[Saved]) -> Sequence[State | Exception]:
+        return self._offered(list(await self._write(execute.save, calls)))
+
+    async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
+        """Keep the result of a step, for every later attempt of this run and of those that resume it."""
+        await self._merger.call("keep", self._keep_batch, Kept(held, origin, name, body), size=len(body))
+
+    async def _keep_batch(self, calls: Sequence[Kept]) -> Sequence[Fenced | None]:
+        return await self._write(execute.keep, calls)
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    async def finish(self, ending: Ending) -> Run:
+        """End the attempt. Doing it twice does it once."""
+        new = finish_of(ending)
+        size = sum(len(event.body) for event in new.events)
+        row = await self._merger.call("finish", self._finish_batch, new, size=size)
+        found = await self._merger.call("get_end", self._ends, row[0])
+        return run_of(found[0])
+
+    async def _finish_batch(self, endings: Sequence[Finish]) -> Sequence[Any]:
+        return await self._write_watched(finish.finish, endings, self._kinds)
+
+    async def _ends(self, run_ids: Sequence[str]) -> Sequence[Any]:
+        return await self._read(queries.get_ends, run_ids)
+
+    async def hand_back(self, held: Sequence[Held]) -> None:
+        """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
+        if held:
+            await self._write(finish.hand_back, tuple(held), self._kinds)
+
+    # --- waiting ----------------------------------------------------------------------------------------
+
+    async def ended(self, run_id: str, timeout: float | None) -> bool:
+        """Wait until a run has ended; False when the time is up."""
+        ns = await self._ns()
+
+        async def done() -> bool:
+            row, _ = await self._merger.call("get_end", self._ends, run_id)
+            return row.rollout_status in ENDED
+
+        return await self._until(ENDED_CHANNEL, ended_key(ns, run_id), done, timeout)
+
+    async def stopped(self, run_id: str, timeout: float | None = None) -> bool:
+        """Wait until nobody executes a run any longer."""
+        ns = await self._ns()
+
+        async def done() -> bool:
+            rows = await self._read(queries.latest_attempts, [run_id])
+            return all(row[2] not in LIVE for row in rows)
+
+        return await self._until(STOPPED_CHANNEL, control_key(ns, run_id), done, timeout)
+
+    async def _until(
+        self, channel: str, key: str, done: Callable[[], Coroutine[Any, Any, bool]], timeout: float | None
+    ) -> bool:
+        clock = asyncio.get_running_loop().time
+        deadline = None if timeout is None else clock() + timeout
+        watch = self.storage.signals.watch(channel, [key])
+        try:
+            while not await done():
+                left = POLL_SECONDS if deadline is None else min(deadline - clock(), POLL_SECONDS)
+                if left <= 0:
+                    return False
+                await watch.changed(left)
+            return True
+        finally:
+            watch.close()
+
+    async def close(self) -> None:
+        """Finish giving back what nobody took. The storage belongs to whoever opened it."""
+        if self._releases:
+            results = await asyncio.gather(*self._releases, return_exceptions=True)
+            for result in results:
+                if isinstance(result, Exception) and not isinstance(result, StorageClosed):
+                    raise result

@@ -1,0 +1,142 @@
+"""The rules of threads and runs. Everything here is pure: no I/O, no clock, no randomness.
+
+A run has no status of its own: it is a function of its rollout's status and outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from perdure.rollouts.model import (
+    CANCELLED,
+    ENDED,
+    FAILED,
+    LIVE,
+    OUTCOMES,
+    PREPARING,
+    QUEUED,
+    QUEUING,
+    REQUEUING,
+    RUNNING,
+    SUCCEEDED,
+    TIMEOUT,
+    UNRESPONSIVE,
+)
+from perdure.threads.records import CancelAction, Failure, RunStatus, ThreadStatus
+
+RUN: Final = "run"
+AGENTS_QUEUE: Final = "agents"
+
+SUCCESS: Final = OUTCOMES[SUCCEEDED]
+ERROR: Final = OUTCOMES[FAILED]
+INTERRUPT: Final[CancelAction] = "interrupt"
+ROLLBACK: Final[CancelAction] = "rollback"
+
+RETRIABLE: Final = "retriable"
+PERMANENT: Final = "permanent"
+RELEASED: Final = "released"
+STOPPED: Final = "stopped"
+
+_ENDINGS: Final[Mapping[tuple[str, str], RunStatus]] = {
+    (SUCCEEDED, SUCCESS): "success",
+    (FAILED, ERROR): "error",
+    (FAILED, TIMEOUT): "timeout",
+    (FAILED, UNRESPONSIVE): "error",
+    (CANCELLED, INTERRUPT): "interrupted",
+    (CANCELLED, ROLLBACK): "rollback",
+    (CANCELLED, CANCELLED): "interrupted",
+}
+"""What each way to end is called."""
+
+_DEFAULTS: Final[Mapping[str, RunStatus]] = {
+    QUEUING: "pending",
+    REQUEUING: "pending",
+    PREPARING: "running",
+    RUNNING: "running",
+    SUCCEEDED: "success",
+    FAILED: "error",
+    CANCELLED: "interrupted",
+}
+
+LIVE_STATUSES: Final[tuple[RunStatus, ...]] = ("pending", "running")
+FAILURES: Final[tuple[RunStatus, ...]] = ("error", "timeout")
+
+
+def run_status(rollout_status: str, outcome: str | None) -> RunStatus:
+    """A run's status, by its rollout's status and outcome."""
+    return _ENDINGS.get((rollout_status, outcome or ""), _DEFAULTS[rollout_status])
+
+
+def rollouts_of(status: RunStatus) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The statuses, and for an end the outcomes, of the rollouts whose runs have a status."""
+    if status in LIVE_STATUSES:
+        return tuple(sorted(QUEUED if status == "pending" else LIVE)), ()
+    found = [pair for pair, name in _ENDINGS.items() if name == status]
+    return tuple(sorted({pair[0] for pair in found})), tuple(sorted({pair[1] for pair in found}))
+
+
+def resting_status(ended: RunStatus, *, began: bool, unfinished: bool, before: str) -> ThreadStatus:
+    """A thread's status once a run has ended like this and no other waits.
+
+    `began` says whether the run was ever executed, `unfinished` whether its state has something next, and
+    `before` how the thread rested before the run.
+    """
+    if ended == "rollback" or (ended == "interrupted" and not began):
+        return _KNOWN[before]
+    if ended in FAILURES:
+        return "error"
+    return "interrupted" if unfinished or ended == "interrupted" else "idle"
+
+
+_KNOWN: Final[Mapping[str, ThreadStatus]] = {
+    "idle": "idle",
+    "interrupted": "interrupted",
+    "error": "error",
+    "busy": "idle",
+}
+
+
+def exceeded(run_id: str, max_attempts: int, cause: Failure | None) -> Failure:
+    """The end of a run whose last attempt failed in a way that would have been tried again."""
+    last = f" The last attempt: {cause.error}: {cause.message}" if cause is not None else ""
+    return Failure(
+        error="ExceededMaxAttempts",
+        message=(
+            f"Run {run_id} exceeded max attempts ({max_attempts})."
+            " This may happen if an agent blocks its event loop, so that its heartbeat stops or its"
+            " connections time out: use async I/O instead of blocking I/O in the agent, or set"
+            f" BG_JOB_ISOLATED_LOOPS=true.{last}"
+        ),
+    )
+
+
+SILENT: Final = Failure(error="WorkerLost", message="the worker that executed it fell silent")
+
+
+def took_too_long(seconds: float | None) -> Failure:
+    return Failure(
+        error="RunTimeout", message=f"the run took longer than {seconds:g} s" if seconds else "timeout"
+    )
+
+
+def backoff(attempt: int, spread: float) -> float:
+    """Seconds to wait before the attempt after this one; `spread` lies between 0 and 1."""
+    return min(0.5 * 2.0 ** min(attempt - 1, 10), 60.0) * (0.5 + spread / 2)
+
+
+def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Configurations over each other, the later ones on top; `configurable` and `metadata` are merged."""
+    whole: dict[str, Any] = {}
+    for part in parts:
+        for key, value in (part or {}).items():
+            known = whole.get(key)
+            if key in ("configurable", "metadata") and isinstance(known, dict) and isinstance(value, dict):
+                whole[key] = {**known, **value}
+            else:
+                whole[key] = value
+    return whole
+
+
+def all_ended(statuses: Iterable[str]) -> bool:
+    return all(status in ENDED for status in statuses)

@@ -1,0 +1,1 @@
+"""What changes threads and runs, each a function of a transaction."""

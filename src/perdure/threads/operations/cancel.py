@@ -1,0 +1,76 @@
+"""Ending runs before their time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts.model import CANCELLED, ENDED, LIVE, Kinds, set_to
+from perdure.rollouts.operations.report import save_all
+from perdure.rollouts.operations.work import RolloutRow, Work
+from perdure.rollouts.operations.workers import Workers
+from perdure.threads import sql
+from perdure.threads.model import RUN, run_status
+from perdure.threads.operations.settle import Note
+from perdure.threads.records import CancelAction
+
+CONTROL_CHANNEL = "threads.control"
+MANY = 1000
+
+
+def control_key(ns: int | None, run_id: str) -> str:
+    """What is published when a run is asked to stop."""
+    return str(ns) + "/" + run_id
+
+
+async def cancel_runs(
+    tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds
+) -> list[Row | NotFound | Conflict]:
+    """End each run now. Whoever executes one has `grace` microseconds to stop; its line waits for that."""
+    known = {row[0] for row in await tx.all(sql.GET_RUNS, ids=list(run_ids)) if row[18] is None}
+    work = Work(tx, kinds)
+    await work.load([run_id for run_id in run_ids if run_id in known], [RUN], lined=True)
+    answers: list[Row | NotFound | Conflict] = []
+    for run_id in run_ids:
+        rollout = work.rollouts.get(run_id)
+        if rollout is None:
+            answers.append(NotFound(f"Run {run_id} not found"))
+        elif rollout.status in ENDED:
+            status = run_status(rollout.status, rollout.outcome)
+            answers.append(Conflict(f"Run {run_id} has ended already: {status}"))
+        else:
+            await end_now(work, rollout, action, grace)
+            answers.append((run_id,))
+    await save_all(work, Workers(tx), True)
+    return answers
+
+
+async def end_now(work: Work, rollout: RolloutRow, action: CancelAction, grace: int) -> None:
+    """Make a run terminal. If somebody executes it, its attempt and its line stay until that has stopped."""
+    work.move(rollout, set_to(CANCELLED))
+    rollout.outcome = action
+    attempt = work.latest(rollout.id)
+    executed = attempt is not None and attempt.status in LIVE
+    work.notes[rollout.id] = Note(executed=executed)
+    if attempt is not None and executed:
+        release_by = work.tx.now + grace
+        attempt.check_at, attempt.dirty = release_by, True
+        await work.tx.execute(sql.RELEASE_BY, line=rollout.line, time=release_by)
+        work.tx.hint(CONTROL_CHANNEL, control_key(work.tx.ns, rollout.id))
+
+
+async def find_live(
+    tx: Tx, thread_id: str | None, run_ids: Sequence[str] | None, statuses: Sequence[str]
+) -> list[str]:
+    """The runs that have not ended: of a thread, among some, or all; their rollouts have these statuses."""
+    if run_ids is not None:
+        found = list(run_ids)
+    elif thread_id is not None:
+        found = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
+    else:
+        rows = await tx.all(sql.LIVE_ANYWHERE, kind=RUN, statuses=list(statuses), n=MANY)
+        return [row[0] for row in rows]
+    runs = await tx.all(sql.GET_RUNS, ids=found)
+    kept = {row[0] for row in runs if row[4] in statuses and thread_id in (None, row[1])}
+    return [run_id for run_id in found if run_id in kept]

@@ -1,0 +1,227 @@
+"""Creating runs, and with them their threads where they have none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.assistants.operations import resolve
+from perdure.assistants.records import Assistant
+from perdure.kernel import changes, ids
+from perdure.kernel.errors import Conflict, NotFound, PerdureError
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts.model import Kinds
+from perdure.rollouts.operations.enqueue import NewRollout, enqueue
+from perdure.rollouts.operations.lines import lock_lines
+from perdure.rollouts.operations.report import save_all
+from perdure.rollouts.operations.work import Work
+from perdure.rollouts.operations.workers import Workers
+from perdure.threads import sql
+from perdure.threads.model import AGENTS_QUEUE, RUN
+from perdure.threads.operations.cancel import end_now
+from perdure.threads.operations.remove import purge_threads
+from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.settle import load_threads
+from perdure.threads.records import CancelAction, MultitaskStrategy
+
+_STOPPING: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "rollback": "rollback"}
+
+
+class NewRun(msgspec.Struct, frozen=True):
+    """A run to be made, with its bodies encoded."""
+
+    thread_id: str | None
+    assistant: str
+    kwargs: str
+    metadata: str
+    config: str
+    strategy: MultitaskStrategy
+    make_thread: bool
+    delay: int
+    on_disconnect: str
+    on_completion: str
+    webhook: str | None
+    priority: int
+    grace: int
+
+
+async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Row | PerdureError]:
+    """Make each run, or say why not; the answers are rows with the run's id.
+
+    Of several for one thread each sees what those before it did.
+    """
+    creation = _Creation(tx, kinds)
+    await creation.prepare(requests)
+    rest = list(range(len(requests)))
+    while rest:
+        taken, rest = _one_a_thread(requests, rest)
+        await creation.round([(number, requests[number]) for number in taken])
+    return [creation.answers[number] for number in range(len(requests))]
+
+
+async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Row]:
+    """Make all of the runs, or none."""
+    answers = await create_runs(tx, requests, kinds)
+    for answer in answers:
+        if isinstance(answer, PerdureError):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, PerdureError)]
+
+
+def _one_a_thread(requests: Sequence[NewRun], numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+    taken: list[int] = []
+    later: list[int] = []
+    seen: set[str] = set()
+    for number in numbers:
+        thread_id = requests[number].thread_id
+        (later if thread_id in seen else taken).append(number)
+        if thread_id is not None:
+            seen.add(thread_id)
+    return taken, later
+
+
+class _Creation:
+    """Runs on their way into the tables; the lines of their threads are locked."""
+
+    def __init__(self, tx: Tx, kinds: Kinds) -> None:
+        self._tx = tx
+        self._kinds = kinds
+        self.answers: dict[int, Row | PerdureError] = {}
+        self._assistants: dict[str, Assistant] = {}
+        self._threads: dict[str, ThreadRow] = {}
+        self._made = 0
+
+    async def prepare(self, requests: Sequence[NewRun]) -> None:
+        tx = self._tx
+        self._assistants = await resolve(tx, sorted({request.assistant for request in requests}))
+        named = sorted({r.thread_id for r in requests if r.thread_id is not None})
+        if named:
+            await lock_lines(tx, named)
+            self._threads = await load_threads(tx, named, lock=True)
+        gone = [thread.id for thread in self._threads.values() if thread.gone_at is not None]
+        if gone:
+            await purge_threads(tx, gone)
+            for thread_id in gone:
+                del self._threads[thread_id]
+
+    async def round(self, requests: Sequence[tuple[int, NewRun]]) -> None:
+        """Make at most one run a thread."""
+        tx = self._tx
+        named = [r.thread_id for _, r in requests if r.thread_id is not None]
+        live: dict[str, list[str]] = {}
+        if named:
+            for thread_id, run_id in await tx.all(sql.LIVE_RUNS, thread_ids=named):
+                live.setdefault(thread_id, []).append(run_id)
+        made = [each for each in requests if not self._refused(*each, live)]
+        await self._stop_others(made, live)
+        await self._add([(number, request, self._thread_for(request)) for number, request in made])
+
+    def _refused(self, number: int, request: NewRun, live: dict[str, list[str]]) -> bool:
+        error = self._refusal(request, live.get(request.thread_id or "", []))
+        if error is not None:
+            self.answers[number] = error
+        return error is not None
+
+    def _refusal(self, request: NewRun, live: Sequence[str]) -> PerdureError | None:
+        if request.assistant not in self._assistants:
+            return NotFound(f"Assistant {request.assistant} not found")
+        thread_id = request.thread_id
+        if thread_id is not None and thread_id not in self._threads and not request.make_thread:
+            return NotFound(f"Thread {thread_id} not found")
+        if live and request.strategy == "reject":
+            return Conflict(
+                f"Thread {thread_id} is busy with run {live[0]}. Wait for it, or choose another "
+                "multitask_strategy: enqueue, interrupt or rollback"
+            )
+        return None
+
+    async def _stop_others(self, made: Sequence[tuple[int, NewRun]], live: dict[str, list[str]]) -> None:
+        """End the runs that give way to those that are made."""
+        stopping = {
+            run_id: (_STOPPING[request.strategy], request.grace)
+            for _, request in made
+            if request.strategy in _STOPPING
+            for run_id in live.get(request.thread_id or "", ())
+        }
+        if not stopping:
+            return
+        work = Work(self._tx, self._kinds)
+        await work.load(list(stopping), [RUN], lined=True)
+        for run_id, (action, grace) in stopping.items():
+            await end_now(work, work.rollout(run_id), action, grace)
+        await save_all(work, Workers(self._tx), True)
+        self._threads.update(await load_threads(self._tx, list(self._threads)))
+
+    def _thread_for(self, request: NewRun) -> ThreadRow:
+        """The thread of a run: the one that is there, or a new one."""
+        tx = self._tx
+        if request.thread_id is not None and request.thread_id in self._threads:
+            return self._threads[request.thread_id]
+        temporary = 1 if request.thread_id is None and request.on_completion == "delete" else None
+        thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
+        return ThreadRow(
+            thread_id, "", "idle", temporary, None, tx.now, tx.now, tx.now, None, 0, None, "{}", "{}"
+        )
+
+    async def _add(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
+        """Write the threads, the rollouts and the runs."""
+        if not made:
+            return
+        tx = self._tx
+        rollouts = [self._rollout(request, thread) for _, request, thread in made]
+        await enqueue(tx, rollouts, self._kinds, self._made)
+        runs: list[tuple[Any, ...]] = []
+        new: list[ThreadRow] = []
+        busy: list[ThreadRow] = []
+        for (number, request, thread), rollout in zip(made, rollouts, strict=True):
+            run_id = rollout.rollout_id
+            assert run_id is not None
+            self.answers[number] = (run_id,)
+            runs.append(self._run_row(run_id, request, thread))
+            self._made += 1
+            (new if not thread.status else busy).append(thread)
+            thread.status, thread.updated_at = "busy", tx.now
+            self._threads[thread.id] = thread
+        added = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in new]
+        moved = [thread.moved(tx.ns) for thread in busy]
+        await tx.write((sql.ADD_RUNS, runs), (sql.ADD_THREADS, added))
+        if moved:
+            await tx.write((sql.MOVE_THREADS, moved))
+        changes.tell(tx, "run", ((row[1], "pending") for row in runs))
+        changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in made))
+
+    def _rollout(self, request: NewRun, thread: ThreadRow) -> NewRollout:
+        tx = self._tx
+        return NewRollout(
+            input=request.kwargs,
+            config=request.config,
+            metadata=request.metadata,
+            kind=RUN,
+            queue=AGENTS_QUEUE,
+            priority=request.priority,
+            not_before=tx.now + request.delay if request.delay else None,
+            line=thread.id,
+            rollout_id=ids.uuid(tx.now, tx.ids),
+        )
+
+    def _run_row(self, run_id: str, request: NewRun, thread: ThreadRow) -> tuple[Any, ...]:
+        tx, assistant = self._tx, self._assistants[request.assistant]
+        return (
+            tx.ns,
+            run_id,
+            thread.id,
+            assistant.assistant_id,
+            assistant.agent,
+            request.strategy,
+            1,
+            None,
+            tx.now + request.delay + self._made,
+            tx.now,
+            thread.temporary,
+            request.on_disconnect,
+            request.on_completion,
+            request.webhook,
+            None,
+        )

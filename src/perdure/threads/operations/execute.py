@@ -1,0 +1,254 @@
+"""What workers do with runs: claim, renew, tell, keep, end and give back. The attempt is the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.kernel import ids
+from perdure.kernel.errors import Conflict, Fenced
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts import sql as rollout_sql
+from perdure.rollouts.model import LIVE
+from perdure.rollouts.operations import workers
+from perdure.streams.model import NewEvent
+from perdure.streams.operations import Append, Appended, append, heads
+from perdure.threads import sql
+from perdure.threads.model import INTERRUPT, ROLLBACK
+from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.settle import load_threads, thread_stream
+from perdure.threads.work import Held, Verdict
+
+_VERDICTS: Mapping[str | None, Verdict] = {INTERRUPT: "interrupt", ROLLBACK: "rollback"}
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The encoded form of a checkpoint."""
+
+    values: str
+    next: str
+    interrupts: str
+    metadata: str
+    state: bytes | None
+    checkpoint_id: str | None
+    parent_id: str | None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Events of a run. `after` is the number of the event that they follow, where the caller knows it."""
+
+    held: Held
+    events: Sequence[NewEvent]
+    after: int | None = None
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A state, with the events that tell of it."""
+
+    held: Held
+    checkpoint: Checked
+    events: Sequence[NewEvent] = ()
+    after: int | None = None
+    """Given by one who repeats a call whose answer was lost: a state that is there is not kept again."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The result of a step."""
+
+    held: Held
+    origin: str
+    name: str
+    body: str
+
+
+async def fence(tx: Tx, holders: Sequence[Held]) -> dict[Held, int | Fenced]:
+    """Lock the lines of these claims. Gives the number of each attempt that still holds its run."""
+    wanted = sorted({held.thread_id for held in holders})
+    lines = {row[0]: (row[1], row[2]) for row in await tx.all(sql.LOCK_HOLDERS, names=wanted)}
+    rows = await tx.all(sql.RUN_STATUSES, ids=sorted({held.run_id for held in holders}))
+    runs = {row[0]: (row[1], row[3]) for row in rows}
+    answers: dict[Held, int | Fenced] = {}
+    for held in holders:
+        status, attempts = runs.get(held.run_id, (None, 0))
+        if status in LIVE and lines.get(held.thread_id) == (held.run_id, held.attempt_id):
+            answers[held] = int(attempts)
+        else:
+            answers[held] = Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
+    return answers
+
+
+Placed = tuple[Append, Appended]
+"""What was appended, and where it stands."""
+
+
+async def tell(tx: Tx, calls: Sequence[Told]) -> list[Placed | int | Fenced | Conflict]:
+    """Append the events of runs; a call that was carried out before gets the number of its last event."""
+    fenced = await fence(tx, [call.held for call in calls])
+    known = await _places(tx, [call for call in calls if call.after is not None])
+    answers: list[Placed | int | Fenced | Conflict] = []
+    appends: list[tuple[int, Append]] = []
+    for number, call in enumerate(calls):
+        attempt = fenced[call.held]
+        answer = attempt if isinstance(attempt, Fenced) else _repeated(call, known)
+        if answer is None and isinstance(attempt, int):
+            appends.append((number, events_of(call.held, attempt, call.events)))
+        answers.append(0 if answer is None else answer)
+    await _append(tx, appends, answers)
+    return answers
+
+
+async def _append(tx: Tx, appends: Sequence[tuple[int, Append]], answers: list[Any]) -> None:
+    """Append, and put where each stands at its place among the answers."""
+    if appends:
+        places = await append(tx, [each for _, each in appends])
+        for (number, each), place in zip(appends, places, strict=True):
+            answers[number] = (each, place)
+
+
+async def _places(tx: Tx, calls: Sequence[Told]) -> dict[str, int]:
+    """The last number in the stream of each run whose worker says what it knows of it."""
+    if not calls:
+        return {}
+    return {name: head.last_seq for name, head in (await heads(tx, [c.held.run_id for c in calls])).items()}
+
+
+def _repeated(call: Told, known: Mapping[str, int]) -> int | Conflict | None:
+    """The answer to a call that was carried out before, and whose answer was lost."""
+    if call.after is None:
+        return None
+    last = known.get(call.held.run_id, 0)
+    if last == call.after + len(call.events) and call.events:
+        return last
+    if last != call.after:
+        return Conflict(f"the stream of run {call.held.run_id} is at {last}, not at {call.after}")
+    return None
+
+
+def events_of(held: Held, attempt: int, events: Sequence[NewEvent]) -> Append:
+    return Append(held.run_id, events, attempt=attempt, into=thread_stream(held.thread_id))
+
+
+class State(msgspec.Struct, frozen=True):
+    """A state that was kept: its row, and where its events stand."""
+
+    row: tuple[Any, ...]
+    placed: Placed | None
+
+
+async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced]:
+    """Keep states of threads, with the events that tell of them."""
+    fenced = await fence(tx, [call.held for call in calls])
+    threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
+    there = await _states(tx, [call for call in calls if call.after is not None])
+    answers: list[State | Fenced] = []
+    rows: list[tuple[Any, ...]] = []
+    appends: list[tuple[int, Append]] = []
+    places: list[Placed | None] = [None] * len(calls)
+    for number, call in enumerate(calls):
+        attempt = fenced[call.held]
+        if isinstance(attempt, Fenced):
+            answers.append(attempt)
+            continue
+        known = there.get((call.held.thread_id, call.checkpoint.checkpoint_id))
+        if known is not None and (known[6], known[7]) == (call.held.run_id, attempt):
+            answers.append(State(known, None))
+            continue
+        row = new_state(tx, threads[call.held.thread_id], call.checkpoint, call.held.run_id, attempt)
+        rows.append(row)
+        if call.events:
+            appends.append((number, events_of(call.held, attempt, call.events)))
+        answers.append(State(row, None))
+    await _append(tx, appends, places)
+    moved = [thread.moved(tx.ns) for thread in threads.values()]
+    await tx.write((sql.ADD_CHECKPOINTS, rows), (sql.MOVE_THREADS, moved))
+    return [
+        answer if isinstance(answer, Fenced) else State(answer.row, place)
+        for answer, place in zip(answers, places, strict=True)
+    ]
+
+
+async def _states(tx: Tx, calls: Sequence[Saved]) -> dict[tuple[str, str | None], tuple[Any, ...]]:
+    """The rows of states that calls may have kept before."""
+    ids = [call.checkpoint.checkpoint_id for call in calls if call.checkpoint.checkpoint_id is not None]
+    if not ids:
+        return {}
+    threads = [call.held.thread_id for call in calls]
+    rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=threads, ids=ids)
+    return {(row[0], row[1]): (tx.ns, *row) for row in rows}
+
+
+def new_state(
+    tx: Tx, thread: ThreadRow, checkpoint: Checked, run_id: str | None, attempt: int | None
+) -> tuple[Any, ...]:
+    """A row of checkpoints; it becomes the thread's state."""
+    checkpoint_id = checkpoint.checkpoint_id or ids.uuid(tx.now, tx.ids)
+    parent_id = checkpoint.parent_id or thread.checkpoint_id
+    row = (
+        tx.ns,
+        thread.id,
+        checkpoint_id,
+        max(tx.now, thread.state_at + 1),
+        thread.steps,
+        parent_id,
+        run_id,
+        attempt,
+        tx.now,
+        checkpoint.next,
+        checkpoint.interrupts,
+        checkpoint.metadata,
+        checkpoint.values,
+        checkpoint.state,
+    )
+    thread.checkpoint_id, thread.state_at, thread.updated_at = checkpoint_id, row[3], tx.now
+    thread.steps += 1
+    return row
+
+
+async def keep(tx: Tx, calls: Sequence[Kept]) -> list[Fenced | None]:
+    """Keep the results of steps; one that is kept already stays."""
+    fenced = await fence(tx, [call.held for call in calls])
+    rows = [
+        (tx.ns, call.origin, call.name, attempt, call.body)
+        for call in calls
+        if isinstance(attempt := fenced[call.held], int)
+    ]
+    await tx.write((sql.KEEP_STEPS, list({row[:3]: row for row in rows}.values())))
+    answers = [fenced[call.held] for call in calls]
+    return [answer if isinstance(answer, Fenced) else None for answer in answers]
+
+
+async def renew(tx: Tx, worker_id: str, holders: Sequence[Held]) -> list[Verdict]:
+    """Renew the leases that still hold, and say of each run whether it goes on."""
+    run_ids = sorted({held.run_id for held in holders})
+    rows = await tx.all(rollout_sql.LOAD_ATTEMPTS, ids=run_ids)
+    latest = {row[0]: (row[2], row[3], row[1]) for row in rows}
+    runs = {row[0]: (row[1], row[2]) for row in await tx.all(sql.RUN_STATUSES, ids=run_ids)}
+    verdicts: list[Verdict] = []
+    beats: list[tuple[Any, ...]] = []
+    for held in holders:
+        verdict = _verdict(held, latest.get(held.run_id), runs.get(held.run_id))
+        verdicts.append(verdict)
+        if verdict == "go":
+            beats.append((tx.now, tx.ns, held.run_id, latest[held.run_id][2]))
+    await tx.write((rollout_sql.HEARTBEAT, beats))
+    await workers.beat(tx, [workers.Beat(worker_id, None)])
+    return verdicts
+
+
+def _verdict(held: Held, attempt: tuple[Any, ...] | None, run: tuple[Any, ...] | None) -> Verdict:
+    if attempt is None or run is None or attempt[0] != held.attempt_id or attempt[1] not in LIVE:
+        return "lost"
+    return "go" if run[0] in LIVE else _VERDICTS.get(run[1], "lost")
+
+
+async def verdicts(tx: Tx, holders: Sequence[Held]) -> list[Verdict]:
+    """What is said of each run, without a renewal."""
+    rows = await tx.all(sql.LATEST_ATTEMPTS, ids=sorted({held.run_id for held in holders}))
+    found = {row[0]: row for row in rows}
+    answers: list[Verdict] = []
+    for held in holders:
+        row = found.get(held.run_id)
+        answers.append("lost" if row is None else _verdict(held, (row[1], row[2]), (row[4], row[5])))
+    return answers

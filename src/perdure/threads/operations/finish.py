@@ -1,0 +1,183 @@
+"""The end of an attempt: its run succeeds, fails, is tried again, or is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import Fenced
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts.model import (
+    ATTEMPT,
+    ENDED,
+    FAILED,
+    LAPSED,
+    LIVE,
+    SUCCEEDED,
+    TIMEOUT,
+    Kinds,
+    reported,
+)
+from perdure.rollouts.operations.report import save_all
+from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
+from perdure.rollouts.operations.workers import Workers
+from perdure.streams.model import NewEvent
+from perdure.streams.operations import Append, append
+from perdure.threads import sql
+from perdure.threads.model import PERMANENT, RELEASED, RETRIABLE, RUN, STOPPED, exceeded
+from perdure.threads.operations.execute import Checked, events_of, new_state
+from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.settle import Note, load_threads
+from perdure.threads.records import Failure
+from perdure.threads.work import Held, Result
+
+_RETRY = "reported failure, retry"
+_NO_RETRY = "reported failure, no retry"
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """How an attempt ended, with its bodies encoded."""
+
+    held: Held
+    result: Result
+    error: Failure | None = None
+    retry_after: float | None = None
+    checkpoint: Checked | None = None
+    events: Sequence[NewEvent] = ()
+
+
+async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Row | Fenced]:
+    """End attempts; the answers are rows with the run's id. Doing it again changes nothing."""
+    finishing = _Finishing(tx, kinds)
+    await finishing.load([ending.held for ending in endings])
+    answers = [finishing.end(ending) for ending in endings]
+    await finishing.save()
+    return answers
+
+
+async def hand_back(tx: Tx, holders: Sequence[Held], kinds: Kinds) -> list[Row | Fenced]:
+    """Give runs back that nobody executes any longer: uncharged, ready at once, and at their old place."""
+    finishing = _Finishing(tx, kinds)
+    await finishing.load(holders)
+    answers = [finishing.give_back(held) for held in holders]
+    await finishing.save()
+    return answers
+
+
+class _Finishing:
+    """Attempts that end in one transaction."""
+
+    def __init__(self, tx: Tx, kinds: Kinds) -> None:
+        self._tx = tx
+        self._work = Work(tx, kinds)
+        self._workers = Workers(tx)
+        self._threads: dict[str, ThreadRow] = {}
+        self._states: list[tuple[Any, ...]] = []
+        self._appends: list[Append] = []
+
+    async def load(self, holders: Sequence[Held]) -> None:
+        await self._work.load([held.run_id for held in holders], [RUN], lined=True)
+        attempts = [each[-1].worker_id for each in self._work.attempts.values() if each]
+        await self._workers.load(attempts)
+        self._threads = await load_threads(self._tx, [held.thread_id for held in holders], lock=True)
+
+    def _holder(self, held: Held) -> tuple[RolloutRow, AttemptRow] | None:
+        """The run and the attempt of a claim that still holds it."""
+        rollout = self._work.rollouts.get(held.run_id)
+        attempt = self._work.latest(held.run_id) if rollout is not None else None
+        if rollout is None or attempt is None or attempt.id != held.attempt_id or attempt.status not in LIVE:
+            return None
+        return rollout, attempt
+
+    def _refusal(self, held: Held) -> Row | Fenced:
+        """What is said of an attempt that has ended: the same again if it said so itself."""
+        for attempt in self._work.attempts.get(held.run_id, ()):
+            if attempt.id == held.attempt_id and attempt.status not in LIVE and attempt.end_time is not None:
+                return (held.run_id,)
+        return Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
+
+    def end(self, ending: Finish) -> Row | Fenced:
+        found = self._holder(ending.held)
+        if found is None:
+            return self._refusal(ending.held)
+        rollout, attempt = found
+        if rollout.status in ENDED:
+            self._report(attempt, FAILED, STOPPED)
+            self._work.stopped.append(rollout)
+        elif ending.result == STOPPED:
+            self._release(rollout, attempt)
+        else:
+            self._keep(ending, attempt)
+            self._conclude(ending, rollout, attempt)
+        return (ending.held.run_id,)
+
+    def give_back(self, held: Held) -> Row | Fenced:
+        found = self._holder(held)
+        if found is None:
+            return self._refusal(held)
+        rollout, attempt = found
+        if rollout.status in ENDED:
+            self._report(attempt, FAILED, STOPPED)
+            self._work.stopped.append(rollout)
+        else:
+            self._release(rollout, attempt)
+        return (held.run_id,)
+
+    def _release(self, rollout: RolloutRow, attempt: AttemptRow) -> None:
+        attempt.charged = 0
+        self._report(attempt, FAILED, RELEASED)
+        self._work.move(rollout, _RETRY, FAILED)
+
+    def _report(self, attempt: AttemptRow, status: str, reason: str) -> None:
+        attempt.status = ATTEMPT.step(attempt.status, reported(status))
+        attempt.end_time, attempt.reason = self._tx.now, reason
+        attempt.check_at, attempt.dirty = None, True
+        self._workers.follow(attempt)
+
+    def _keep(self, ending: Finish, attempt: AttemptRow) -> None:
+        """The last state and the last events."""
+        thread = self._threads.get(ending.held.thread_id)
+        if ending.checkpoint is not None and thread is not None:
+            state = new_state(self._tx, thread, ending.checkpoint, ending.held.run_id, attempt.sequence_id)
+            self._states.append(state)
+        if ending.events:
+            self._appends.append(events_of(ending.held, attempt.sequence_id, ending.events))
+
+    def _conclude(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
+        work = self._work
+        if ending.result == "success":
+            self._report(attempt, SUCCEEDED, SUCCEEDED)
+            work.move(rollout, reported(SUCCEEDED), SUCCEEDED)
+        elif ending.result == RETRIABLE:
+            self._report(attempt, FAILED, RETRIABLE)
+            self._retry(ending, rollout, attempt)
+        else:
+            status = TIMEOUT if ending.result == "timeout" else FAILED
+            self._report(attempt, status, TIMEOUT if status in LAPSED else PERMANENT)
+            work.notes[rollout.id] = Note(ending.error)
+            work.move(rollout, _NO_RETRY, status)
+
+    def _retry(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
+        work = self._work
+        if work.tries(attempt) < rollout.limits.max_attempts:
+            work.move(rollout, _RETRY, FAILED, delay=to_micros(ending.retry_after or 0.0))
+        else:
+            failure = exceeded(rollout.id, rollout.limits.max_attempts, ending.error)
+            work.notes[rollout.id] = Note(failure)
+            work.move(rollout, _NO_RETRY, FAILED)
+
+    async def save(self) -> None:
+        """States and events come before what the end itself writes."""
+        tx = self._tx
+        if self._states:
+            moved = {state[1] for state in self._states}
+            await tx.write(
+                (sql.ADD_CHECKPOINTS, self._states),
+                (sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in sorted(moved)]),
+            )
+        if self._appends:
+            await append(tx, self._appends)
+        await save_all(self._work, self._workers, True)

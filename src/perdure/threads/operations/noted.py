@@ -1,0 +1,63 @@
+"""What the writes of this room are called in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perdure.rollouts.operations.noted import NOTES, Note, first_of_each
+from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
+from perdure.threads.work import Held
+
+
+def _claim(held: Held) -> str:
+    return held.run_id + "/" + held.attempt_id
+
+
+def _assigned(args: Sequence[Any], answer: Any) -> list[str]:
+    return [run_id + "/" + attempt_id for share in answer for run_id, attempt_id, _ in share]
+
+
+def _held(args: Sequence[Any], answer: Any) -> list[str]:
+    """The claims of the calls that were not refused."""
+    calls = zip(args[0], answer, strict=True)
+    return [_claim(call.held) for call, said in calls if not isinstance(said, Exception)]
+
+
+def _given_back(args: Sequence[Any], answer: Any) -> list[str]:
+    calls = zip(args[0], answer, strict=True)
+    return [_claim(held) for held, said in calls if not isinstance(said, Exception)]
+
+
+def _renewed(args: Sequence[Any], answer: Any) -> list[str]:
+    return [args[0]]
+
+
+def _itself(args: Sequence[Any], answer: Any) -> list[str]:
+    return [answer]
+
+
+def _thread(args: Sequence[Any], answer: Any) -> list[str]:
+    return [args[0]]
+
+
+NOTES.update(
+    {
+        create.create_runs: Note("create_run", first_of_each),
+        create.create_all: Note("create_run", first_of_each),
+        cancel.cancel_runs: Note("cancel_run", first_of_each),
+        remove.delete_run: Note("delete_run", _itself),
+        remove.delete_thread: Note("delete_thread", _itself),
+        states.create_threads: Note("create_thread", first_of_each),
+        states.update_thread: Note("update_thread", _itself),
+        states.copy_thread: Note("copy_thread", _itself),
+        states.update_state: Note("update_state", _thread),
+        assign.claim_runs: Note("claim_run", _assigned),
+        execute.renew: Note("renew_run", _renewed),
+        execute.tell: Note("add_events", _held),
+        execute.save: Note("save_checkpoint", _held),
+        execute.keep: Note("keep_step", _held),
+        finish.finish: Note("finish_run", _held),
+        finish.hand_back: Note("release_run", _given_back),
+    }
+)

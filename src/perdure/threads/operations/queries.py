@@ -1,0 +1,108 @@
+"""Reading runs, and the statistics of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perdure.kernel.clock import to_seconds
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.filters import given, where
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts.model import LIVE, QUEUED
+from perdure.threads import sql
+from perdure.threads.model import RUN, rollouts_of
+from perdure.threads.operations.rows import RunRow
+from perdure.threads.operations.settle import load_runs, load_threads
+from perdure.threads.operations.states import ThreadAnswer, get_thread, states_of
+from perdure.threads.records import RunStatus
+
+
+async def get_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | None]:
+    """The runs that are in sight."""
+    found = await load_runs(tx, run_ids)
+    return [run if run is not None and run.gone_at is None else None for run in map(found.get, run_ids)]
+
+
+async def get_ends(tx: Tx, run_ids: Sequence[str]) -> list[tuple[RunRow, ThreadAnswer | None] | NotFound]:
+    """Runs with their threads, also after they have gone out of sight."""
+    runs = await load_runs(tx, list(set(run_ids)))
+    threads = await load_threads(tx, [run.thread_id for run in runs.values()])
+    states = await states_of(tx, list(threads.values()))
+    found: list[tuple[RunRow, ThreadAnswer | None] | NotFound] = []
+    for run_id in run_ids:
+        run = runs.get(run_id)
+        if run is None:
+            found.append(NotFound(f"Run {run_id} not found"))
+            continue
+        thread = threads.get(run.thread_id)
+        found.append((run, None if thread is None else (thread, states.get(thread.id))))
+    return found
+
+
+async def latest_attempts(tx: Tx, run_ids: Sequence[str]) -> Sequence[Row]:
+    """(run_id, attempt_id, its status, …) of the latest attempt of each run that has one."""
+    return await tx.all(sql.LATEST_ATTEMPTS, ids=list(run_ids))
+
+
+class RunSearch(msgspec.Struct, frozen=True):
+    """What a list of runs is asked for."""
+
+    thread_id: str | None
+    status: RunStatus | None
+    limit: int
+    offset: int
+
+
+async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
+    """A page of runs, the newest first, and how many there are in all."""
+    statuses, outcomes = rollouts_of(search.status) if search.status is not None else ((), ())
+    clause = where(
+        sql.RUN_FIELDS,
+        given(("status", "within", list(statuses) or None), ("outcome", "within", list(outcomes) or None)),
+        "and",
+    )
+    bound = {}
+    listing = sql.LIST_RUNS
+    if search.thread_id is not None:
+        await get_thread(tx, search.thread_id)
+        listing, bound = sql.LIST_THREAD_RUNS, {"thread_id": search.thread_id}
+    page, values = listing.page(clause, " ORDER BY " + sql.RUN_ORDER, search.limit, search.offset)
+    rows = await tx.all(page, **bound, **values)
+    total = await tx.one(listing.count(clause), **bound, **clause.values)
+    return [RunRow(*row) for row in rows], int(total[0]) if total else 0
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """How much waits and runs, and how long it has waited."""
+
+    n_pending: int
+    n_running: int
+    min_age_secs: float | None
+    """The age of the oldest that waits."""
+    med_age_secs: float | None
+
+
+async def stats(tx: Tx) -> QueueStats:
+    counts = {row[0]: int(row[1]) for row in await tx.all(sql.COUNT_RUNS, kind=RUN)}
+    pending = sum(counts.get(status, 0) for status in QUEUED)
+    oldest = await _ages(tx, counts, median=False)
+    median = await _ages(tx, counts, median=True)
+    return QueueStats(
+        n_pending=pending,
+        n_running=sum(counts.get(status, 0) for status in LIVE),
+        min_age_secs=max(oldest, default=None),
+        med_age_secs=max(median, default=None),
+    )
+
+
+async def _ages(tx: Tx, counts: dict[str, int], *, median: bool) -> list[float]:
+    """The age of the oldest, or of the one in the middle, for each status of those that wait."""
+    ages = []
+    for status in sorted(QUEUED):
+        total = counts.get(status, 0)
+        row = await tx.one(sql.OLDEST_RUN, kind=RUN, status=status, at=total // 2 if median else 0)
+        if row is not None:
+            ages.append(to_seconds(tx.now - row[0]))
+    return ages

@@ -1,0 +1,118 @@
+"""Removing threads and runs. What is removed is out of sight at once, and its rows go a little later.
+
+In between whoever waited for a run or read its stream gets what it came for. Rollouts, attempts and spans
+stay as the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.kernel import changes
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.labels import drop_labels
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import ENDED, Kinds
+from perdure.rollouts.operations.lines import lock_lines
+from perdure.rollouts.operations.report import save_all
+from perdure.rollouts.operations.work import Work
+from perdure.rollouts.operations.workers import Workers
+from perdure.streams.operations import drop as drop_streams
+from perdure.threads import sql
+from perdure.threads.model import INTERRUPT, ROLLBACK, RUN
+from perdure.threads.operations.cancel import end_now
+from perdure.threads.operations.settle import (
+    drop_states,
+    load_runs,
+    load_threads,
+    point_back,
+    thread_stream,
+)
+from perdure.threads.records import CancelAction
+
+PURGE_ROWS = 100
+THREAD = "thread"
+
+
+async def _end_live(tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds) -> None:
+    if not run_ids:
+        return
+    work = Work(tx, kinds)
+    await work.load(run_ids, [RUN], lined=True)
+    for rollout in work.rollouts.values():
+        if rollout.status not in ENDED:
+            await end_now(work, rollout, action, grace)
+    await save_all(work, Workers(tx), True)
+
+
+async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> str:
+    """End the thread's live runs and take it out of sight."""
+    await lock_lines(tx, [thread_id])
+    live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
+    await _end_live(tx, live, INTERRUPT, grace, kinds)
+    thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
+    if thread is None or (thread.gone_at is not None and not live):
+        raise NotFound(f"Thread {thread_id} not found")
+    thread.gone_at = thread.updated_at = tx.now
+    await tx.write((sql.MOVE_THREADS, [thread.moved(tx.ns)]))
+    await drop_labels(tx, THREAD, [thread_id])
+    changes.tell(tx, "thread", [(thread_id, "deleted")])
+    return thread_id
+
+
+async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> str:
+    """End the run if it is live and take it out of sight, with the states that it made."""
+    found = (await load_runs(tx, [run_id])).get(run_id)
+    if found is None or found.gone_at is not None:
+        raise NotFound(f"Run {run_id} not found")
+    await lock_lines(tx, [found.thread_id])
+    await _end_live(tx, [run_id], ROLLBACK, grace, kinds)
+    run = (await load_runs(tx, [run_id])).get(run_id)
+    if run is None or run.gone_at is not None:
+        raise NotFound(f"Run {run_id} not found")
+    thread = (await load_threads(tx, [run.thread_id], lock=True)).get(run.thread_id)
+    if thread is not None and found.rollout_status in ENDED:
+        await point_back(tx, thread, run_id)
+        await drop_states(tx, [run_id])
+        await tx.write((sql.MOVE_THREADS, [thread.moved(tx.ns)]))
+    await tx.write((sql.MOVE_RUNS, [(None, tx.now, tx.now, run.error, tx.ns, run_id)]))
+    changes.tell(tx, "run", [(run_id, "deleted")])
+    return run_id
+
+
+async def purge(tx: Tx, linger: int) -> int:
+    """Remove the rows of what has been out of sight for `linger` microseconds, in every namespace."""
+    before = tx.now - linger
+    threads = await tx.all(sql.GONE_THREADS, before=before, n=PURGE_ROWS)
+    runs = await tx.all(sql.GONE_RUNS, before=before, n=PURGE_ROWS)
+    here = tx.ns
+    try:
+        for ns in sorted({row[0] for row in (*threads, *runs)}):
+            tx.ns = ns
+            await purge_runs(tx, [row[1] for row in runs if row[0] == ns])
+            await purge_threads(tx, [row[1] for row in threads if row[0] == ns])
+    finally:
+        tx.ns = here
+    return len(threads) + len(runs)
+
+
+async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:
+    if run_ids:
+        await drop_states(tx, run_ids)
+        await drop_streams(tx, run_ids)
+        await tx.execute(sql.DROP_RUNS, ids=list(run_ids))
+
+
+async def purge_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
+    """Remove threads with everything in them; a line that is held stays, for whoever has still to stop."""
+    if not thread_ids:
+        return
+    ids = sorted(thread_ids)
+    await lock_lines(tx, ids)
+    while runs := [row[0] for row in await tx.all(sql.RUNS_OF_THREADS, ids=ids, n=1000)]:
+        await purge_runs(tx, runs)
+    await tx.execute(sql.DROP_CHECKPOINTS, ids=ids)
+    await drop_streams(tx, [thread_stream(id) for id in ids])
+    await drop_labels(tx, THREAD, ids)
+    await tx.execute(sql.DROP_THREADS, ids=ids)
+    await tx.execute(sql.DROP_LINES, names=ids)

@@ -1,0 +1,226 @@
+"""What the end of a run means for its thread, its stream, its webhook and its checkpoints.
+
+These are the handlers of the kind `run`: they run inside the transaction that ends a run, whatever ends it.
+The line of every run's thread is locked by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.kernel import changes
+from perdure.kernel.clock import to_seconds, to_seconds_or_none
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.storage.port import Tx
+from perdure.outbox.operations import NewEffect
+from perdure.outbox.operations import put as put_effects
+from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE, Ended, Kind
+from perdure.streams.model import NewEvent
+from perdure.streams.operations import Append, append
+from perdure.threads import sql
+from perdure.threads.model import (
+    FAILURES,
+    ROLLBACK,
+    RUN,
+    SILENT,
+    exceeded,
+    resting_status,
+    took_too_long,
+)
+from perdure.threads.operations.rows import (
+    RunRow,
+    ThreadRow,
+    failure_text,
+    kwargs_of,
+    run_limits,
+)
+from perdure.threads.records import Failure
+
+STOPPED_CHANNEL = "threads.stopped"
+WEBHOOK = "webhook"
+
+
+class Note(NamedTuple):
+    """What the operation that ends a run tells: why it failed, and whether somebody still executes it."""
+
+    failure: Failure | None = None
+    executed: bool = False
+
+
+def thread_stream(thread_id: str) -> str:
+    """The name of the stream over all runs of a thread."""
+    return "thread/" + thread_id
+
+
+async def load_threads(tx: Tx, ids: Sequence[str], *, lock: bool = False) -> dict[str, ThreadRow]:
+    query = sql.LOCK_THREADS if lock else sql.GET_THREADS
+    return {row[0]: ThreadRow(*row) for row in await tx.all(query, ids=sorted(set(ids)))}
+
+
+async def load_runs(tx: Tx, ids: Sequence[str]) -> dict[str, RunRow]:
+    return {row[0]: RunRow(*row) for row in await tx.all(sql.GET_RUNS, ids=list(ids))}
+
+
+async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
+    """Settle runs that have ended: streams close, threads rest or go on, webhooks are due."""
+    runs = await load_runs(tx, [end.rollout_id for end in ended])
+    threads = await load_threads(tx, [run.thread_id for run in runs.values()], lock=True)
+    settling = _Settling(tx, runs, threads)
+    for end in ended:
+        await settling.end(end)
+    await settling.save()
+
+
+class _Settling:
+    """Runs that end in one transaction, with their threads."""
+
+    def __init__(self, tx: Tx, runs: Mapping[str, RunRow], threads: Mapping[str, ThreadRow]) -> None:
+        self._tx = tx
+        self._runs = runs
+        self._threads = threads
+        self._ended: list[RunRow] = []
+        self._appends: list[Append] = []
+        self._rests: dict[str, dict[str, Any]] = {}
+
+    async def end(self, end: Ended) -> None:
+        run = self._runs[end.rollout_id]
+        note = end.note if isinstance(end.note, Note) else Note()
+        failure = note.failure or _reason(run)
+        run.error = failure_text(failure)
+        run.updated_at = self._tx.now
+        self._ended.append(run)
+        self._close_stream(run, failure)
+        thread = self._threads.get(run.thread_id)
+        if run.outcome == ROLLBACK and thread is not None:
+            await point_back(self._tx, thread, run.id)
+            if not note.executed:
+                await drop_states(self._tx, [run.id])
+        if thread is not None:
+            self._rest(thread, run)
+
+    def _close_stream(self, run: RunRow, failure: Failure | None) -> None:
+        events = [NewEvent("end", encode_json({"status": run.status}))]
+        if failure is not None:
+            events.insert(0, NewEvent("error", failure_text(failure) or ""))
+        self._appends.append(
+            Append(run.id, events, attempt=run.attempts, into=thread_stream(run.thread_id), ends=True)
+        )
+
+    def _rest(self, thread: ThreadRow, run: RunRow) -> None:
+        """Note how the thread rests after its run; which of its states holds is looked up for all at once."""
+        self._rests[thread.id] = {"ended": run.status, "began": run.attempts > 0, "run": run}
+        if run.status in FAILURES:
+            thread.error = run.error
+        elif run.status == "success":
+            thread.error = None
+        if run.temporary is not None:
+            thread.gone_at = run.gone_at = self._tx.now
+
+    async def save(self) -> None:
+        """Write everything: the runs first, so that those that are still live can be seen."""
+        tx = self._tx
+        await tx.write(
+            (sql.MOVE_RUNS, [(None, r.gone_at, tx.now, r.error, tx.ns, r.id) for r in self._ended])
+        )
+        await self._move_threads()
+        await append(tx, self._appends)
+        await self._tell_webhooks()
+        changes.tell(tx, "run", ((run.id, run.status) for run in self._ended))
+
+    async def _move_threads(self) -> None:
+        tx, ids = self._tx, sorted(self._rests)
+        if not ids:
+            return
+        busy = {row[0] for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids)}
+        unfinished = await self._unfinished(ids)
+        for thread_id in ids:
+            thread, rest = self._threads[thread_id], self._rests[thread_id]
+            thread.rest = resting_status(
+                rest["ended"], began=rest["began"], unfinished=thread_id in unfinished, before=thread.rest
+            )
+            thread.status = "busy" if thread_id in busy else thread.rest
+            thread.updated_at = tx.now
+        await tx.write((sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in ids]))
+        changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
+
+    async def _unfinished(self, ids: Sequence[str]) -> set[str]:
+        """The threads whose state has something next."""
+        states = [self._threads[id].checkpoint_id for id in ids]
+        wanted = [state for state in states if state is not None]
+        if not wanted:
+            return set()
+        rows = await self._tx.all(sql.NEXT_OF, thread_ids=list(ids), ids=wanted)
+        return {
+            row[0] for row in rows if row[1] == self._threads[row[0]].checkpoint_id and decode_json(row[2])
+        }
+
+    async def _tell_webhooks(self) -> None:
+        told = [run for run in self._ended if run.webhook is not None]
+        if not told:
+            return
+        started = dict(map(tuple, await self._tx.all(sql.STARTED, ids=[run.id for run in told])))
+        effects = [NewEffect(WEBHOOK, run.id, await self._payload(run, started.get(run.id))) for run in told]
+        await put_effects(self._tx, effects)
+
+    async def _payload(self, run: RunRow, started: int | None) -> str:
+        thread = self._threads.get(run.thread_id)
+        values = None
+        if thread is not None and thread.checkpoint_id is not None:
+            row = await self._tx.one(sql.GET_CHECKPOINT, thread_id=thread.id, id=thread.checkpoint_id)
+            values = None if row is None else decode_json(row[11])
+        payload: dict[str, Any] = {
+            "run_id": run.id,
+            "thread_id": run.thread_id,
+            "assistant_id": run.assistant_id,
+            "agent": run.agent,
+            "status": run.status,
+            "metadata": decode_json(run.metadata),
+            "kwargs": kwargs_of(run.input),
+            "multitask_strategy": run.strategy,
+            "created_at": to_seconds(run.created_at),
+            "updated_at": to_seconds(run.updated_at),
+            "attempt": run.attempts,
+            "run_started_at": to_seconds_or_none(started),
+            "run_ended_at": to_seconds(self._tx.now),
+            "values": values,
+        }
+        if run.error is not None:
+            payload["error"] = decode_json(run.error)
+        return encode_json({"url": run.webhook, "payload": payload}, what="webhook", nan="keep")
+
+
+def _reason(run: RunRow) -> Failure | None:
+    """Why a run failed that its worker did not speak for."""
+    if run.outcome == UNRESPONSIVE:
+        return exceeded(run.id, run.limits.max_attempts, SILENT)
+    if run.outcome == TIMEOUT:
+        return took_too_long(run_limits(run).run_timeout)
+    return None
+
+
+async def point_back(tx: Tx, thread: ThreadRow, run_id: str) -> None:
+    """Let the thread's state be the last that neither this run nor one that is undone has made."""
+    row = await tx.one(sql.LATEST_WITHOUT, thread_id=thread.id, run_id=run_id, rollback=ROLLBACK)
+    state = None if row is None else row[0]
+    if state != thread.checkpoint_id:
+        thread.checkpoint_id, thread.state_at = state, tx.now
+
+
+async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
+    """Remove the checkpoints and the kept steps of runs."""
+    await tx.execute(sql.DROP_RUN_CHECKPOINTS, ids=list(run_ids))
+    await tx.execute(sql.DROP_STEPS, ids=list(run_ids))
+
+
+async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
+    """Whoever executed these cancelled runs has stopped: what a rollback takes back can go now."""
+    runs = await load_runs(tx, run_ids)
+    undone = [run.id for run in runs.values() if run.outcome == ROLLBACK]
+    if undone:
+        await drop_states(tx, undone)
+    for run_id in run_ids:
+        tx.hint(STOPPED_CHANNEL, str(tx.ns) + "/" + run_id)
+
+
+RUN_KIND = Kind(RUN, on_ended=on_ended, on_stopped=on_stopped, final=True)

@@ -1,0 +1,228 @@
+"""Making, changing, copying and reading threads and their states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.kernel import changes, ids
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.filters import Clause, given, order_by, where
+from perdure.kernel.storage.labels import labelled, set_labels
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts.operations.lines import lock_lines
+from perdure.threads import sql
+from perdure.threads.operations.execute import Checked, new_state
+from perdure.threads.operations.remove import THREAD, purge_threads
+from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.settle import load_threads
+
+LATEST = 2**62
+
+ThreadAnswer = tuple[ThreadRow, Row | None]
+"""A thread, and its state if it has one and that was asked for."""
+
+
+class NewThread(msgspec.Struct, frozen=True):
+    """A thread to be made, with its bodies encoded."""
+
+    thread_id: str | None
+    metadata: str
+    config: str
+    checkpoint: Checked | None
+    reuse: bool
+
+
+async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Conflict]:
+    """Make each thread; the answers are rows with its id."""
+    named = sorted({request.thread_id for request in requests if request.thread_id is not None})
+    known = await _known(tx, named)
+    threads: list[ThreadRow] = []
+    states: list[tuple[Any, ...]] = []
+    answers: list[Row | Conflict] = []
+    for request in requests:
+        thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
+        if thread_id in known:
+            there = (thread_id,) if request.reuse else Conflict(f"Thread {thread_id} exists already")
+            answers.append(there)
+            continue
+        known.add(thread_id)
+        thread = _new_thread(tx, thread_id, request)
+        if request.checkpoint is not None:
+            states.append(new_state(tx, thread, request.checkpoint, None, None))
+        threads.append(thread)
+        answers.append((thread_id,))
+    rows = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in threads]
+    await tx.write((sql.ADD_THREADS, rows), (sql.ADD_CHECKPOINTS, states))
+    await _label(tx, threads)
+    changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))
+    return answers
+
+
+async def _known(tx: Tx, named: Sequence[str]) -> set[str]:
+    """The threads that are there; what is on its way out goes now."""
+    if not named:
+        return set()
+    await lock_lines(tx, named)
+    found = await load_threads(tx, named)
+    await purge_threads(tx, [thread.id for thread in found.values() if thread.gone_at is not None])
+    return {thread.id for thread in found.values() if thread.gone_at is None}
+
+
+def _new_thread(tx: Tx, thread_id: str, request: NewThread) -> ThreadRow:
+    now = tx.now
+    return ThreadRow(
+        thread_id, "idle", "idle", None, None, now, now, now, None, 0, None, request.config, request.metadata
+    )
+
+
+async def _label(tx: Tx, threads: Sequence[ThreadRow]) -> None:
+    labels = {thread.id: decode_json(thread.metadata) for thread in threads if thread.metadata != "{}"}
+    if labels:
+        await set_labels(tx, THREAD, labels)
+
+
+async def _visible(tx: Tx, thread_id: str) -> ThreadRow:
+    thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
+    if thread is None or thread.gone_at is not None:
+        raise NotFound(f"Thread {thread_id} not found")
+    return thread
+
+
+async def update_thread(
+    tx: Tx, thread_id: str, metadata: Mapping[str, Any] | None, config: Mapping[str, Any] | None
+) -> str:
+    """Merge into the metadata, replace the config."""
+    thread = await _visible(tx, thread_id)
+    if metadata is not None:
+        thread.metadata = encode_json({**decode_json(thread.metadata), **metadata}, what="metadata")
+    if config is not None:
+        thread.config = encode_json(dict(config), what="config")
+    await tx.write((sql.EDIT_THREADS, [(thread.config, thread.metadata, tx.now, tx.ns, thread_id)]))
+    if metadata is not None:
+        await set_labels(tx, THREAD, {thread_id: decode_json(thread.metadata)})
+    changes.tell(tx, "thread", [(thread_id, thread.status)])
+    return thread_id
+
+
+async def copy_thread(tx: Tx, thread_id: str) -> str:
+    """Another thread with all states of this one."""
+    await lock_lines(tx, [thread_id])
+    thread = await _visible(tx, thread_id)
+    copy = msgspec.structs.replace(
+        thread, id=ids.uuid(tx.now, tx.ids), status=thread.rest, created_at=tx.now, updated_at=tx.now
+    )
+    copy.temporary = None
+    await tx.write((sql.ADD_THREADS, [(tx.ns, *msgspec.structs.astuple(copy))]))
+    await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id)
+    await _label(tx, [copy])
+    changes.tell(tx, "thread", [(copy.id, copy.status)])
+    return copy.id
+
+
+async def update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> Row:
+    """Keep another state of a thread that rests."""
+    await lock_lines(tx, [thread_id])
+    thread = await _visible(tx, thread_id)
+    live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
+    if live:
+        raise Conflict(f"Thread {thread_id} is busy with run {live[0]}; its state can be changed afterwards")
+    if checkpoint.parent_id is not None:
+        await _check_state(tx, thread_id, checkpoint.parent_id)
+    row = new_state(tx, thread, checkpoint, None, None)
+    thread.status = thread.rest = "interrupted" if decode_json(checkpoint.next) else "idle"
+    thread.error = None
+    await tx.write((sql.ADD_CHECKPOINTS, [row]), (sql.MOVE_THREADS, [thread.moved(tx.ns)]))
+    changes.tell(tx, "thread", [(thread_id, thread.status)])
+    return row[1:]
+
+
+async def _check_state(tx: Tx, thread_id: str, checkpoint_id: str) -> Row:
+    row = await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=checkpoint_id)
+    if row is None:
+        raise NotFound(f"Checkpoint {checkpoint_id} not found in thread {thread_id}")
+    return row
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer:
+    """A thread with its state; `gone` for whoever waited for it while it was there."""
+    thread = (await load_threads(tx, [thread_id])).get(thread_id)
+    if thread is None or (thread.gone_at is not None and not gone):
+        raise NotFound(f"Thread {thread_id} not found")
+    if thread.checkpoint_id is None:
+        return thread, None
+    return thread, await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=thread.checkpoint_id)
+
+
+async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row | None:
+    _, latest = await get_thread(tx, thread_id)
+    return latest if checkpoint_id is None else await _check_state(tx, thread_id, checkpoint_id)
+
+
+async def history(
+    tx: Tx, thread_id: str, limit: int, before: str | None, metadata: Mapping[str, Any]
+) -> list[Row]:
+    """The states of a thread, the newest first; filtered, they are read until there are enough."""
+    await get_thread(tx, thread_id)
+    place = LATEST if before is None else (await _check_state(tx, thread_id, before))[2]
+    found: list[Row] = []
+    while len(found) < limit:
+        page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), " ORDER BY position DESC", limit, 0)
+        rows = await tx.all(page, thread_id=thread_id, before=place, **values)
+        found += [row for row in rows if _has(row[10], metadata)]
+        if len(rows) < limit or not metadata:
+            break
+        place = rows[-1][2]
+    return found[:limit]
+
+
+def _has(text: str, wanted: Mapping[str, Any]) -> bool:
+    if not wanted:
+        return True
+    metadata = decode_json(text)
+    return all(key in metadata and metadata[key] == value for key, value in wanted.items())
+
+
+class ThreadSearch(msgspec.Struct, frozen=True):
+    """What a list of threads is asked for."""
+
+    status: str | None
+    ids: Sequence[str] | None
+    metadata: Mapping[str, Any]
+    values: bool
+    sort_by: str
+    sort_order: str
+    limit: int
+    offset: int
+
+
+async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int]:
+    """A page of threads, and how many there are in all."""
+    clause = where(
+        sql.THREAD_FIELDS,
+        given(("status", "exact", search.status), ("thread_id", "within", search.ids)),
+        "and",
+    )
+    if search.metadata:
+        labels = labelled(THREAD, search.metadata)
+        clause = Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
+    order = order_by(sql.THREAD_FIELDS, search.sort_by, search.sort_order, "id")
+    page, values = sql.LIST_THREADS.page(clause, order, search.limit, search.offset)
+    threads = [ThreadRow(*row) for row in await tx.all(page, **values)]
+    total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
+    states = await states_of(tx, threads) if search.values else {}
+    return [(thread, states.get(thread.id)) for thread in threads], int(total[0]) if total else 0
+
+
+async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, Row]:
+    wanted = {thread.id: thread.checkpoint_id for thread in threads if thread.checkpoint_id is not None}
+    if not wanted:
+        return {}
+    rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=list(wanted), ids=list(wanted.values()))
+    return {row[0]: row for row in rows if wanted[row[0]] == row[1]}

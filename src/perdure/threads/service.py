@@ -1,0 +1,356 @@
+"""Threads and runs on the database: what callers of this room hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, cast
+
+from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.storage.port import Row, Storage
+from perdure.rollouts.model import LIVE, QUEUED, Kinds
+from perdure.rollouts.records import PaginatedResult
+from perdure.rollouts.running import Keys
+from perdure.streams.model import Burst, seq_of
+from perdure.streams.service import Follower, Streams
+from perdure.threads.encoding import Policy, check_id, checked, metadata_text, new_run
+from perdure.threads.execution import RunExecution
+from perdure.threads.operations import cancel, create, queries, remove, states
+from perdure.threads.operations.create import NewRun
+from perdure.threads.operations.queries import QueueStats, RunSearch
+from perdure.threads.operations.rows import RunRow, checkpoint_of, run_of, thread_of
+from perdure.threads.operations.settle import thread_stream
+from perdure.threads.operations.states import NewThread, ThreadSearch
+from perdure.threads.records import (
+    RUN_STATUSES,
+    THREAD_STATUSES,
+    CancelAction,
+    Checkpoint,
+    NewCheckpoint,
+    Run,
+    RunEnd,
+    RunRequest,
+    Thread,
+)
+
+MAX_PAGE = 1000
+MAX_BATCH = 1000
+PURGE_SECONDS = 15.0
+
+
+class ThreadService(RunExecution):
+    """The threads and runs of one namespace, for those who ask for them and for those who execute them."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        kinds: Kinds,
+        streams: Streams | None = None,
+        *,
+        namespace: str = "default",
+        actor: str | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        super().__init__(storage, kinds, streams or Streams(storage), namespace=namespace, actor=actor)
+        self.policy = policy or Policy()
+
+    def acting_as(self, namespace: str, actor: str | None) -> ThreadService:
+        """The threads of a namespace of the same database, changed in the name of `actor`."""
+        return ThreadService(
+            self.storage, self._kinds, self.streams, namespace=namespace, actor=actor, policy=self.policy
+        )
+
+    @property
+    def _grace(self) -> int:
+        return to_micros(self.policy.grace)
+
+    # --- threads ----------------------------------------------------------------------------------------
+
+    async def create_thread(
+        self,
+        thread_id: str | None = None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        values: Any = None,
+        if_exists: str = "raise",
+        idempotency_key: str | None = None,
+    ) -> Thread:
+        """A new thread; where the id is taken, Conflict, or the one that is there with `do_nothing`."""
+        if if_exists not in ("raise", "do_nothing"):
+            raise InvalidInput(f"if_exists is {if_exists!r}; it must be raise or do_nothing")
+        request = NewThread(
+            None if thread_id is None else check_id(thread_id, "thread_id"),
+            metadata_text(metadata),
+            metadata_text(config, "config"),
+            None if values is None else checked(NewCheckpoint(values=values, metadata={"source": "input"})),
+            if_exists == "do_nothing",
+        )
+        if idempotency_key is not None:
+            row = await self._once("create_thread", self._thread_batch, request, idempotency_key)
+        else:
+            row = await self._merger.call("create_thread", self._thread_batch, request)
+        return await self.get_thread(row[0])
+
+    async def _thread_batch(self, requests: Sequence[NewThread], keys: Keys = None) -> Sequence[Any]:
+        return await self._write(states.create_threads, requests, keys=keys)
+
+    async def get_thread(self, thread_id: str) -> Thread:
+        return thread_of(*await self._read(states.get_thread, thread_id))
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Thread:
+        """Merge into its metadata, replace its config."""
+        metadata_text(metadata)
+        metadata_text(config, "config")
+        await self._write(states.update_thread, thread_id, metadata, config)
+        return await self.get_thread(thread_id)
+
+    async def delete_thread(self, thread_id: str) -> None:
+        """Cancel its live runs and remove it with its runs, checkpoints and streams. Traces stay."""
+        await self._write(remove.delete_thread, thread_id, self._grace, self._kinds)
+
+    async def copy_thread(self, thread_id: str) -> Thread:
+        return await self.get_thread(await self._write(states.copy_thread, thread_id))
+
+    async def search_threads(
+        self,
+        *,
+        status: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        ids: Sequence[str] | None = None,
+        values: bool = True,
+        sort_by: str = "created_at",
+        sort_order: str = "desc",
+        limit: int = 10,
+        offset: int = 0,
+    ) -> PaginatedResult[Thread]:
+        """A page of threads; those of runs without a thread of their own are not among them."""
+        _check_choice(status, THREAD_STATUSES, "status")
+        check_page(limit, offset)
+        metadata_text(metadata)
+        search = ThreadSearch(
+            status,
+            None if ids is None else list(ids),
+            metadata or {},
+            values,
+            sort_by,
+            sort_order,
+            limit,
+            offset,
+        )
+        found, total = await self._read(states.search_threads, search)
+        items = [thread_of(*each) for each in found]
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+
+    async def get_state(self, thread_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
+        """A state of the thread, or its latest; None while there is none."""
+        row = await self._read(states.get_state, thread_id, checkpoint_id)
+        return None if row is None else checkpoint_of(row)
+
+    async def update_state(
+        self,
+        thread_id: str,
+        values: Any,
+        *,
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        next: Sequence[str] = (),
+    ) -> Checkpoint:
+        """Keep another state after the given one. Conflict while the thread is busy."""
+        new = NewCheckpoint(
+            values=values,
+            next=list(next),
+            metadata={"source": "update", **(metadata or {})},
+            parent_id=checkpoint_id,
+        )
+        return checkpoint_of(await self._write(states.update_state, thread_id, checked(new)))
+
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        limit: int = 10,
+        before: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> list[Checkpoint]:
+        """States, the newest first; those before a checkpoint."""
+        check_page(limit, 0)
+        rows = await self._read(states.history, thread_id, limit, before, metadata or {})
+        return [checkpoint_of(row) for row in rows]
+
+    # --- runs -------------------------------------------------------------------------------------------
+
+    async def create_run(self, request: RunRequest, *, idempotency_key: str | None = None) -> Run:
+        """Ask for a run; with a key, a repeated call gives the run that the first one made."""
+        new = new_run(request, self.policy)
+        if idempotency_key is not None:
+            row = await self._once("create_run", self._create_batch, new, idempotency_key)
+        else:
+            size = len(new.kwargs) + len(new.metadata)
+            row = await self._merger.call("create_run", self._create_batch, new, size=size)
+        return await self._run(row[0])
+
+    async def _create_batch(self, requests: Sequence[NewRun], keys: Keys = None) -> Sequence[Any]:
+        return await self._write_watched(create.create_runs, requests, self._kinds, keys=keys)
+
+    async def create_runs(self, requests: Sequence[RunRequest]) -> list[Run]:
+        """All of them or none."""
+        if len(requests) > MAX_BATCH:
+            raise InvalidInput(f"{len(requests)} runs in one call; {MAX_BATCH} are the most")
+        new = [new_run(request, self.policy) for request in requests]
+        rows = await self._write_watched(create.create_all, new, self._kinds) if new else []
+        found = await self._read(queries.get_runs, [row[0] for row in rows])
+        return [run_of(row) for row in found if row is not None]
+
+    async def _run(self, run_id: str) -> Run:
+        row, _ = await self._merger.call("get_end", self._end_batch, run_id)
+        return run_of(row)
+
+    async def get_run(self, run_id: str, thread_id: str | None = None) -> Run:
+        row: RunRow | None = await self._merger.call("get_run", self._get_batch, run_id)
+        if row is None or thread_id not in (None, row.thread_id):
+            raise NotFound(f"Run {run_id} not found")
+        return run_of(row)
+
+    async def _get_batch(self, run_ids: Sequence[str]) -> Sequence[RunRow | None]:
+        return await self._read_watched(queries.get_runs, run_ids)
+
+    async def list_runs(
+        self,
+        *,
+        thread_id: str | None = None,
+        status: str | None = None,
+        limit: int = 10,
+        offset: int = 0,
+    ) -> PaginatedResult[Run]:
+        """Runs, the newest first."""
+        _check_choice(status, RUN_STATUSES, "status")
+        check_page(limit, offset)
+        search = RunSearch(thread_id, cast(Any, status), limit, offset)
+        rows, total = await self._read_watched(queries.list_runs, search)
+        items = [run_of(row) for row in rows]
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+
+    async def cancel_run(self, run_id: str, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:
+        """End a run now; with `wait`, once whoever executes it has stopped. Conflict if it has ended."""
+        (answer,) = await self._cancel([run_id], action)
+        if isinstance(answer, Exception):
+            raise answer
+        if wait:
+            await self.stopped(run_id)
+        return await self._run(run_id)
+
+    async def _cancel(self, run_ids: Sequence[str], action: CancelAction) -> Sequence[Row | Exception]:
+        if action not in ("interrupt", "rollback"):
+            raise InvalidInput(f"action is {action!r}; it must be interrupt or rollback")
+        return await self._write_watched(cancel.cancel_runs, run_ids, action, self._grace, self._kinds)
+
+    async def cancel_runs(
+        self,
+        *,
+        thread_id: str | None = None,
+        run_ids: Sequence[str] | None = None,
+        status: str | None = None,
+        action: CancelAction = "interrupt",
+    ) -> list[Run]:
+        """End those of the runs that have not ended: some by id, or all, pending or running ones."""
+        wanted = _live_statuses(status)
+        found = await self._read(cancel.find_live, thread_id, run_ids, wanted)
+        ended: list[Run] = []
+        while found:
+            for answer in await self._cancel(found, action):
+                if not isinstance(answer, Exception):
+                    ended.append(await self._run(answer[0]))
+            more = thread_id is None and run_ids is None and len(found) == cancel.MANY
+            found = await self._read(cancel.find_live, None, None, wanted) if more else []
+        return ended
+
+    async def delete_run(self, run_id: str) -> None:
+        """Cancel it if it is live, and remove it with its checkpoints and stream. Its trace stays."""
+        await self._write(remove.delete_run, run_id, self._grace, self._kinds)
+
+    async def join_run(self, run_id: str, timeout: float | None = None) -> RunEnd:
+        """Wait for the end of a run. TimeoutError when the time is up."""
+        if not await self.ended(run_id, timeout):
+            raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
+        row, answer = await self._merger.call("get_end", self._end_batch, run_id)
+        if answer is None:
+            return RunEnd(run=run_of(row))
+        thread = thread_of(*answer)
+        return RunEnd(run=run_of(row), values=thread.values, interrupts=thread.interrupts)
+
+    async def _end_batch(self, run_ids: Sequence[str]) -> Sequence[Any]:
+        return await self._read(queries.get_ends, run_ids)
+
+    async def stream_run(self, run_id: str, after: str | None = "-1") -> AsyncIterator[Burst]:
+        """The events of a run after an id, in bursts, until its end; None is from now on."""
+        async for burst in _bursts(await self.follow_run(run_id, after)):
+            yield burst
+
+    async def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncIterator[Burst]:
+        """The events of all runs of a thread after an id, without end."""
+        async for burst in _bursts(await self.follow_thread(thread_id, after)):
+            yield burst
+
+    async def follow_run(self, run_id: str, after: str | None = "-1") -> Follower:
+        """What reads the events of a run after an id; whoever gets it closes it."""
+        place = None if after is None else seq_of(after)
+        await self._run(run_id)
+        return self.streams.follow(await self._ns(), run_id, place)
+
+    async def follow_thread(self, thread_id: str, after: str | None = None) -> Follower:
+        """What reads the events of all runs of a thread after an id; whoever gets it closes it."""
+        place = None if after is None else seq_of(after)
+        await self.get_thread(thread_id)
+        return self.streams.follow(await self._ns(), thread_stream(thread_id), place, joined=True)
+
+    # --- housekeeping -----------------------------------------------------------------------------------
+
+    async def stats(self) -> QueueStats:
+        """How much waits and runs in this namespace."""
+        return await self._read_watched(queries.stats)
+
+    async def purge(self) -> None:
+        """Remove the rows of what was deleted a while ago."""
+        linger = to_micros(self.policy.linger)
+        while await self.storage.background(remove.purge, linger):
+            pass
+
+    def start_timers(self, stream_ttl: float | None = None) -> None:
+        """Let what was removed go by itself."""
+        self.storage.timers.every(PURGE_SECONDS, self.purge)
+        self.streams.start_timers(stream_ttl)
+
+
+async def _bursts(follower: Follower) -> AsyncIterator[Burst]:
+    try:
+        while (burst := await follower.next(None)) is not None:
+            yield burst
+    finally:
+        follower.close()
+
+
+def check_page(limit: int, offset: int) -> None:
+    if not 0 <= limit <= MAX_PAGE:
+        raise InvalidInput(f"limit is {limit}; it must lie between 0 and {MAX_PAGE}")
+    if offset < 0:
+        raise InvalidInput(f"offset is {offset}; it must not be negative")
+
+
+def _check_choice(value: str | None, choices: Sequence[str], what: str) -> None:
+    if value is not None and value not in choices:
+        raise InvalidInput(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+def _live_statuses(status: str | None) -> list[str]:
+    if status in (None, "all"):
+        return sorted(QUEUED | LIVE)
+    if status not in ("pending", "running"):
+        raise InvalidInput(f"status is {status!r}; it must be pending, running or all")
+    return sorted(QUEUED if status == "pending" else LIVE)

@@ -1,0 +1,200 @@
+"""The SQL of the threads room, written once for both engines."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
+from perdure.kernel.storage.filters import Field, Listing
+from perdure.threads.tables import CHECKPOINTS, RUN_STEPS, RUNS, THREADS
+
+# --- threads ----------------------------------------------------------------------------------------------
+
+THREAD_VIEW = (
+    "id, status, rest, temporary, gone_at, created_at, updated_at, state_at, checkpoint_id, steps, error,"
+    " config, metadata"
+)
+GET_THREADS = statement("SELECT " + THREAD_VIEW + " FROM threads WHERE ns = :ns AND id {among:ids}")
+LOCK_THREADS = statement(
+    "SELECT " + THREAD_VIEW + " FROM threads WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}"
+)
+ADD_THREADS = BulkInsert(THREADS)
+MOVE_THREADS = BulkUpdate(
+    THREADS,
+    sets=(
+        "status",
+        "rest",
+        "gone_at",
+        "updated_at",
+        "state_at",
+        "checkpoint_id",
+        "steps",
+        "error",
+    ),
+    keys=("ns", "id"),
+)
+EDIT_THREADS = BulkUpdate(THREADS, sets=("config", "metadata", "updated_at"), keys=("ns", "id"))
+LIST_THREADS = Listing(
+    THREAD_VIEW, "threads WHERE ns = :ns AND temporary IS NULL AND {plain:gone_at} IS NULL"
+)
+THREAD_FIELDS: Final = {
+    "thread_id": Field("id", "text"),
+    "status": Field("status", "text"),
+    "created_at": Field("created_at", "time"),
+    "updated_at": Field("updated_at", "time"),
+    "state_updated_at": Field("state_at", "time"),
+}
+DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}")
+GONE_THREADS = statement("SELECT ns, id FROM threads WHERE gone_at <= :before ORDER BY gone_at LIMIT :n")
+DROP_LINES = statement("DELETE FROM lines WHERE ns = :ns AND line {among:names} AND holder IS NULL")
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+RUN_COLUMNS = (
+    "n.id, n.thread_id, n.assistant_id, n.agent, r.status, r.outcome, r.metadata, r.input, n.strategy,"
+    " n.created_at, n.updated_at, r.end_time, r.attempts, n.error, n.temporary, n.on_disconnect,"
+    " n.on_completion, n.webhook, n.gone_at, r.config, r.resources_id"
+)
+RUNS_WITH_ROLLOUTS = "runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id WHERE n.ns = :ns"
+GET_RUNS = statement("SELECT " + RUN_COLUMNS + " FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}")
+LIST_RUNS = Listing(RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.gone_at IS NULL")
+LIST_THREAD_RUNS = Listing(
+    RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.thread_id = :thread_id AND n.gone_at IS NULL"
+)
+RUN_FIELDS: Final = {
+    "created_at": Field("n.created_at", "time"),
+    "status": Field("r.status", "text"),
+    "outcome": Field("r.outcome", "text"),
+    "assistant_id": Field("n.assistant_id", "text"),
+    "agent": Field("n.agent", "text"),
+}
+RUN_ORDER: Final = "n.created_at DESC, n.id DESC"
+ADD_RUNS = BulkInsert(RUNS)
+MOVE_RUNS = BulkUpdate(RUNS, sets=("live", "gone_at", "updated_at", "error"), keys=("ns", "id"))
+LIVE_RUNS = statement(
+    """
+    SELECT n.thread_id, n.id
+    FROM runs AS n
+    WHERE n.ns = :ns AND n.thread_id {among:thread_ids} AND n.live IS NOT NULL
+    ORDER BY n.thread_id, n.created_at
+    """
+)
+LIVE_ANYWHERE = statement(
+    """
+    SELECT n.id
+    FROM rollouts AS r
+    JOIN runs AS n ON n.ns = r.ns AND n.id = r.id
+    WHERE r.ns = :ns AND r.kind = :kind AND r.status {among:statuses}
+    ORDER BY r.start_time
+    LIMIT :n
+    """
+)
+RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n")
+DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids}")
+GONE_RUNS = statement("SELECT ns, id FROM runs WHERE gone_at <= :before ORDER BY gone_at LIMIT :n")
+RUN_STATUSES = statement(
+    "SELECT id, status, outcome, attempts FROM rollouts WHERE ns = :ns AND id {among:ids}"
+)
+STARTED = statement(
+    """
+    SELECT rollout_id, min(start_time)
+    FROM attempts
+    WHERE ns = :ns AND rollout_id {among:ids}
+    GROUP BY rollout_id
+    """
+)
+
+UNCHARGED = statement(
+    """
+    SELECT rollout_id, count(*)
+    FROM attempts
+    WHERE ns = :ns AND rollout_id {among:ids} AND charged = 0
+    GROUP BY rollout_id
+    """
+)
+
+# --- who holds what ---------------------------------------------------------------------------------------
+
+LOCK_HOLDERS = statement(
+    """
+    SELECT line, holder, holder_attempt
+    FROM lines
+    WHERE ns = :ns AND line {among:names}
+    ORDER BY line {lock}
+    """
+)
+RELEASE_BY = statement("UPDATE lines SET release_by = :time WHERE ns = :ns AND line = :line")
+LATEST_ATTEMPTS = statement(
+    """
+    SELECT a.rollout_id, a.id, a.status, a.sequence_id, r.status, r.outcome
+    FROM rollouts AS r
+    JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
+    WHERE r.ns = :ns AND r.id {among:ids}
+    """
+)
+
+# --- checkpoints and steps --------------------------------------------------------------------------------
+
+CHECKPOINT_VIEW = (
+    "thread_id, id, position, step, parent_id, run_id, attempt, created_at, next, interrupts, metadata, body,"
+    " state"
+)
+ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS)
+GET_CHECKPOINT = statement(
+    "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
+)
+GET_CHECKPOINTS = statement(
+    "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND thread_id {among:thread_ids}"
+    " AND id {among:ids}"
+)
+NEXT_OF = statement(
+    """
+    SELECT thread_id, id, next
+    FROM checkpoints
+    WHERE ns = :ns AND thread_id {among:thread_ids} AND id {among:ids}
+    """
+)
+LATEST_WITHOUT = statement(
+    """
+    SELECT c.id, c.next
+    FROM checkpoints AS c
+    LEFT JOIN rollouts AS r ON r.ns = c.ns AND r.id = c.run_id
+    WHERE c.ns = :ns AND c.thread_id = :thread_id AND (r.outcome IS NULL OR r.outcome <> :rollback)
+      AND (c.run_id IS NULL OR c.run_id <> :run_id)
+    ORDER BY c.position DESC
+    LIMIT 1
+    """
+)
+LIST_CHECKPOINTS = Listing(
+    CHECKPOINT_VIEW, "checkpoints WHERE ns = :ns AND thread_id = :thread_id AND position < :before"
+)
+COPY_CHECKPOINTS = statement(
+    """
+    INSERT INTO checkpoints (ns, thread_id, id, position, step, parent_id, run_id, attempt, created_at, next,
+      interrupts, metadata, body, state)
+    SELECT ns, :copy, id, position, step, parent_id, NULL, attempt, created_at, next, interrupts, metadata,
+      body, state
+    FROM checkpoints
+    WHERE ns = :ns AND thread_id = :thread_id
+    """
+)
+DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
+DROP_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id {among:ids}")
+KEEP_STEPS = BulkInsert(RUN_STEPS, met="NOTHING")
+GET_STEPS = statement("SELECT run_id, name, body FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
+DROP_STEPS = statement("DELETE FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
+
+# --- statistics -------------------------------------------------------------------------------------------
+
+COUNT_RUNS = statement(
+    "SELECT status, sum(total) FROM rollout_counts WHERE ns = :ns AND kind = :kind GROUP BY status"
+)
+OLDEST_RUN = statement(
+    """
+    SELECT start_time
+    FROM rollouts
+    WHERE ns = :ns AND kind = :kind AND status = :status
+    ORDER BY start_time
+    LIMIT 1 OFFSET :at
+    """
+)

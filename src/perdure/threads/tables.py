@@ -1,0 +1,94 @@
+"""The tables of the threads room. Long values stand last, and only views of one object read them."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.schema import Index, Table, blob, integer, text
+
+THREADS = Table(
+    "threads",
+    (
+        integer("ns"),
+        text("id"),
+        text("status"),
+        text("rest"),
+        integer("temporary", null=True),
+        integer("gone_at", null=True),
+        integer("created_at"),
+        integer("updated_at"),
+        integer("state_at"),
+        text("checkpoint_id", null=True),
+        integer("steps"),
+        text("error", null=True),
+        text("config"),
+        text("metadata"),
+    ),
+    key=("ns", "id"),
+    indexes=(
+        Index("threads_created", ("ns", "created_at"), "temporary IS NULL"),
+        Index("threads_status", ("ns", "status", "created_at"), "temporary IS NULL"),
+        Index("threads_gone", ("gone_at",), "gone_at IS NOT NULL"),
+    ),
+    hot=True,
+)
+
+RUNS = Table(
+    "runs",
+    (
+        integer("ns"),
+        text("id"),
+        text("thread_id"),
+        text("assistant_id"),
+        text("agent"),
+        text("strategy"),
+        integer("live", null=True),
+        integer("gone_at", null=True),
+        integer("created_at"),
+        integer("updated_at"),
+        integer("temporary", null=True),
+        text("on_disconnect"),
+        text("on_completion"),
+        text("webhook", null=True),
+        text("error", null=True),
+    ),
+    key=("ns", "id"),
+    indexes=(
+        Index("runs_thread", ("ns", "thread_id", "created_at DESC")),
+        Index("runs_live", ("ns", "thread_id", "created_at"), "live IS NOT NULL"),
+        Index("runs_created", ("ns", "created_at DESC")),
+        Index("runs_gone", ("gone_at",), "gone_at IS NOT NULL"),
+    ),
+    hot=True,
+)
+
+CHECKPOINTS = Table(
+    "checkpoints",
+    (
+        integer("ns"),
+        text("thread_id"),
+        text("id"),
+        integer("position"),
+        integer("step"),
+        text("parent_id", null=True),
+        text("run_id", null=True),
+        integer("attempt", null=True),
+        integer("created_at"),
+        text("next"),
+        text("interrupts"),
+        text("metadata"),
+        text("body"),
+        blob("state", null=True),
+    ),
+    key=("ns", "thread_id", "id"),
+    indexes=(
+        Index("checkpoints_position", ("ns", "thread_id", "position DESC")),
+        Index("checkpoints_run", ("ns", "run_id"), "run_id IS NOT NULL"),
+    ),
+)
+
+RUN_STEPS = Table(
+    "run_steps",
+    (integer("ns"), text("run_id"), text("name"), integer("attempt"), text("body")),
+    key=("ns", "run_id", "name"),
+)
+
+TABLES = (THREADS, RUNS, CHECKPOINTS, RUN_STEPS)

@@ -1,0 +1,116 @@
+"""What the tests of the outbox share: databases, effects, consumers, and time that passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from perdure.access.operations import ensure_namespace
+from perdure.access.tables import TABLES as ACCESS_TABLES
+from perdure.kernel.clock import Clock, to_micros
+from perdure.kernel.ids import Ids
+from perdure.kernel.storage.dialect import statement
+from perdure.kernel.storage.port import Row, Storage, Tx
+from perdure.kernel.storage.postgres import PostgresStorage
+from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.outbox.model import Effect
+from perdure.outbox.operations import NewEffect, put
+from perdure.outbox.tables import TABLES as OUTBOX_TABLES
+
+TABLES = (*ACCESS_TABLES, *OUTBOX_TABLES)
+PATIENCE = 20.0
+
+_AGE = statement(
+    "UPDATE outbox SET created_at = created_at - :age, since = since - :age, due_at = due_at - :age,"
+    " ended_at = ended_at - :age"
+)
+_ROWS = statement("SELECT * FROM outbox ORDER BY ns, id")
+_BODIES = statement("SELECT ns, id FROM outbox_bodies ORDER BY ns, id")
+_AUDIT = statement("SELECT actor, action, object FROM audit ORDER BY id")
+
+
+def open_storage(url: str, *, clock: Clock | None = None, ids: Ids | None = None) -> Storage:
+    if url.startswith("postgres"):
+        return PostgresStorage(url, TABLES, timeout=PATIENCE)
+    return SqliteStorage(url, TABLES, clock=clock, ids=ids)
+
+
+async def _age(tx: Tx, seconds: float) -> None:
+    await tx.execute(_AGE, age=to_micros(seconds))
+
+
+async def age(storage: Storage, seconds: float) -> None:
+    """Make every effect so many seconds older."""
+    await storage.run(_age, seconds)
+
+
+async def _all(tx: Tx, sql: Any) -> Sequence[Row]:
+    return [tuple(row) for row in await tx.all(sql)]
+
+
+async def rows_of(storage: Storage) -> Sequence[Row]:
+    return await storage.read(_all, _ROWS)
+
+
+async def bodies_of(storage: Storage) -> Sequence[Row]:
+    return await storage.read(_all, _BODIES)
+
+
+async def audit_of(storage: Storage) -> Sequence[Row]:
+    return await storage.read(_all, _AUDIT)
+
+
+async def add(
+    storage: Storage,
+    *bodies: str,
+    consumer: str = "recorder",
+    subject: str = "run-1",
+    namespace: str = "default",
+    target: str | None = None,
+) -> list[str]:
+    """Put effects into the outbox, one for each body."""
+    ns = await storage.run(ensure_namespace, namespace)
+    effects = [NewEffect(consumer, subject, body, target) for body in bodies]
+    return await storage.run(put, effects, ns=ns)
+
+
+class Recorder:
+    """A consumer that keeps what it gets, after doing what a test tells it."""
+
+    def __init__(
+        self, does: Callable[[Effect], Awaitable[None]] | None = None, name: str = "recorder"
+    ) -> None:
+        self.name = name
+        self.got: list[Effect] = []
+        self._does = does
+        self._news = asyncio.Event()
+
+    async def deliver(self, effect: Effect) -> None:
+        self.got.append(effect)
+        self._news.set()
+        if self._does is not None:
+            await self._does(effect)
+
+    @property
+    def bodies(self) -> list[str | None]:
+        return [effect.body for effect in self.got]
+
+    async def has(self, count: int) -> None:
+        """Wait until it got so many."""
+        async with asyncio.timeout(PATIENCE):
+            while len(self.got) < count:
+                self._news.clear()
+                await self._news.wait()
+
+
+def failing(*errors: BaseException | None) -> Callable[[Effect], Awaitable[None]]:
+    """Raise these one after the other, None being a success, and succeed from then on."""
+    left = list(errors)
+
+    async def does(effect: Effect) -> None:
+        error = left.pop(0) if left else None
+        if error is not None:
+            raise error
+
+    return does

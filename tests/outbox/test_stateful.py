@@ -1,0 +1,273 @@
+"""Any calls in any order, on every engine, against a dictionary.
+
+The size is `PERDURE_EXAMPLES` and `PERDURE_STEPS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.outbox.support import age, open_storage, rows_of
+from tests.reliability.test_model import size
+
+from perdure.kernel.clock import MICROS
+from perdure.kernel.storage.port import Storage
+from perdure.outbox import operations, sql
+from perdure.outbox.model import Effect, Outcome, Retries
+from perdure.outbox.operations import Claimed, NewEffect
+from perdure.testing.clock import ManualClock, SeededIds
+
+T = TypeVar("T")
+
+RETRIES = Retries(first=100.0, longest=200.0, tries=3, age=1500.0)
+LEASE = 50.0
+NAMESPACES = (1, 2)
+TOLERANCE = 5.0
+"""Seconds that a slow machine may take in one example; times in it are chosen far wider."""
+
+picks = st.integers(0, 1000)
+consumers = st.sampled_from(["webhook", "index"])
+
+
+@dataclass
+class Known:
+    """An effect as it must be, in the model's seconds."""
+
+    ns: int
+    consumer: str
+    status: str
+    attempts: int
+    tries: int
+    since: float
+    due: float | None
+
+
+class Bench:
+    """An engine, emptied for each example, whose effects age instead of its clock moving on."""
+
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self._clock = ManualClock()
+        self._url = url
+        self._numbers = itertools.count()
+        self.storage: Storage | None = None
+
+    def open(self) -> Storage:
+        self.end()
+        url = self._url.replace("NUMBER", str(next(self._numbers)))
+        self.storage = open_storage(url, clock=self._clock, ids=SeededIds(0))
+        if url.startswith("postgres"):
+            self.do(_empty(self.storage))
+        return self.storage
+
+    def advance(self, seconds: float) -> None:
+        assert self.storage is not None
+        if self._url.startswith("postgres"):
+            self.do(age(self.storage, seconds))
+        else:
+            self._clock.advance(seconds)
+
+    def do(self, work: Any) -> Any:
+        return self._runner.run(work)
+
+    def end(self) -> None:
+        if self.storage is not None:
+            self.do(self.storage.close())
+            self.storage = None
+
+    def close(self) -> None:
+        self.end()
+        self._runner.close()
+
+
+async def _empty(storage: Storage) -> None:
+    for ns in NAMESPACES:
+        ids = [row[1] for row in await rows_of(storage) if row[0] == ns]
+        await storage.run(_drop, ids, ns=ns)
+
+
+async def _drop(tx: Any, ids: list[str]) -> None:
+    await tx.execute(sql.DROP_EFFECTS, ids=ids)
+    await tx.execute(sql.DROP_BODIES, ids=ids)
+
+
+class Held(NamedTuple):
+    """A claim that somebody holds, or held."""
+
+    ns: int
+    effect: Effect
+
+
+class OutboxMachine(RuleBasedStateMachine):
+    bench: ClassVar[Bench]
+
+    @initialize()
+    def begin(self) -> None:
+        self.storage = self.bench.open()
+        self.now = 0.0
+        self.known: dict[str, Known] = {}
+        self.held: list[Held] = []
+        self.delivered: set[str] = set()
+
+    def _run(self, operation: Any, *args: Any, ns: int | None = None) -> Any:
+        async def call() -> Any:
+            return await self.storage.run(operation, *args, ns=ns)
+
+        return self.bench.do(call())
+
+    @rule(ns=st.sampled_from(NAMESPACES), wanted=st.lists(consumers, max_size=3))
+    def put(self, ns: int, wanted: list[str]) -> None:
+        effects = [NewEffect(consumer, "run", f'"{consumer}"') for consumer in wanted]
+        ids = self._run(operations.put, effects, ns=ns)
+        for id, consumer in zip(ids, wanted, strict=True):
+            self.known[id] = Known(ns, consumer, "pending", 0, 0, self.now, self.now)
+        self._compare()
+
+    @rule(seconds=st.sampled_from([60.0, 110.0, 260.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.bench.advance(seconds)
+        self.now += seconds
+
+    @rule(consumer=consumers, n=st.sampled_from([1, 2, 50]))
+    def claim(self, consumer: str, n: int) -> None:
+        due = self._run(operations.claim_due, consumer, n, LEASE, RETRIES)
+        taken = [each.effect.id for each in due.claimed]
+        over = self._given_up(taken)
+        seen = [*taken, *over]
+        surely = {id for id, each in self.known.items() if self._due(each, consumer, -TOLERANCE)}
+        perhaps = {id for id, each in self.known.items() if self._due(each, consumer, TOLERANCE)}
+        assert len(seen) == len(set(seen)) == due.looked <= n
+        assert set(seen) <= perhaps
+        assert len(seen) >= min(n, len(surely))
+        assert due.dead == len(over)
+        for each in due.claimed:
+            self._claimed(each)
+        self._compare()
+
+    def _due(self, each: Known, consumer: str, slack: float) -> bool:
+        return each.consumer == consumer and each.due is not None and each.due <= self.now + slack
+
+    def _given_up(self, taken: list[str]) -> list[str]:
+        """Those that the claim found at the end of their tries."""
+        rows = {row[1]: row[5] for row in self.bench.do(rows_of(self.storage))}
+        over = [id for id, each in self.known.items() if each.status != "dead" and rows[id] == "dead"]
+        for id in over:
+            each = self.known[id]
+            assert each.tries == RETRIES.tries
+            each.status, each.due, each.attempts = "dead", None, each.attempts + 1
+            each.tries += 1
+        return over
+
+    def _claimed(self, claimed: Claimed) -> None:
+        each = self.known[claimed.effect.id]
+        each.attempts += 1
+        each.tries += 1
+        each.due = self.now + LEASE
+        assert (claimed.ns, claimed.effect.attempts) == (each.ns, each.attempts)
+        assert claimed.effect.body == f'"{each.consumer}"'
+        self.held.append(Held(claimed.ns, claimed.effect))
+
+    @rule(pick=picks)
+    def crash(self, pick: int) -> None:
+        """Whoever holds a claim is gone, and settles nothing."""
+        if self.held:
+            self.held.pop(pick % len(self.held))
+
+    @rule(
+        pick=picks,
+        event=st.sampled_from(["delivered", "failed", "failed", "refused", "released"]),
+        keeps=st.booleans(),
+    )
+    def settle(self, pick: int, event: str, keeps: bool) -> None:
+        """One that keeps its claim may settle it again, which must change nothing."""
+        if not self.held:
+            return
+        held = self.held[pick % len(self.held)]
+        if not keeps:
+            self.held.remove(held)
+        outcome = Outcome(held.effect.id, held.effect.attempts, event, "why")  # type: ignore[arg-type]
+        (answer,) = self._run(operations.settle, [outcome], RETRIES, ns=held.ns)
+        assert answer == self._settled(self.known[held.effect.id], outcome)
+        self._compare()
+
+    def _settled(self, each: Known, outcome: Outcome) -> str | None:
+        if outcome.event == "delivered":
+            moved = each.status != "delivered"
+            each.status, each.due = "delivered", None
+            return "delivered" if moved else None
+        # A try that was settled before is due again at another time, and no longer leased.
+        if each.status != "pending" or outcome.attempt != each.attempts:
+            return None
+        if outcome.event == "released":
+            each.tries, each.due = each.tries - 1, self.now
+        elif outcome.event == "refused" or self._exhausted(each):
+            each.status, each.due = "dead", None
+        else:
+            each.due = self.now + RETRIES.delay(outcome.id, each.tries)
+        return each.status
+
+    def _exhausted(self, each: Known) -> bool:
+        return each.tries >= RETRIES.tries or self.now - each.since >= RETRIES.age
+
+    @rule(pick=picks)
+    def retry(self, pick: int) -> None:
+        if not self.known:
+            return
+        id = sorted(self.known)[pick % len(self.known)]
+        each = self.known[id]
+        (answer,) = self._run(operations.retry, [id], "somebody", ns=each.ns)
+        if each.status == "delivered":
+            assert not isinstance(answer, Effect)
+            return
+        each.status, each.due, each.since, each.tries = "pending", self.now, self.now, 0
+        assert isinstance(answer, Effect)
+        self._compare()
+
+    def _compare(self) -> None:
+        rows = {row[1]: row for row in self.bench.do(rows_of(self.storage))}
+        assert set(rows) == set(self.known)
+        for id, each in self.known.items():
+            ns, _, consumer, _, _, status, attempts, forgiven, _, since, due, ended, _ = rows[id]
+            assert (ns, consumer, status, attempts, attempts - forgiven) == (
+                each.ns,
+                each.consumer,
+                each.status,
+                each.attempts,
+                each.tries,
+            )
+            assert (due is None) == (each.due is None) == (ended is not None) == (status != "pending")
+            if each.due is not None:
+                expected = each.due - each.since
+                assert abs((due - since) / MICROS - expected) < TOLERANCE
+        delivered = {id for id, row in rows.items() if row[5] == "delivered"}
+        assert self.delivered <= delivered
+        self.delivered = delivered
+
+
+def run_on(url: str, limits: settings) -> None:
+    with closing(Bench(url)) as bench:
+        machine = type("Machine", (OutboxMachine,), {"bench": bench})
+        run_state_machine_as_test(machine, settings=limits)
+
+
+@pytest.mark.timeout(300)
+def test_in_memory() -> None:
+    run_on(":memory:", size(100, 50))
+
+
+@pytest.mark.timeout(300)
+def test_in_a_file(tmp_path: Any) -> None:
+    run_on(str(tmp_path / "NUMBER.db"), size(15, 30))
+
+
+@pytest.mark.timeout(300)
+def test_on_postgresql(postgres_url: str) -> None:
+    run_on(postgres_url, size(15, 30))

@@ -1,0 +1,111 @@
+"""What the tests of streams share: somebody who appends, and what readers got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.kernel.support import NS, soon
+
+from perdure.kernel.signals.port import Hint
+from perdure.kernel.storage.dialect import Statement, statement
+from perdure.kernel.storage.port import Row, Storage, Tx
+from perdure.streams.model import Burst, Event, NewEvent
+from perdure.streams.operations import Append, Appended, Page, append, drop, read
+from perdure.streams.service import Follower, Streams
+
+COUNT_EVENTS = statement("SELECT count(*) FROM stream_events")
+COUNT_LINKS = statement("SELECT count(*) FROM stream_links")
+COUNT_HEADS = statement("SELECT count(*) FROM streams")
+
+
+def new_events(first: int, count: int) -> list[NewEvent]:
+    """Events whose bodies say which they are."""
+    return [NewEvent("custom", str(number)) for number in range(first, first + count)]
+
+
+def seqs(events: Iterable[Event]) -> list[int]:
+    return [event.seq for event in events]
+
+
+async def _ask(tx: Tx, sql: Statement, values: dict[str, Any]) -> Sequence[Row]:
+    return [tuple(row) for row in await tx.all(sql, **values)]
+
+
+async def ask(storage: Storage, sql: Statement, **values: Any) -> Sequence[Row]:
+    return await storage.read(_ask, sql, values, ns=NS)
+
+
+async def _change(tx: Tx, sql: Statement) -> None:
+    await tx.execute(sql)
+
+
+async def change(storage: Storage, sql: Statement) -> None:
+    await storage.run(_change, sql, ns=NS)
+
+
+async def add(storage: Storage, *appends: Append) -> list[Appended]:
+    return await storage.run(append, appends, ns=NS)
+
+
+async def page(storage: Storage, stream: str, after: int = 0, *args: Any) -> Page:
+    return await storage.read(read, stream, after, *args, ns=NS)
+
+
+class Source:
+    """Appends to streams as a worker does, and offers what it appended."""
+
+    def __init__(self, streams: Streams, *, offers: bool = True) -> None:
+        self.streams = streams
+        self.offers = offers
+        self._counts: dict[str, int] = {}
+
+    async def put(
+        self, stream: str, count: int = 1, *, into: str | None = None, ends: bool = False
+    ) -> Appended:
+        """Append so many events; the body of each is its number in the stream."""
+        first = self._counts.get(stream, 0) + 1
+        self._counts[stream] = first + count - 1
+        each = Append(stream, new_events(first, count), 1, into, ends)
+        (done,) = await add(self.streams.storage, each)
+        if self.offers:
+            self.streams.offer(NS, each, done)
+        return done
+
+    async def drop(self, *streams: str) -> None:
+        await self.streams.storage.run(drop, streams, ns=NS)
+        for stream in streams:
+            self._counts.pop(stream, None)
+
+
+async def some(follower: Follower) -> Burst:
+    """The next events, which must come."""
+    burst = await soon(follower.next())
+    assert burst is not None
+    return burst
+
+
+async def take(follower: Follower, count: int) -> list[Event]:
+    """Exactly so many events, in as many bursts as they come in."""
+    events: list[Event] = []
+    while len(events) < count:
+        events += await some(follower)
+    assert len(events) == count
+    return events
+
+
+async def rest(follower: Follower) -> list[Event]:
+    """Everything up to the end of the stream."""
+    events: list[Event] = []
+    while (burst := await soon(follower.next())) is not None:
+        events += burst
+    return events
+
+
+def lose_hints(storage: Storage) -> None:
+    """What a cut connection does."""
+
+    def lose(hints: Iterable[Hint]) -> None:
+        pass
+
+    storage.signals.publish = lose  # type: ignore[method-assign]

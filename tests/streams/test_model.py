@@ -1,0 +1,58 @@
+"""Ids, frames and bursts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.kernel.errors import InvalidInput
+from perdure.streams.model import NOTHING, Burst, Event, encode_sse, seq_of
+
+
+def event(seq: int, body: str = "1", name: str = "values") -> Event:
+    return Event(seq, 1700, "run", 1, name, body)
+
+
+def test_an_id_leads_back_to_its_place() -> None:
+    assert seq_of(event(42).id) == 42
+    assert [seq_of(each) for each in ("-1", "0", "7", "1700-7")] == [0, 0, 7, 7]
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "1-", "-", "-2", "1-2-3", "1-x", "9" * 19, "1 - 2"])
+def test_what_is_no_id_is_refused(wrong: str) -> None:
+    with pytest.raises(InvalidInput):
+        seq_of(wrong)
+
+
+def test_frames() -> None:
+    frames = encode_sse([event(1, '{"a":"ü"}'), event(2, "null", "end")])
+    assert frames.decode() == (
+        'id: 1700-1\nevent: values\ndata: {"a":"ü"}\n\nid: 1700-2\nevent: end\ndata: null\n\n'
+    )
+
+
+@given(st.text(), st.text())
+def test_no_text_breaks_out_of_its_frame(name: str, body: str) -> None:
+    plain = [text.encode("utf-8", "replace").decode() for text in (name, body)]
+    lines = encode_sse([event(1, plain[1], plain[0])]).replace(b"\r", b"\n").split(b"\n")
+    assert len(lines) == 5
+    assert lines[3:] == [b"", b""]
+
+
+def test_a_burst_is_encoded_once_and_its_rest_is_shared() -> None:
+    burst = Burst([event(seq) for seq in (4, 5, 6)], 3, 6)
+    assert burst.sse is burst.sse
+    assert burst.beyond(2) is burst.beyond(3) is burst
+    rest = burst.beyond(5)
+    assert [each.seq for each in rest] == [6]
+    assert (rest.after, rest.last) == (5, 6)
+    assert burst.beyond(5) is rest
+    assert list(burst.beyond(6)) == []
+    assert list(burst[1:]) == [burst[1], burst[2]]
+    assert len(burst) == 3
+
+
+def test_nothing_has_no_frames() -> None:
+    assert NOTHING.sse == b""
+    assert not NOTHING
