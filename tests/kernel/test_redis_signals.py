@@ -136,7 +136,8 @@ async def test_a_follower_of_all_streams_hears_them_by_pattern(pair: Pair, clien
     there.publish([("streams", "7/run-1"), ("streams", "7/thread/t"), ("streams", "8/run-2")])
     heard: list[str] = []
     while len(heard) < 2:
-        heard += await soon(stream.next()) or []
+        keys = await soon(stream.next())
+        heard += keys or []
     assert sorted(heard) == ["7/run-1", "7/thread/t"]
     stream.close()
 

@@ -35,7 +35,7 @@ RETRIES = Retries(first=2.0, longest=60.0, tries=3, age=500.0)
 def state(status: str = PENDING, attempts: int = 1, forgiven: int = 0, since: int = NOW - MICROS) -> State:
     ended = None if status == PENDING else NOW - 5
     due = NOW + 5 if status == PENDING else None
-    return State(status, attempts, forgiven, since, due, ended, "before")
+    return State(status, attempts, attempts - 1, forgiven, since, due, ended, "before")
 
 
 def outcome(event: str, attempt: int = 1, wait: float = 0.0) -> Outcome:
@@ -60,6 +60,13 @@ def test_every_outcome_in_every_status(status: str, event: str, stale: bool) -> 
         assert after.due_at > NOW
     else:
         assert (after.status, after.due_at, after.tries) == (PENDING, NOW, 0)
+
+
+@pytest.mark.parametrize("event", ["delivered", "failed", "refused", "released"])
+def test_what_was_said_twice_counts_once(event: str) -> None:
+    after = settled(state(), outcome(event), RETRIES, NOW)
+    for other in ("failed", "refused", "released", event):
+        assert settled(after, outcome(other), RETRIES, NOW + MICROS) == after
 
 
 def test_the_last_try_and_the_last_hour_end_in_a_dead_letter() -> None:

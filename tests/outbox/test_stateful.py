@@ -48,6 +48,7 @@ class Known:
     tries: int
     since: float
     due: float | None
+    answered: int = 0
 
 
 class Bench:
@@ -140,10 +141,10 @@ class OutboxMachine(RuleBasedStateMachine):
     def claim(self, consumer: str, n: int) -> None:
         due = self._run(operations.claim_due, consumer, n, LEASE, RETRIES)
         taken = [each.effect.id for each in due.claimed]
-        over = self._given_up(taken)
-        seen = [*taken, *over]
         surely = {id for id, each in self.known.items() if self._due(each, consumer, -TOLERANCE)}
         perhaps = {id for id, each in self.known.items() if self._due(each, consumer, TOLERANCE)}
+        over = self._given_up()
+        seen = [*taken, *over]
         assert len(seen) == len(set(seen)) == due.looked <= n
         assert set(seen) <= perhaps
         assert len(seen) >= min(n, len(surely))
@@ -155,7 +156,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def _due(self, each: Known, consumer: str, slack: float) -> bool:
         return each.consumer == consumer and each.due is not None and each.due <= self.now + slack
 
-    def _given_up(self, taken: list[str]) -> list[str]:
+    def _given_up(self) -> list[str]:
         """Those that the claim found at the end of their tries."""
         rows = {row[1]: row[5] for row in self.bench.do(rows_of(self.storage))}
         over = [id for id, each in self.known.items() if each.status != "dead" and rows[id] == "dead"]
@@ -203,9 +204,9 @@ class OutboxMachine(RuleBasedStateMachine):
             moved = each.status != "delivered"
             each.status, each.due = "delivered", None
             return "delivered" if moved else None
-        # A try that was settled before is due again at another time, and no longer leased.
-        if each.status != "pending" or outcome.attempt != each.attempts:
+        if each.status != "pending" or outcome.attempt != each.attempts or each.answered == each.attempts:
             return None
+        each.answered = each.attempts
         if outcome.event == "released":
             each.tries, each.due = each.tries - 1, self.now
         elif outcome.event == "refused" or self._exhausted(each):
@@ -228,6 +229,7 @@ class OutboxMachine(RuleBasedStateMachine):
             assert not isinstance(answer, Effect)
             return
         each.status, each.due, each.since, each.tries = "pending", self.now, self.now, 0
+        each.answered = each.attempts
         assert isinstance(answer, Effect)
         self._compare()
 
@@ -235,7 +237,7 @@ class OutboxMachine(RuleBasedStateMachine):
         rows = {row[1]: row for row in self.bench.do(rows_of(self.storage))}
         assert set(rows) == set(self.known)
         for id, each in self.known.items():
-            ns, _, consumer, _, _, status, attempts, forgiven, _, since, due, ended, _ = rows[id]
+            ns, _, consumer, _, _, status, attempts, _, forgiven, _, since, due, ended, _ = rows[id]
             assert (ns, consumer, status, attempts, attempts - forgiven) == (
                 each.ns,
                 each.consumer,

@@ -35,7 +35,7 @@ EXPECTED = {
     "DUE_NAMESPACES": {"rollouts_due"},
     "DUE_IN_LINES": {"rollouts_due"},
     "RIPEN": {"rollouts_due"},
-    "HEAD_OF_LINE": {"rollouts_behind"},
+    "HEADS_OF_LINES": {"rollouts_behind"},
     "OVERDUE": {"attempts_check"},
     "OVERDUE_NAMESPACES": {"attempts_check"},
     "OVERDUE_ROLLOUTS": {"attempts_check"},

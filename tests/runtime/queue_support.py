@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.assistants.records import AgentSpec
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import Conflict, Fenced
+from perdure.kernel.errors import Conflict, Fenced, OutcomeUnknown
 from perdure.kernel.signals.local import LocalSignals
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
@@ -54,7 +54,7 @@ class MemoryQueue:
         self.agents: list[AgentSpec] = []
         self.calls: list[tuple[str, Any]] = []
         self.faults: dict[str, list[BaseException]] = defaultdict(list)
-        self.gates: dict[str, asyncio.Event] = {}
+        self.lost_answers: Counter[str] = Counter()
         self._signals = LocalSignals()
 
     # --- for tests
@@ -163,6 +163,7 @@ class MemoryQueue:
             origin=origin,
             checkpoint=found,
             steps=dict(self.steps[origin]),
+            last_seq=len(row.events),
         )
 
     async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
@@ -196,6 +197,7 @@ class MemoryQueue:
             raise Conflict(f"the stream is at {len(row.events)}, not at {after}")
         row.events += [(row.run.attempt, event) for event in events]
         self.tell()
+        self._answered("append")
         return len(row.events)
 
     async def save(
@@ -204,7 +206,9 @@ class MemoryQueue:
         await self._called("save", checkpoint)
         row = self._mine(held)
         row.events += [(row.run.attempt, event) for event in events]
-        return self._save(row, checkpoint)
+        saved = self._save(row, checkpoint)
+        self._answered("save")
+        return saved
 
     def _save(self, row: Row, new: NewCheckpoint) -> Checkpoint:
         history = self.checkpoints[row.run.thread_id]
@@ -277,6 +281,12 @@ class MemoryQueue:
         self.tell()
         if self.faults[name]:
             raise self.faults[name].pop(0)
+
+    def _answered(self, name: str) -> None:
+        """What was done is done, even if nobody hears of it."""
+        if self.lost_answers[name]:
+            self.lost_answers[name] -= 1
+            raise OutcomeUnknown
 
     def _holds(self, held: Held) -> bool:
         return self.rows[held.run_id].attempt_id == held.attempt_id

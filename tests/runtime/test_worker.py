@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.worker_support import House
 
 from perdure.assistants.context import Retriable
-from perdure.kernel.errors import Conflict, OutcomeUnknown, StorageUnavailable, Unreachable
+from perdure.kernel.errors import Conflict, OutcomeUnknown, StorageError, StorageUnavailable, Unreachable
 
 
 @pytest.fixture
@@ -281,19 +281,49 @@ async def test_a_queue_that_fails_for_a_while_loses_nothing(house: House) -> Non
     assert row.told("values") == [{"saved": True}, {"done": True}]
 
 
-async def test_an_append_whose_outcome_is_unknown_is_not_repeated(house: House) -> None:
-    house.queue.faults["append"] = [OutcomeUnknown()]
+async def test_an_append_whose_answer_is_lost_is_repeated_and_done_once(house: House) -> None:
+    house.queue.lost_answers["append"] = 2
 
     @house.agents.agent("teller")
-    async def teller(ctx: Any, input: Any) -> Any:
+    async def teller(ctx: Any, input: Any) -> None:
+        for number in range(3):
+            await ctx.emit(number)
+            await house.queue.until(lambda: not house.queue.lost_answers["append"])
+
+    async with house.working():
+        row = await house.queue.ended(house.queue.add("teller"))
+    assert row.results == ["success"]
+    assert row.told("custom") == [0, 1, 2]
+
+
+async def test_a_state_of_which_nobody_knows_whether_it_was_kept_ends_the_attempt(house: House) -> None:
+    house.queue.lost_answers["save"] = 1
+
+    @house.agents.agent("saver")
+    async def saver(ctx: Any, input: Any) -> Any:
+        try:
+            await ctx.save({"attempt": ctx.attempt})
+        except StorageError:
+            assert ctx.attempt == 1
+        return "done"
+
+    async with house.working():
+        row = await house.queue.ended(house.queue.add("saver"))
+    assert row.results == ["retriable", "success"]
+    assert row.told("values") == [{"attempt": 1}, {"attempt": 2}, "done"]
+
+
+async def test_a_stream_in_disorder_is_tried_again(house: House) -> None:
+    house.queue.faults["append"] = [Conflict("elsewhere")]
+
+    @house.agents.agent("teller")
+    async def teller(ctx: Any, input: Any) -> None:
         await ctx.emit(ctx.attempt)
-        await house.queue.until(lambda: "append" in {name for name, _ in house.queue.calls})
-        return ctx.attempt
+        await house.queue.until(lambda: not house.queue.faults["append"])
 
     async with house.working():
         row = await house.queue.ended(house.queue.add("teller"))
     assert row.results == ["retriable", "success"]
-    assert row.told("custom") == [2]
 
 
 async def test_an_end_that_is_refused_is_told_as_an_error(house: House) -> None:

@@ -179,11 +179,11 @@ async def test_an_agent_that_blocks_its_loop_costs_no_lease(
             blocked = house.queue.add("blocking")
             await house.began()
             house.queue.calls.clear()
-            # Others that come into its loop wait, until it is seen and they get another loop.
-            await house.queue.until(lambda: "BG_JOB_ISOLATED_LOOPS=true" in caplog.text)
+            # One that comes into its loop waits, until it is seen and goes into another loop.
             row = await house.queue.ended(house.queue.add("good"))
             assert row.run.status == "success"
-            assert worker.active == 1
+            assert "BG_JOB_ISOLATED_LOOPS=true" in caplog.text
+            await house.queue.until(lambda: worker.active == 1)
             house.gate.set()
             done = await house.queue.ended(blocked)
     assert done.results == ["success"]

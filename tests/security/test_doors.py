@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.protocols.native.support import Worker, request
 from tests.protocols.support import Answer, Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore, PromptTemplate, SqliteLightningStore
 from perdure.access.model import SCOPES
+from perdure.assistants.service import Assistants
 from perdure.kernel.config import Key
 from perdure.protocols.http.routes import Route
 from perdure.protocols.table import ROUTES
@@ -151,6 +153,7 @@ async def test_another_namespace_does_not_exist(store: InMemoryLightningStore) -
             "attempt_id": mine.attempt.attempt_id,
             "worker_id": "their-worker",
             "resources_id": kept.resources_id,
+            **await _their_runs(visitor),
         }
         for route in CLOSED:
             if route.path in ENDLESS or route.method != "GET":
@@ -167,6 +170,27 @@ async def test_another_namespace_does_not_exist(store: InMemoryLightningStore) -
         assert list(await theirs.query_spans(mine.rollout_id)) == []
 
 
+async def _their_runs(visitor: Visitor) -> dict[str, str]:
+    """A thread with a run that is under way, and an assistant, where the caller is not."""
+    assert visitor.app.threads is not None
+    threads = visitor.app.threads.acting_as("theirs", None)
+    worker = Worker(threads)
+    await worker.register()
+    thread = await threads.create_thread("their-thread", values={"secret": "plans"})
+    await threads.create_run(request(thread_id=thread.thread_id, input={"secret": "plans"}))
+    work = await worker.claim()
+    await worker.emit(work.held, {"secret": "plans"})
+    made = Assistants(threads.storage, "theirs")
+    assistant = await made.create("echo", config={"secret": "plans"})
+    return {
+        "run_id": work.run.run_id,
+        "id": work.run.run_id,
+        "thread_id": thread.thread_id,
+        "assistant_id": assistant.assistant_id,
+        "run_attempt": work.attempt_id,
+    }
+
+
 def _attacks(ids: dict[str, str], stolen: AttemptedRollout) -> list[tuple[str, Any]]:
     rollout, attempt = ids["rollout_id"], ids["attempt_id"]
     span = make_span(stolen).model_dump(mode="json")
@@ -178,4 +202,21 @@ def _attacks(ids: dict[str, str], stolen: AttemptedRollout) -> list[tuple[str, A
         ("/v1/agl/spans/bulk", [span]),
         (f"/api/v1/rollouts/{rollout}/cancel", None),
         (f"/api/v1/rollouts/{rollout}/retry", None),
+        *_attacks_on_runs(ids),
+    ]
+
+
+def _attacks_on_runs(ids: dict[str, str]) -> list[tuple[str, Any]]:
+    run, thread, assistant = ids["run_id"], ids["thread_id"], ids["assistant_id"]
+    held = {"run_id": run, "thread_id": thread, "attempt_id": ids["run_attempt"]}
+    return [
+        (f"/api/v1/runs/{run}/cancel", None),
+        ("/api/v1/runs", {"assistant_id": assistant}),
+        ("/api/v1/runs/wait", {"assistant_id": assistant}),
+        ("/api/v1/runs/stream", {"assistant_id": assistant}),
+        (f"/api/v1/threads/{thread}/state", {"values": 1}),
+        (f"/api/v1/threads/{thread}/copy", None),
+        (f"/api/v1/assistants/{assistant}/latest", {"version": 1}),
+        ("/api/v1/work/checkpoints", {"held": held, "checkpoint": {"values": 1}}),
+        ("/api/v1/work/steps", {"held": held, "origin": run, "name": "s", "body": "1"}),
     ]

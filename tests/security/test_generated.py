@@ -23,7 +23,16 @@ from perdure.protocols.http.server import HttpServer, make_application
 from perdure.protocols.table import ROUTES
 from perdure.runtime.app import App
 
-ENDLESS = {"/api/v1/changes"}
+ENDLESS = {
+    "/api/v1/changes",
+    "/api/v1/runs/stream",
+    "/api/v1/runs/wait",
+    "/api/v1/runs/{run_id}/wait",
+    "/api/v1/threads/{thread_id}/stream",
+    "/api/v1/work/claim",
+    "/api/v1/work/controls",
+}
+"""What lasts for as long as it is asked to."""
 INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")
 EXAMPLES = 8
 

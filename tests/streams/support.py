@@ -85,6 +85,13 @@ async def some(follower: Follower) -> Burst:
     return burst
 
 
+async def idle(follower: Follower) -> None:
+    """There is nothing for it now, and the stream goes on."""
+    burst = await follower.next(timeout=0)
+    assert burst is not None
+    assert len(burst) == 0
+
+
 async def take(follower: Follower, count: int) -> list[Event]:
     """Exactly so many events, in as many bursts as they come in."""
     events: list[Event] = []

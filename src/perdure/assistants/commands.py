@@ -30,6 +30,7 @@ GRACE_SECONDS = 5.0
 KEPT_LINES = 20
 KEPT_WIDTH = 500
 ERRORS_SECONDS = 1.0
+LOOK_SECONDS = 0.05
 CHUNK = 1 << 16
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -46,6 +47,8 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     grace: float = GRACE_SECONDS
     max_line: int = MAX_LINE
+    whole: bool = False
+    """Whether its start line has the whole checkpoint, its state in base64."""
 
     def __post_init__(self) -> None:
         if (
@@ -76,7 +79,13 @@ class _Event(_Said, tag="event"):
 class _Save(_Said, tag="save"):
     values: Any
     next: tuple[str, ...] = ()
+    interrupts: tuple[dict[str, Any], ...] = ()
     metadata: dict[str, Any] | None = None
+    state: bytes | None = None
+    """In base64."""
+    checkpoint_id: str | None = None
+    parent_id: str | None = None
+    quiet: bool = False
 
 
 class _Step(_Said, tag="step"):
@@ -120,6 +129,8 @@ class CommandAgent:
 
     async def run(self, ctx: Context, input: Any) -> Any:
         start = await _start_line(ctx, input)
+        if self.command.whole:
+            start["checkpoint"] = msgspec.to_builtins(ctx.checkpoint)
         process = await _start(self.command)
         talk = _Conversation(ctx, process, self.command)
         async with talk.until_it_ends():
@@ -228,7 +239,16 @@ class _Conversation:
             case _Event():
                 await self._ctx.emit(said.data, said.event)
             case _Save():
-                checkpoint_id = await self._ctx.save(said.values, next=said.next, metadata=said.metadata)
+                checkpoint_id = await self._ctx.save(
+                    said.values,
+                    next=said.next,
+                    interrupts=said.interrupts,
+                    metadata=said.metadata,
+                    state=said.state,
+                    checkpoint_id=said.checkpoint_id,
+                    parent_id=said.parent_id,
+                    quiet=said.quiet,
+                )
                 self._say({"type": "saved", "checkpoint_id": checkpoint_id}, said.id)
             case _Step():
                 kept = await self._ctx.step(said.name, lambda: said.result)
@@ -289,14 +309,15 @@ class _Conversation:
         grace = 0.0
         try:
             yield
+            self._stdin.close()
             grace = self._command.grace
         except asyncio.CancelledError:
-            grace = self._command.grace
             self._say({"type": "cancel", "action": await self._action()})
+            grace = self._command.grace
             raise
         except Cancelled as cancelled:
-            grace = self._command.grace
             self._say({"type": "cancel", "action": cancelled.action})
+            grace = self._command.grace
             raise
         finally:
             await self._end(grace)
@@ -320,15 +341,18 @@ class _Conversation:
 
     async def _wait(self, grace: float) -> int | None:
         """The process's exit code, or None if it still runs after so many seconds."""
-        rest = asyncio.create_task(self._discard())
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + grace
+        tasks = [asyncio.create_task(self._process.wait()), asyncio.create_task(self._discard())]
         try:
-            async with asyncio.timeout(grace):
-                return await self._process.wait()
-        except TimeoutError:
-            return None
+            # What the process has started may hold its pipes, and then its end is not announced.
+            while self._process.returncode is None and (left := deadline - clock.time()) > 0:
+                await asyncio.wait(tasks[:1], timeout=min(left, LOOK_SECONDS))
+            return self._process.returncode
         finally:
-            rest.cancel()
-            await asyncio.wait({rest})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     async def _discard(self) -> None:
         """Read what nobody wants any more, so that the process does not wait for a reader."""

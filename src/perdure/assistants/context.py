@@ -47,7 +47,7 @@ class Cancelled(BaseException):
 
 
 class Retriable(Exception):
-    """Raised by an agent whose failure may pass: the run is tried again, `after` seconds from now if given."""
+    """Raised by an agent whose failure may pass: the run is tried again, after `after` seconds if given."""
 
     def __init__(
         self, message: str = "the agent asks for another attempt", *, after: float | None = None

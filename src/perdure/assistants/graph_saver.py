@@ -1,8 +1,8 @@
 """What a LangGraph graph remembers, kept as the state of its thread.
 
-The newest checkpoint of the graph and of each of its subgraphs, with the writes that wait there, is one opaque
-value. It is written by LangGraph's own serializer in its strict form: what it reads back is data, and types that
-the graph itself declares.
+The newest checkpoint of the graph and of each of its subgraphs, with the writes that wait there, is one
+opaque value. It is written by LangGraph's own serializer in its strict form: what it reads back is data, and
+types that the graph itself declares.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class RunSaver(BaseCheckpointSaver[int]):
         self.pending = False
         """Whether there is something that the last `ctx.save` did not hold."""
         self._ctx = ctx
+        self._seeding = False
         self._lock = threading.RLock()
         self._state = _decode(ctx.checkpoint)
 
@@ -181,7 +182,7 @@ class RunSaver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         put = self.put(config, checkpoint, metadata, new_versions)
-        if _place(put).ns == "":
+        if _place(put).ns == "" and not self._seeding:
             await self.save(checkpoint["id"])
         return put
 
@@ -208,6 +209,17 @@ class RunSaver(BaseCheckpointSaver[int]):
         """Whether an earlier attempt of this run has kept something to go on from."""
         found = self._ctx.checkpoint
         return bool(self._state.kept.get("")) and found is not None and found.run_id == self._ctx.run_id
+
+    async def seed(self) -> None:
+        """Begin with the thread's values where they came from somewhere else than a graph."""
+        found = self._ctx.checkpoint
+        if self._state.kept or found is None or not isinstance(found.values, dict) or not found.values:
+            return
+        # It is kept with the first step: a state of this run's own would say that its input was taken.
+        self._seeding = True
+        config = {"configurable": {"thread_id": self._ctx.thread_id}}
+        await self.graph.aupdate_state(config, found.values, as_node="__start__")
+        self._seeding = False
 
     async def save(self, checkpoint_id: str | None = None) -> None:
         """Keep everything, as the thread's state: under the graph's own id, or as one more state after it."""

@@ -47,6 +47,7 @@ class GraphAgent:
         async with self._opened(config) as made:
             saver = RunSaver(ctx, _serializer(made))
             graph = saver.graph = made.copy(update={"checkpointer": saver})
+            await saver.seed()
             try:
                 await _stream(ctx, graph, _beginning(ctx, saver, input), config, modes)
             except Exception:

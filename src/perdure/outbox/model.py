@@ -128,6 +128,8 @@ class State(NamedTuple):
 
     status: str
     attempts: int
+    answered: int
+    """The last attempt of which it is known what became of it, or which no longer matters."""
     forgiven: int
     """How many of the attempts do not count: released ones, and those before a retry by hand."""
     since: int
@@ -145,8 +147,9 @@ def settled(state: State, outcome: Outcome, retries: Retries, now: int) -> State
     """The state after a try. What a later try or another deliverer has decided stays as it is."""
     if outcome.event == "delivered":
         return _ended(state, "delivered", now, state.last_error)
-    if state.status != PENDING or outcome.attempt != state.attempts:
+    if state.status != PENDING or outcome.attempt != state.attempts or outcome.attempt == state.answered:
         return state
+    state = state._replace(answered=outcome.attempt)
     if outcome.event == "released":
         return state._replace(forgiven=state.forgiven + 1, due_at=now + to_micros(outcome.wait))
     if outcome.event == "refused" or _exhausted(state, retries, now):
@@ -167,7 +170,8 @@ def unanswered(state: State, retries: Retries, now: int) -> State | None:
 def retried(state: State, now: int) -> State:
     """The state after a retry by hand: due at once, with all its tries and its time before it again."""
     status = EFFECT.step(state.status, "retried")
-    return State(status, state.attempts, state.attempts, now, now, None, state.last_error)
+    tries = state.attempts
+    return State(status, tries, tries, tries, now, now, None, state.last_error)
 
 
 def _exhausted(state: State, retries: Retries, now: int) -> bool:

@@ -58,7 +58,7 @@ async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
     ids = [uuid(tx.now, tx.ids) for _ in effects]
     status, now = EFFECT.start["put"], tx.now
     rows = [
-        (tx.ns, id, new.consumer, new.subject, _target(new), status, 0, 0, now, now, now, None, None)
+        (tx.ns, id, new.consumer, new.subject, _target(new), status, 0, 0, 0, now, now, now, None, None)
         for id, new in zip(ids, effects, strict=True)
     ]
     bodies = [(tx.ns, id, new.body) for id, new in zip(ids, effects, strict=True)]
@@ -88,7 +88,7 @@ async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retrie
     over: list[tuple[Any, ...]] = []
     live: list[Row] = []
     for row in rows:
-        state = State(row[5], row[6], row[11], row[12], row[8], row[9], row[10])
+        state = State(row[5], row[6], *row[11:14], *row[8:11])
         given_up = model.unanswered(state, retries, tx.now)
         if given_up is None:
             live.append(row)

@@ -9,7 +9,7 @@ from perdure.kernel.storage.filters import Field, Listing
 from perdure.outbox.tables import BODIES, OUTBOX
 
 EFFECT_VIEW = "id, consumer, subject, target, status, attempts, created_at, due_at, ended_at, last_error"
-STATE = "status, attempts, forgiven, since, due_at, ended_at, last_error"
+STATE = "status, attempts, answered, forgiven, since, due_at, ended_at, last_error"
 
 ADD_EFFECTS = BulkInsert(OUTBOX)
 ADD_BODIES = BulkInsert(BODIES)
@@ -26,7 +26,7 @@ CLAIM = statement(
     WHERE outbox.ns = c.ns AND outbox.id = c.id
     RETURNING outbox.ns, outbox.id, outbox.consumer, outbox.subject, outbox.target, outbox.status,
       outbox.attempts, outbox.created_at, outbox.due_at, outbox.ended_at, outbox.last_error,
-      outbox.forgiven, outbox.since
+      outbox.answered, outbox.forgiven, outbox.since
     """
 )
 NEXT_DUE = statement("SELECT min(due_at) FROM outbox WHERE consumer = :consumer AND due_at IS NOT NULL")
@@ -36,7 +36,7 @@ LOCK_STATES = statement(
 )
 MOVE = BulkUpdate(
     OUTBOX,
-    sets=("status", "attempts", "forgiven", "since", "due_at", "ended_at", "last_error"),
+    sets=("status", "attempts", "answered", "forgiven", "since", "due_at", "ended_at", "last_error"),
     keys=("ns", "id"),
 )
 

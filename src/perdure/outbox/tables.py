@@ -12,6 +12,7 @@ OUTBOX = Table(
         text("target", null=True),
         text("status"),
         integer("attempts"),
+        integer("answered"),
         integer("forgiven"),
         integer("created_at"),
         integer("since"),

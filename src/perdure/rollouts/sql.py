@@ -150,13 +150,7 @@ DUE_IN_LINES = statement(
 
 # --- lines ------------------------------------------------------------------------------------------------
 
-OPEN_LINE = statement(
-    """
-    INSERT INTO lines (ns, line, holder, holder_attempt, release_by)
-    VALUES (:ns, :line, NULL, NULL, NULL)
-    ON CONFLICT (ns, line) DO NOTHING
-    """
-)
+OPEN_LINES = BulkInsert(LINES, met="NOTHING")
 LOCK_LINES = statement(
     """
     SELECT line, holder
@@ -177,19 +171,22 @@ LOCK_LINES_OF = statement(
 )
 TRY_LINES = statement("SELECT line FROM lines WHERE ns = :ns AND line {among:names} ORDER BY line {skip}")
 HOLD_LINES = BulkUpdate(LINES, sets=("holder", "holder_attempt", "release_by"), keys=("ns", "line"))
-HEAD_OF_LINE = statement(
+HEADS_OF_LINES = statement(
     """
-    SELECT id, behind, queue
-    FROM rollouts
-    WHERE ns = :ns AND line = :line AND behind IS NOT NULL
-    ORDER BY priority DESC, behind
-    LIMIT 1
+    SELECT l.line, l.holder, (SELECT r.id
+    FROM rollouts AS r
+    WHERE r.ns = l.ns AND r.line = l.line AND r.behind IS NOT NULL
+    ORDER BY r.priority DESC, r.behind
+    LIMIT 1)
+    FROM lines AS l
+    WHERE l.ns = :ns AND l.line {among:names}
     """
 )
 PROMOTE = statement(
     """
     UPDATE rollouts SET ready = position, behind = NULL, due_at = NULL
-    WHERE ns = :ns AND id = :id
+    WHERE ns = :ns AND id {among:ids}
+    RETURNING queue
     """
 )
 QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE ns = :ns AND id = :id")

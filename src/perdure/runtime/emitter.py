@@ -29,6 +29,7 @@ class Emitter:
         held: Held,
         worthwhile: Callable[[], bool],
         *,
+        last: int | None = None,
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -49,7 +50,7 @@ class Emitter:
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._closed = False
-        self._last: int | None = None
+        self._last = last
 
     @property
     def full(self) -> bool:
@@ -138,7 +139,7 @@ class Emitter:
         self._last = None if self._last is None else self._last + count
 
     async def _append(self, events: Sequence[NewEvent]) -> None:
-        """Append a batch. Where it begins is known from the one before it, so that it can be repeated."""
+        """Append a batch. Where it begins is known, so that it can be repeated."""
         try:
             self._last = await insist(
                 lambda: self._queue.append(self._held, events, self._last),

@@ -79,7 +79,7 @@ class Execution:
         self._concluding = False
         run = assignment.run
         self.name = f"run {run.run_id} of agent {run.agent}"
-        self._emitter = Emitter(tools.queue, self.held, self._is_worthwhile)
+        self._emitter = Emitter(tools.queue, self.held, self._is_worthwhile, last=assignment.last_seq)
         traceparent = run.kwargs.traceparent
         self.tracing = Tracing(tools.store, run.run_id, assignment.attempt_id, traceparent)
         self.context = RunContext(

@@ -134,15 +134,35 @@ class Job:
     def __init__(self, home: AgentLoop, work: Work, name: str) -> None:
         self.home = home
         self.name = name
+        self.heard = False
+        """Whether its loop was able to cancel it."""
         self._control = asyncio.get_running_loop()
         self.done: asyncio.Future[Ended] = self._control.create_future()
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        home.jobs.add(self)
-        home.tell(self._begin)
+        self._lock = threading.Lock()
+        self._begun = False
+        self._enter(home)
 
-    def _begin(self) -> None:
-        self._task = self.home.loop.create_task(self._run(), name=self.name)
+    def _enter(self, home: AgentLoop) -> None:
+        home.jobs.add(self)
+        home.tell(lambda: self._begin(home))
+
+    def move(self, home: AgentLoop) -> None:
+        """Begin in another loop, unless it has begun."""
+        with self._lock:
+            if self._begun:
+                return
+            self.home.jobs.discard(self)
+            self.home = home
+        self._enter(home)
+
+    def _begin(self, home: AgentLoop) -> None:
+        with self._lock:
+            if self.home is not home:
+                return
+            self._begun = True
+        self._task = home.loop.create_task(self._run(), name=self.name)
 
     async def _run(self) -> None:
         try:
@@ -165,6 +185,7 @@ class Job:
         self.home.tell(self._cancel)
 
     def _cancel(self) -> None:
+        self.heard = True
         if self._task is not None:
             self._task.cancel()
 
@@ -202,20 +223,28 @@ class AgentLoops:
         if loop is None or loop.retired:
             return
         if loop.blocked:
-            logger.warning(
-                "an agent blocks the event loop of %s; new runs get another loop. Use async I/O instead of "
-                "blocking calls, or set BG_JOB_ISOLATED_LOOPS=true",
-                ", ".join(sorted(job.name for job in loop.jobs)) or "no run",
-            )
-            loop.retire()
+            self._replace(loop)
         else:
             loop.look()
+
+    def _replace(self, blocked: AgentLoop) -> None:
+        """Leave a loop to the agent that blocks it; those that had not begun begin elsewhere."""
+        names = sorted(job.name for job in blocked.jobs)
+        blocked.retired = True
+        for job in list(blocked.jobs):
+            job.move(self._home())
+        blocked.retire()
+        logger.warning(
+            "an agent blocks the event loop of %s; others get another. Use async I/O instead of blocking "
+            "calls, or set BG_JOB_ISOLATED_LOOPS=true",
+            ", ".join(names) or "no run",
+        )
 
     def abandon(self, job: Job) -> None:
         """Give up on an agent that does not stop: its thread is left to itself."""
         logger.error("%s does not stop; its thread is left behind", job.name)
-        if job.home is self._shared and job.home.blocked:
-            job.home.retire()
+        if job.home is self._shared and not job.heard:
+            self._replace(job.home)
 
     def close(self) -> None:
         """End all loops; one that is blocked is left behind."""

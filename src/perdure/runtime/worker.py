@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from perdure.kernel.background import Background
@@ -32,7 +33,7 @@ LONGEST_PAUSE = 5.0
 LOOK_SECONDS = 0.25
 WATCH_SECONDS = 0.05
 """A run that ends sooner is not worth a watch for being cancelled."""
-LAST_CLAIM_SECONDS = 0.25
+LAST_CLAIM_SECONDS = 0.1
 """How long a claim that is under way may take when the worker stops: its runs are handed back."""
 HAND_BACK_SECONDS = 5.0
 
@@ -40,7 +41,8 @@ HAND_BACK_SECONDS = 5.0
 class Worker:
     """Executes the runs of a queue with the agents it has, from `start` to `stop`.
 
-    Both may be called in any event loop. `store` keeps the spans of agents and knows the resources of runs.
+    Both may be called in any event loop. The queue is the worker's own, which closes it when it stops.
+    `store` keeps the spans of agents and knows the resources of runs.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Worker:
         self._control = Background("perdure-worker")
         self._executions: dict[str, Execution] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
         self._stopping = False
 
     @property
@@ -96,16 +99,16 @@ class Worker:
     async def _start(self) -> None:
         self._freed = asyncio.Event()
         self._begun = asyncio.Event()
+        self._claimed = asyncio.Event()
         await insist(
             lambda: self._queue.register(self.worker_id, self._tools.agents.specs),
             what=f"worker {self.worker_id}",
             worthwhile=lambda: not self._stopping,
             idempotent=True,
         )
-        self._claiming = asyncio.create_task(self._claim())
         self._loops = [
-            self._claiming,
-            asyncio.create_task(_again(self._renew_period, self._renew)),
+            asyncio.create_task(self._claim()),
+            asyncio.create_task(_again(lambda: 0.0, self._keep_leases)),
             asyncio.create_task(_again(lambda: 0.0, self._listen)),
             asyncio.create_task(_again(lambda: LOOK_SECONDS, self._look)),
             asyncio.create_task(_again(lambda: self.options.stats_interval, self.statistics.tell)),
@@ -141,6 +144,7 @@ class Worker:
             task.add_done_callback(self._running.discard)
         self.statistics.active = len(self._executions)
         self._begun.set()
+        self._claimed.set()
 
     async def _run(self, execution: Execution) -> None:
         try:
@@ -162,6 +166,15 @@ class Worker:
     def _renew_period(self) -> float:
         leases = [each.assignment.lease_seconds for each in self._executions.values()]
         return min([self.options.heartbeat, *leases]) / 3
+
+    async def _keep_leases(self) -> None:
+        """Wait until it is time to renew, which a claim may bring nearer; then renew."""
+        began = time.monotonic()
+        while (left := began + self._renew_period() - time.monotonic()) > 0:
+            self._claimed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._claimed.wait(), left)
+        await self._renew()
 
     async def _renew(self) -> None:
         """Renew every lease in one call; one that was not renewed for its whole length is lost."""
@@ -246,17 +259,19 @@ class Worker:
             await asyncio.wait(self._running, timeout=max(leases, default=0.0) + HAND_BACK_SECONDS)
         left = [each for each in self._executions.values() if each.result == HANDED_BACK]
         await self._hand_back([each.held for each in left])
-        for loop in getattr(self, "_loops", ()):
+        for loop in self._loops:
             loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._queue.close()
 
     async def _end_claiming(self) -> None:
-        claiming: asyncio.Task[None] | None = getattr(self, "_claiming", None)
-        if claiming is None:
+        claiming = self._loops[:1]
+        if not claiming:
             return
         self._freed.set()
-        await asyncio.wait((claiming,), timeout=LAST_CLAIM_SECONDS)
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
+        await asyncio.wait(claiming, timeout=LAST_CLAIM_SECONDS)
+        claiming[0].cancel()
+        await asyncio.gather(*claiming, return_exceptions=True)
 
     async def _hand_back(self, held: Sequence[Held]) -> None:
         if not held:

@@ -89,7 +89,12 @@ class RunExecution(Runner):
                 raise
         if not claimed:
             return []
-        return await self._read(assign.assignments, [tuple(each) for each in claimed])
+        try:
+            return await self._read(assign.assignments, [tuple(each) for each in claimed])
+        except BaseException:
+            # Nobody else knows of this claim.
+            self._unclaimed(claimed)
+            raise
 
     async def _claim_batch(self, claims: Sequence[Claim], keys: Keys = None) -> Sequence[Any]:
         return await self._write_watched(assign.claim_runs, claims, self._kinds, keys=keys)

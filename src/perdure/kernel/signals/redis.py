@@ -72,10 +72,17 @@ class RedisSignals(SharedSignals):
         self._touched: set[Hint] = set()
         self._marks: dict[str, int] = {}
         self._failures: dict[str, str] = {}
+        self._refused: str | None = None
         self._heard = False
+        self._closing = False
         self._listener: Any = None
         self._waited_for = asyncio.Event()
         self._sweep = os.urandom(12).hex()
+
+    def close(self) -> None:
+        # The driver can lose a cancellation in Python 3.11: whatever runs asks before it goes on.
+        self._closing = True
+        super().close()
 
     # --- what a carrier can do besides --------------------------------------------------------------------
 
@@ -153,7 +160,7 @@ class RedisSignals(SharedSignals):
     async def _keep(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
         """Begin again whenever a connection was lost, a little later each time."""
         pause = FIRST_PAUSE
-        while True:
+        while not self._closing:
             try:
                 await work()
             except _FAILURES as error:
@@ -187,7 +194,7 @@ class RedisSignals(SharedSignals):
 
     async def _send_forever(self) -> None:
         assert self._wake is not None
-        while True:
+        while not self._closing:
             await self._wake.wait()
             self._wake.clear()
             await self._follow_interests()
@@ -208,11 +215,11 @@ class RedisSignals(SharedSignals):
         except _FAILURES:
             self._put_back(hints, marks)
             raise
-        refused = next((each for each in answers if isinstance(each, Exception)), None)
-        if refused is None:
-            self._note_answer("sending")
-        else:
-            self._note_failure("sending", refused)
+        self._note_answer("sending")
+        refused = next((str(each) for each in answers if isinstance(each, Exception)), None)
+        if refused is not None and refused != self._refused:
+            logger.warning("Redis at %s refuses some of what it is sent: %s", self.where, refused)
+            self._refused = refused
 
     def _write_hints(self, pipe: Any, hints: dict[Hint, int]) -> None:
         woken = min(hints.get(WORK, 0), LIST_LENGTH)
@@ -269,7 +276,7 @@ class RedisSignals(SharedSignals):
 
     async def _read_forever(self, connection: Any) -> None:
         asked = False
-        while True:
+        while not self._closing:
             message = await connection.read_response(timeout=self._block)
             if message is not None:
                 asked = False
@@ -309,7 +316,7 @@ class RedisSignals(SharedSignals):
 
     async def _wait_for_work(self) -> None:
         async with self._connection() as connection:
-            while True:
+            while not self._closing:
                 if not self._local.is_watched(WORK):
                     self._note_answer("waiting")
                     self._waited_for.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -28,7 +28,7 @@ class Api:
     def __init__(self, session: HttpSession) -> None:
         self.session = session
 
-    async def get(self, kind: Any, path: str, **query: Any) -> Any:
+    async def get(self, kind: type[T], path: str, **query: Any) -> T:
         answer = await self.session.request("GET", PREFIX + path, query=query_of(query))
         return decoded(kind, answer.body)
 
@@ -48,7 +48,7 @@ class Api:
 
     async def send(
         self,
-        kind: Any,
+        kind: type[T],
         method: str,
         path: str,
         body: Any = None,
@@ -58,7 +58,7 @@ class Api:
         query: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         lasting: bool = False,
-    ) -> Any:
+    ) -> T:
         """Send a write; the server answers a second one with the same `key` as it did the first."""
         answer = await self.session.request(
             method,
@@ -72,6 +72,9 @@ class Api:
         )
         return decoded(kind, answer.body)
 
+    async def delete(self, path: str) -> None:
+        await self.session.request("DELETE", PREFIX + path, effect="once")
+
 
 def keyed(key: str | None) -> dict[str, str]:
     return {} if key is None else {"Idempotency-Key": in_header(key, "idempotency_key")}
@@ -81,12 +84,11 @@ def encoded(body: Any) -> bytes:
     return encode_json(body, what="the request").encode()
 
 
-def decoded(kind: Any, body: bytes) -> Any:
+def decoded(kind: type[T], body: bytes) -> T:
     """An answer as its type."""
-    if kind is None:
-        return None
     try:
-        return _decoder(kind).decode(body)
+        found: T = _decoder(cast(Any, kind)).decode(body)
+        return found
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Unreachable(f"the answer is not from a perdure server: {error}") from error
 

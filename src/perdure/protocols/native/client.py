@@ -16,6 +16,8 @@ from perdure.protocols.native.streaming import Streaming
 from perdure.protocols.native.wire import Items
 from perdure.threads.records import CancelAction, Checkpoint, Run, RunRequest, Thread
 
+_STATE: Any = Checkpoint | None
+
 
 class PerdureClient(Streaming):
     """Threads, runs and assistants behind a server.
@@ -84,10 +86,10 @@ class PerdureClient(Streaming):
             "if_exists": if_exists,
         }
         effect: Effect = "repeatable" if if_exists == "do_nothing" else "once"
-        found: Thread = await self._api.send(Thread, "POST", "/threads", body, effect=effect)
+        return await self._api.send(Thread, "POST", "/threads", body, effect=effect)
 
     async def get_thread(self, thread_id: str) -> Thread:
-        found: Thread = await self._api.get(Thread, _thread(thread_id))
+        return await self._api.get(Thread, _thread(thread_id))
 
     async def update_thread(
         self,
@@ -98,14 +100,14 @@ class PerdureClient(Streaming):
     ) -> Thread:
         """Merge into its metadata, replace its config."""
         body = {"metadata": metadata, "config": config}
-        found: Thread = await self._api.send(Thread, "PATCH", _thread(thread_id), body)
+        return await self._api.send(Thread, "PATCH", _thread(thread_id), body)
 
     async def delete_thread(self, thread_id: str) -> None:
         """Cancel its live runs and remove it with its runs, checkpoints and streams. Traces stay."""
-        await self._api.send(None, "DELETE", _thread(thread_id), effect="once")
+        await self._api.delete(_thread(thread_id))
 
     async def copy_thread(self, thread_id: str) -> Thread:
-        found: Thread = await self._api.send(Thread, "POST", _thread(thread_id, "/copy"), effect="once")
+        return await self._api.send(Thread, "POST", _thread(thread_id, "/copy"), effect="once")
 
     async def search_threads(
         self,
@@ -137,7 +139,8 @@ class PerdureClient(Streaming):
     async def get_state(self, thread_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
         """A state of the thread, or its latest; None while there is none."""
         path = _thread(thread_id, "/state")
-        found: Checkpoint | None = await self._api.get(Checkpoint | None, path, checkpoint_id=checkpoint_id)
+        state: Checkpoint | None = await self._api.get(_STATE, path, checkpoint_id=checkpoint_id)
+        return state
 
     async def update_state(
         self,
@@ -150,7 +153,7 @@ class PerdureClient(Streaming):
     ) -> Checkpoint:
         """Keep another state after the given one. Conflict while the thread is busy."""
         body = {"values": values, "checkpoint_id": checkpoint_id, "metadata": metadata, "next": list(next)}
-        found: Checkpoint = await self._api.send(Checkpoint, "POST", _thread(thread_id, "/state"), body, effect="once")
+        return await self._api.send(Checkpoint, "POST", _thread(thread_id, "/state"), body, effect="once")
 
     async def history(
         self,
@@ -168,7 +171,7 @@ class PerdureClient(Streaming):
     # --- runs ---------------------------------------------------------------------------------------------
 
     async def create_run(self, request: RunRequest, *, idempotency_key: str | None = None) -> Run:
-        found: Run = await self._api.send(Run, "POST", "/runs", request, key=idempotency_key or new_key())
+        return await self._api.send(Run, "POST", "/runs", request, key=idempotency_key or new_key())
 
     async def create_runs(self, requests: Sequence[RunRequest]) -> list[Run]:
         """All of them or none."""
@@ -178,7 +181,7 @@ class PerdureClient(Streaming):
         return made.items
 
     async def get_run(self, run_id: str, thread_id: str | None = None) -> Run:
-        found: Run = await self._api.get(Run, _run(run_id), thread_id=thread_id)
+        return await self._api.get(Run, _run(run_id), thread_id=thread_id)
 
     async def list_runs(
         self,
@@ -193,7 +196,7 @@ class PerdureClient(Streaming):
 
     async def cancel_run(self, run_id: str, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:
         """End a run now; with `wait`, once whoever executes it has stopped. Conflict if it has ended."""
-        found: Run = await self._api.send(
+        return await self._api.send(
             Run,
             "POST",
             _run(run_id, "/cancel"),
@@ -223,17 +226,17 @@ class PerdureClient(Streaming):
 
     async def delete_run(self, run_id: str) -> None:
         """Cancel it if it is live, and remove it with its checkpoints and stream. Its trace stays."""
-        await self._api.send(None, "DELETE", _run(run_id), effect="once")
+        await self._api.delete(_run(run_id))
 
     # --- what is held up where ----------------------------------------------------------------------------
 
     async def why(self, id: str) -> run_wire.Why:
         """Why a rollout, run or thread stands where it stands."""
-        found: run_wire.Why = await self._api.get(run_wire.Why, "/why/" + step(id, "id"))
+        return await self._api.get(run_wire.Why, "/why/" + step(id, "id"))
 
     async def stats(self) -> dict[str, Any]:
         """How many runs wait and run, and for how long."""
-        found: dict[str, Any] = await self._api.get(dict[str, Any], "/stats")
+        return await self._api.get(dict[str, Any], "/stats")
 
 
 def _thread(thread_id: str, rest: str = "") -> str:

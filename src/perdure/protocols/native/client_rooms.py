@@ -79,7 +79,7 @@ class RemoteAssistants:
 
     async def delete(self, assistant_id: str) -> None:
         """Remove an assistant. One that an agent has of its own stays: Conflict."""
-        await self._api.send(None, "DELETE", _path(assistant_id), effect="once")
+        await self._api.delete(_path(assistant_id))
 
     async def get(self, assistant_id: str) -> Assistant:
         """An assistant by its id."""

@@ -24,7 +24,8 @@ from perdure.kernel.merge import Merger
 from perdure.protocols.http.session import HttpSession, error_named
 from perdure.protocols.lightning.exchange import new_key
 from perdure.protocols.native import wire, work_wire
-from perdure.protocols.native.api import Api, new_id
+from perdure.protocols.native.api import Api, decoded, encoded, keyed, new_id
+from perdure.protocols.native.declare import PREFIX
 from perdure.protocols.native.wire import MAX_BATCH
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
@@ -105,10 +106,23 @@ class RemoteRunQueue:
     async def _claim(self, worker_id: str, limit: int, wait: float, key: str) -> list[Assignment]:
         seconds = min(max(wait, 0.0), work_wire.MAX_WAIT_SECONDS)
         body = {"worker_id": worker_id, "limit": min(limit, MAX_BATCH), "wait": seconds}
-        found: work_wire.Assignments = await self._ask(
-            work_wire.Assignments, "/work/claim", body, key=key, wait=seconds
+        asking = self._session.request(
+            "POST",
+            PREFIX + "/work/claim",
+            body=encoded(body),
+            headers=keyed(key),
+            effect="none",
+            timeout=seconds + self._session.request_timeout,
+            lasting=True,
         )
-        return found.assignments
+        answer = await self._open(asking)
+        claimed = decoded(work_wire.Assignments, answer.body).assignments
+        return await self._still_held(worker_id, claimed) if answer.repeated and claimed else claimed
+
+    async def _still_held(self, worker_id: str, claimed: Sequence[Assignment]) -> list[Assignment]:
+        """An answer that was lost at first tells of the past: others may have some of the runs by now."""
+        verdicts = await self.renew(worker_id, [assignment.held for assignment in claimed])
+        return [each for each, verdict in zip(claimed, verdicts, strict=True) if verdict == "go"]
 
     def _give_back(self, worker_id: str, limit: int, key: str) -> None:
         """The server may have given runs to one who is gone; asked again by the same key, it says which."""
@@ -147,9 +161,9 @@ class RemoteRunQueue:
 
     # --- what agents write --------------------------------------------------------------------------------
 
-    async def append(self, held: Held, events: Sequence[NewEvent]) -> int:
+    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
         """Add events to the run's stream; gives the `seq` of the last one once they are durable."""
-        after = self._places.get(held.attempt_id)
+        after = self._places.get(held.attempt_id) if after is None else after
         body = {"held": held, "events": list(events), "after": after}
         size = sum([len(event.body) for event in events])
         seq: int = await self._merged("events", self._append_all, body, rows=len(events), size=size)

@@ -9,7 +9,12 @@ from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnava
 from perdure.protocols.http.feed import FORM
 from perdure.protocols.http.routes import Route
 from perdure.protocols.native import admin, changes, docs, handlers, health, metrics, wire
+from perdure.protocols.native.assistant_routes import ASSISTANT_ROUTES
 from perdure.protocols.native.declare import PREFIX, declaring
+from perdure.protocols.native.outbox_routes import OUTBOX_ROUTES
+from perdure.protocols.native.run_routes import RUN_ROUTES
+from perdure.protocols.native.run_work_routes import RUN_WORK_ROUTES
+from perdure.protocols.native.thread_routes import THREAD_ROUTES
 from perdure.protocols.native.work_routes import WORK_ROUTES
 from perdure.rollouts.overview import QueueState
 from perdure.rollouts.records import LightningStoreStatistics
@@ -149,4 +154,14 @@ _SERVER = (
     ),
 )
 
-ROUTES: tuple[Route, ...] = (*WORK_ROUTES, *_OVERVIEW, *_ACCESS, *_SERVER)
+ROUTES: tuple[Route, ...] = (
+    *WORK_ROUTES,
+    *ASSISTANT_ROUTES,
+    *THREAD_ROUTES,
+    *RUN_ROUTES,
+    *RUN_WORK_ROUTES,
+    *OUTBOX_ROUTES,
+    *_OVERVIEW,
+    *_ACCESS,
+    *_SERVER,
+)

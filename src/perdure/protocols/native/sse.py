@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ class Resumed:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _once(self, opening: Opening) -> AsyncIterator[Sequence[Event]]:
+    async def _once(self, opening: Opening) -> AsyncGenerator[Sequence[Event]]:
         headers = {} if self._after is None else {"Last-Event-ID": self._after}
         parser = Parser()
         async with opening(headers) as response:

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -28,6 +28,7 @@ T = TypeVar("T")
 BEGINNING = "-1"
 WAIT_SECONDS = 25.0
 """How long one request waits for the end of a run; after that comes another."""
+_END: Any = RunEnd | None
 _PROBLEM = b'{"type":"urn:perdure:error:'
 
 
@@ -80,7 +81,7 @@ class Streaming:
             data = (await response.read()).lstrip()
         if data.startswith(_PROBLEM):
             raise error_from(503, data)
-        end: RunEnd | None = decoded(RunEnd | None, data)
+        end: RunEnd | None = decoded(_END, data)
         return end
 
     async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:

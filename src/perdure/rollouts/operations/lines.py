@@ -5,7 +5,7 @@ Whoever enters or leaves a line has locked its row first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
@@ -17,7 +17,7 @@ from perdure.rollouts.operations.work import READY_CHANNEL, RolloutRow, Work
 async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     """Make the lines that do not exist, lock them all, and tell who holds each."""
     wanted = sorted(set(names))
-    await tx.execute_many(sql.OPEN_LINE, [{"line": line} for line in wanted])
+    await tx.write((sql.OPEN_LINES, [(tx.ns, line, None, None, None) for line in wanted]))
     return {row[0]: row[1] for row in await tx.all(sql.LOCK_LINES, names=wanted)}
 
 
@@ -32,16 +32,14 @@ def holding(tx: Tx, holders: Sequence[Holder]) -> Write:
 
 async def leave(work: Work) -> None:
     """Give the line of each ended rollout to the next one in it, unless its executor has still to stop."""
-    for rollout in work.rollouts.values():
-        if rollout.line is not None and rollout.has_ended and not _is_executed(work, rollout):
-            await promote(work.tx, rollout.line, rollout.id)
-    for kind in {rollout.kind for rollout in work.stopped}:
+    ended = [each for each in work.rollouts.values() if each.has_ended and not _is_executed(work, each)]
+    for kind in sorted({rollout.kind for rollout in work.stopped}):
         handler = work.kinds[kind].on_stopped
         if handler is not None:
             await handler(work.tx, [rollout.id for rollout in work.stopped if rollout.kind == kind])
-    for rollout in work.stopped:
-        if rollout.line is not None:
-            await promote(work.tx, rollout.line, rollout.id)
+    left = [each for each in (*ended, *work.stopped) if each.line is not None]
+    if left:
+        await promote(work.tx, {str(each.line) for each in left}, {each.id for each in left})
 
 
 def _is_executed(work: Work, rollout: RolloutRow) -> bool:
@@ -49,16 +47,15 @@ def _is_executed(work: Work, rollout: RolloutRow) -> bool:
     return work.kinds[rollout.kind].final and attempt is not None and attempt.status in LIVE
 
 
-async def promote(tx: Tx, line: str, leaver: str) -> None:
-    """Make the head of a line ready, if `leaver` held the line."""
-    rows = await tx.all(sql.LOCK_LINES, names=[line])
-    if not rows or rows[0][1] != leaver:
-        return
-    head = await tx.one(sql.HEAD_OF_LINE, line=line)
-    await tx.write(holding(tx, [(line, head[0] if head else None, None)]))
-    if head is not None:
-        await tx.execute(sql.PROMOTE, id=head[0])
-        tx.hint(READY_CHANNEL, head[2])
+async def promote(tx: Tx, lines: Iterable[str], leavers: Container[str]) -> None:
+    """Make the heads of those lines ready that one of the leavers held."""
+    rows = await tx.all(sql.HEADS_OF_LINES, names=sorted(lines))
+    heads = [(line, head) for line, holder, head in rows if holder in leavers]
+    await tx.write(holding(tx, [(line, head, None) for line, head in heads]))
+    promoted = [head for _, head in heads if head is not None]
+    if promoted:
+        for row in await tx.all(sql.PROMOTE, ids=promoted):
+            tx.hint(READY_CHANNEL, row[0])
 
 
 async def try_lines(tx: Tx, names: Iterable[str]) -> frozenset[str]:
@@ -81,7 +78,7 @@ async def ripen_lines(tx: Tx, limit: int) -> None:
             await tx.write(holding(tx, [(line, rollout_id, None)]))
         if holders[line] == rollout_id:
             # One that waited for a retry has held its line all the while.
-            await tx.execute(sql.PROMOTE, id=rollout_id)
+            await tx.all(sql.PROMOTE, ids=[rollout_id])
             tx.hint(READY_CHANNEL, queue)
         else:
             await tx.execute(sql.QUEUE_UP, id=rollout_id)

@@ -138,18 +138,17 @@ class _Finishing:
         self._workers.follow(attempt)
 
     def _keep(self, ending: Finish, attempt: AttemptRow) -> None:
-        """The last state and the last events."""
+        """The last state."""
         thread = self._threads.get(ending.held.thread_id)
         if ending.checkpoint is not None and thread is not None:
             state = new_state(self._tx, thread, ending.checkpoint, ending.held.run_id, attempt.sequence_id)
             self._states.append(state)
-        if ending.events:
-            self._appends.append(events_of(ending.held, attempt.sequence_id, ending.events))
 
     def _conclude(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
         if ending.result == "success":
             self._report(attempt, SUCCEEDED, SUCCEEDED)
+            work.notes[rollout.id] = Note(events=ending.events)
             work.move(rollout, reported(SUCCEEDED), SUCCEEDED)
         elif ending.result == RETRIABLE:
             self._report(attempt, FAILED, RETRIABLE)
@@ -157,16 +156,18 @@ class _Finishing:
         else:
             status = TIMEOUT if ending.result == "timeout" else FAILED
             self._report(attempt, status, TIMEOUT if status in LAPSED else PERMANENT)
-            work.notes[rollout.id] = Note(ending.error)
+            work.notes[rollout.id] = Note(ending.error, events=ending.events)
             work.move(rollout, _NO_RETRY, status)
 
     def _retry(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
         if work.tries(attempt) < rollout.limits.max_attempts:
             work.move(rollout, _RETRY, FAILED, delay=to_micros(ending.retry_after or 0.0))
+            if ending.events:
+                self._appends.append(events_of(ending.held, attempt.sequence_id, ending.events))
         else:
             failure = exceeded(rollout.id, rollout.limits.max_attempts, ending.error)
-            work.notes[rollout.id] = Note(failure)
+            work.notes[rollout.id] = Note(failure, events=ending.events)
             work.move(rollout, _NO_RETRY, FAILED)
 
     async def save(self) -> None:

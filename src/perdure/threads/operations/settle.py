@@ -42,10 +42,14 @@ WEBHOOK = "webhook"
 
 
 class Note(NamedTuple):
-    """What the operation that ends a run tells: why it failed, and whether somebody still executes it."""
+    """What the operation that ends a run tells.
+
+    Why it failed, whether somebody still executes it, and its last events before those of the end.
+    """
 
     failure: Failure | None = None
     executed: bool = False
+    events: Sequence[NewEvent] = ()
 
 
 def thread_stream(thread_id: str) -> str:
@@ -90,7 +94,7 @@ class _Settling:
         run.error = failure_text(failure)
         run.updated_at = self._tx.now
         self._ended.append(run)
-        self._close_stream(run, failure)
+        self._close_stream(run, failure, note.events)
         thread = self._threads.get(run.thread_id)
         if run.outcome == ROLLBACK and thread is not None:
             await point_back(self._tx, thread, run.id)
@@ -99,10 +103,11 @@ class _Settling:
         if thread is not None:
             self._rest(thread, run)
 
-    def _close_stream(self, run: RunRow, failure: Failure | None) -> None:
-        events = [NewEvent("end", encode_json({"status": run.status}))]
+    def _close_stream(self, run: RunRow, failure: Failure | None, told: Sequence[NewEvent]) -> None:
+        events = list(told)
         if failure is not None:
-            events.insert(0, NewEvent("error", failure_text(failure) or ""))
+            events.append(NewEvent("error", failure_text(failure) or ""))
+        events.append(NewEvent("end", encode_json({"status": run.status})))
         self._appends.append(
             Append(run.id, events, attempt=run.attempts, into=thread_stream(run.thread_id), ends=True)
         )

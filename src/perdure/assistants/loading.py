@@ -1,0 +1,273 @@
+"""Agents that configuration names: the table `[perdure.agents]` of `perdure.toml`, and `langgraph.json`.
+
+Only what the operator's own files name is imported, never what is stored.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perdure.assistants.agents import Agents
+from perdure.assistants.commands import Command
+from perdure.assistants.isolated import isolated
+from perdure.kernel.config import Settings
+from perdure.kernel.errors import InvalidInput, PerdureError
+
+GRAPHS_FILE = "langgraph.json"
+MODULE_PREFIX = "perdure_agent_"
+
+_VARIABLE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
+_FROM_FILE = "file "
+
+logger = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """An agent that could not be loaded: which file names it, and what is wrong."""
+
+    agent: str | None
+    """None if the file itself cannot be read."""
+    source: str
+    message: str
+
+    def __str__(self) -> str:
+        who = f"agent {self.agent!r}: " if self.agent is not None else ""
+        return f"{self.source}: {who}{self.message}"
+
+
+class Loaded(NamedTuple):
+    """The agents that were found, and those that were not."""
+
+    agents: Agents
+    failures: list[Failure]
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """An agent as `perdure.toml` may name it: code by its path, or a command."""
+
+    path: str | None = None
+    command: list[str] | None = None
+    description: str | None = None
+    isolated: bool = False
+    cwd: str | None = None
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Graph(msgspec.Struct):
+    """An agent as `langgraph.json` names it."""
+
+    path: str
+    description: str | None = None
+
+
+class _GraphsFile(msgspec.Struct):
+    """What of a `langgraph.json` concerns us."""
+
+    graphs: dict[str, Any] = msgspec.field(default_factory=dict)
+    dependencies: list[str] = msgspec.field(default_factory=list)
+    env: dict[str, str] | str = msgspec.field(default_factory=dict)
+
+
+def load_agents(
+    settings: Settings, directory: str | os.PathLike[str] = ".", registry: Agents | None = None
+) -> Loaded:
+    """Load the agents that the settings and a `langgraph.json` in the directory name.
+
+    One that fails is reported by its name, and the others are loaded all the same.
+    """
+    loaded = Loaded(Agents() if registry is None else registry, [])
+    root = Path(directory).resolve()
+    _load_table(settings, root, loaded)
+    if (root / GRAPHS_FILE).exists():
+        _load_graphs(root / GRAPHS_FILE, loaded)
+    return loaded
+
+
+# --- perdure.toml -----------------------------------------------------------------------------------------
+
+
+def _load_table(settings: Settings, directory: Path, loaded: Loaded) -> None:
+    source = settings.sources.get("agents", "argument")
+    if source.startswith(_FROM_FILE):
+        source = source.removeprefix(_FROM_FILE)
+        directory = Path(directory, source).resolve().parent
+    if settings.agents:
+        _add_path(directory)
+    for name, entry in settings.agents.items():
+        with _reported(loaded, name, source):
+            _register(loaded.agents, name, _entry(entry), directory)
+
+
+def _entry(given: Any) -> _Entry:
+    entry = _converted({"path": given} if isinstance(given, str) else given, _Entry)
+    if (entry.path is None) == (entry.command is None):
+        raise InvalidInput("it needs either a path (module:name or ./file.py:name) or a command")
+    return entry
+
+
+def _register(agents: Agents, name: str, entry: _Entry, directory: Path) -> None:
+    if entry.command is not None:
+        cwd = directory / entry.cwd if entry.cwd else directory
+        target: Any = Command(entry.command, cwd=cwd, env=entry.env)
+    elif entry.isolated:
+        target = isolated(str(entry.path), directory=directory)
+    else:
+        target = import_target(str(entry.path), directory)
+    _add(agents, name, target, entry.description)
+
+
+def _add(agents: Agents, name: str, target: Any, description: str | None) -> None:
+    if isinstance(target, Agents):
+        # A registry stands for the agent of that name in it.
+        found = target[name]
+        target = getattr(found, "function", None) or getattr(found, "command", None) or found
+    agents.register(name, target, description=description)
+
+
+# --- langgraph.json ---------------------------------------------------------------------------------------
+
+
+def _load_graphs(path: Path, loaded: Loaded) -> None:
+    with _reported(loaded, None, str(path)):
+        content = _converted(_json(path), _GraphsFile)
+        _set_environment(content.env, path.parent)
+        for part in reversed(content.dependencies):
+            if part.startswith("."):
+                _add_path((path.parent / part / "src").resolve())
+                _add_path((path.parent / part).resolve())
+        for name, given in content.graphs.items():
+            with _reported(loaded, name, str(path)):
+                graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
+                target = import_target(graph.path, path.parent)
+                _add(loaded.agents, name, target, graph.description)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"it is not JSON: {error}") from error
+
+
+def _set_environment(given: Mapping[str, str] | str, directory: Path) -> None:
+    """Set variables that are not set; what the surroundings say wins over the file."""
+    variables = dict(_variables(directory / given)) if isinstance(given, str) else given
+    for name, text in variables.items():
+        os.environ.setdefault(name, text)
+
+
+def _variables(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidInput(f"env: cannot read {path}: {reason}") from error
+    for line in lines:
+        found = _VARIABLE.match(line)
+        if found and not line.lstrip().startswith("#"):
+            yield found.group(1), _unquoted(found.group(2))
+
+
+def _unquoted(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text.partition(" #")[0].rstrip()
+
+
+# --- importing --------------------------------------------------------------------------------------------
+
+
+def import_target(path: str, directory: str | os.PathLike[str] = ".") -> Any:
+    """What `package.module:name` or `./file.py:name` names, files from the directory."""
+    where, separator, name = path.rpartition(":")
+    if not separator or not where or not name:
+        raise InvalidInput(f"{path!r} names nothing; write module:name or ./file.py:name")
+    module = _file(Path(directory), where) if _is_file(where) else importlib.import_module(where)
+    target: Any = module
+    for part in name.split("."):
+        if not hasattr(target, part):
+            public = ", ".join(each for each in vars(module) if not each.startswith("_"))
+            raise InvalidInput(f"there is no {name!r} in {where}; it has {public or 'nothing'}")
+        target = getattr(target, part)
+    return target
+
+
+def _is_file(where: str) -> bool:
+    return where.endswith(".py") or "/" in where or os.sep in where
+
+
+def _file(directory: Path, where: str) -> ModuleType:
+    path = (directory / where).resolve()
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}")
+    # The name is the same in every worker, since types in stored states are known by it.
+    name = MODULE_PREFIX + re.sub(r"\W+", "_", where.removesuffix(".py").lstrip("./"))
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path):
+        return known
+    return _run_file(name, path)
+
+
+def _run_file(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"{path} is not a Python file")
+    before = sys.modules.get(name)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+def _add_path(directory: Path) -> None:
+    if directory.is_dir() and str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+# --- reporting --------------------------------------------------------------------------------------------
+
+
+class _reported:  # noqa: N801 - it reads as a verb
+    """Turns what goes wrong inside into a failure, and goes on."""
+
+    def __init__(self, loaded: Loaded, agent: str | None, source: str) -> None:
+        self._loaded, self._agent, self._source = loaded, agent, source
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        if error is None or not isinstance(error, Exception | SystemExit):
+            return False
+        own = isinstance(error, PerdureError)
+        message = str(error) if own else f"{type(error).__name__}: {error}"
+        failure = Failure(self._agent, self._source, message)
+        logger.error("%s", failure, exc_info=None if own else error)
+        self._loaded.failures.append(failure)
+        return True
+
+
+def _converted(given: Any, kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error)) from error

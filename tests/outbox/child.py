@@ -1,0 +1,35 @@
+"""A process that delivers webhooks and is killed before it can say so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from tests.outbox.support import open_storage
+
+from perdure.kernel.config import Settings
+from perdure.outbox.model import Outcome
+from perdure.outbox.operations import Claimed
+from perdure.outbox.service import Outbox
+from perdure.protocols.webhooks.sender import WebhookSender
+
+
+class Doomed(Outbox):
+    """Dies with the delivery done and nothing written down."""
+
+    async def settle(self, claimed: Claimed, outcome: Outcome) -> None:
+        assert outcome.event == "delivered", outcome
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(url: str) -> None:
+    storage = open_storage(url)
+    outbox = Doomed(storage, [WebhookSender(Settings(webhook_allow_private=True))])
+    outbox.start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

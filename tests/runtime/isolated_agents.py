@@ -1,0 +1,51 @@
+"""Agents that tests run in processes of their own."""
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+
+async def worker(ctx: Any, input: Any) -> Any:
+    print("this must not disturb anybody")
+    ctx.logger.info("at work in %d", os.getpid())
+    await ctx.emit({"attempt": ctx.attempt, "pid": os.getpid() != input})
+    first = await ctx.step("once", lambda: ctx.attempt)
+    again = await ctx.step("once", lambda: ctx.attempt * 10)
+    await ctx.save({"at": ctx.attempt}, state=b"\x00own", metadata={"a": 1})
+    assert ctx.checkpoint.state == b"\x00own"
+    if ctx.attempt == 1:
+        raise ConnectionError("once more")
+    return {"steps": [first, again], "loaded": await ctx.load(), "key": ctx.idempotency_key("x")[-2:]}
+
+
+def blocking(ctx: Any, input: Any) -> None:
+    ctx.call(lambda: ctx.emit("begun"))
+    time.sleep(60)
+
+
+async def blocking_loop(ctx: Any, input: Any) -> None:
+    await ctx.emit("begun")
+    time.sleep(60)  # noqa: ASYNC251 - it is the point
+
+
+async def waiting(ctx: Any, input: Any) -> None:
+    await ctx.emit("begun")
+    await asyncio.Event().wait()
+
+
+def killing(ctx: Any, input: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leaving(ctx: Any, input: Any) -> None:
+    os._exit(3)
+
+
+async def asking(ctx: Any, input: Any) -> Any:
+    return {"answer": await ctx.interrupt("well?")}
+
+
+async def odd(ctx: Any, input: Any) -> Any:
+    await ctx.emit(object())

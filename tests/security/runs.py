@@ -1,0 +1,111 @@
+"""Requests to every route that writes threads, runs and effects, and what the audit calls each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import to_builtins
+from tests.protocols.native.support import AGENT, Worker, request
+
+from perdure.outbox.operations import NewEffect, put
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.stores import KINDS
+from perdure.threads.service import ThreadService
+from perdure.threads.work import Assignment
+
+API = "/api/v1"
+AWAITED = {API + "/runs/wait", API + "/runs/stream"}
+"""What ends only when a worker has done its part."""
+
+Line = tuple[str, str, str, Any, str]
+"""Method, path of the route, path of the request if another, body, action."""
+
+
+def silent_worker(store: DatabaseLightningStore) -> Worker:
+    """One whose own work leaves no entry."""
+    return Worker(ThreadService(store.storage, KINDS))
+
+
+async def work_on(store: DatabaseLightningStore) -> None:
+    """Do whatever there is to do."""
+    worker = silent_worker(store)
+    while True:
+        await worker.do()
+
+
+async def lines(store: DatabaseLightningStore) -> list[Line]:
+    worker = silent_worker(store)
+    await worker.register()
+    threads = worker.queue
+    assert isinstance(threads, ThreadService)
+    for name in ("kept", "gone", "copied"):
+        await threads.create_thread(name)
+    effect = NewEffect("webhook", "run", "{}")
+    (effect_id,) = await store.storage.run(put, [effect], ns=await threads._ns())
+    return [
+        *await _work_lines(threads, worker),
+        *await _run_lines(threads),
+        *_thread_lines(),
+        *_assistant_lines(),
+        ("POST", "/outbox/{effect_id}/retry", f"/outbox/{effect_id}/retry", None, "retry_effect"),
+    ]
+
+
+async def _work_lines(threads: ThreadService, worker: Worker) -> list[Line]:
+    claimed: list[Assignment] = []
+    for _ in range(3):
+        await threads.create_run(request())
+        claimed.append(await worker.claim())
+    work, given_back, ended = ({"held": to_builtins(each.held)} for each in claimed)
+    # The last of all makes something to be claimed.
+    await threads.create_run(request())
+    return [
+        ("POST", "/work/claim", "", {"worker_id": "w"}, "claim_run"),
+        ("POST", "/work/register", "", {"worker_id": "w", "agents": [{"name": "n"}]}, "register_agent"),
+        ("POST", "/work/renew", "", {"worker_id": "w", "held": [work["held"]]}, "renew_run"),
+        (
+            "POST",
+            "/work/events",
+            "",
+            {"appends": [work | {"events": [{"event": "custom", "body": "1"}]}]},
+            "add_events",
+        ),
+        ("POST", "/work/checkpoints", "", work | {"checkpoint": {"values": 1}}, "save_checkpoint"),
+        ("POST", "/work/steps", "", work | {"origin": "o", "name": "s", "body": "1"}, "keep_step"),
+        ("POST", "/work/finish", "", {"endings": [ended | {"result": "success"}]}, "finish_run"),
+        ("POST", "/work/release", "", {"held": [given_back["held"]]}, "release_run"),
+    ]
+
+
+async def _run_lines(threads: ThreadService) -> list[Line]:
+    one, other, removed = [(await threads.create_run(request(on_completion="keep"))).run_id for _ in range(3)]
+    body = {"assistant_id": AGENT}
+    return [
+        ("POST", "/runs/{run_id}/cancel", f"/runs/{one}/cancel", None, "cancel_run"),
+        ("POST", "/runs/cancel", "", {"run_ids": [other]}, "cancel_run"),
+        ("DELETE", "/runs/{run_id}", f"/runs/{removed}", None, "delete_run"),
+        ("POST", "/runs/wait", "", body, "create_run"),
+        ("POST", "/runs/stream", "", body, "create_run"),
+        ("POST", "/runs", "", body, "create_run"),
+        ("POST", "/runs/batch", "", {"runs": [body]}, "create_run"),
+    ]
+
+
+def _thread_lines() -> list[Line]:
+    return [
+        ("POST", "/threads", "", {"thread_id": "new"}, "create_thread"),
+        ("PATCH", "/threads/{thread_id}", "/threads/kept", {"metadata": {"a": 1}}, "update_thread"),
+        ("DELETE", "/threads/{thread_id}", "/threads/gone", None, "delete_thread"),
+        ("POST", "/threads/{thread_id}/copy", "/threads/copied/copy", None, "copy_thread"),
+        ("POST", "/threads/{thread_id}/state", "/threads/kept/state", {"values": 1}, "update_state"),
+    ]
+
+
+def _assistant_lines() -> list[Line]:
+    one = "/assistants/{assistant_id}"
+    return [
+        ("POST", "/assistants", "", {"agent": AGENT, "assistant_id": "mine"}, "create_assistant"),
+        ("PATCH", one, "/assistants/mine", {"name": "ours"}, "update_assistant"),
+        ("POST", one + "/latest", "/assistants/mine/latest", {"version": 1}, "set_latest_assistant"),
+        ("DELETE", one, "/assistants/mine", None, "delete_assistant"),
+    ]

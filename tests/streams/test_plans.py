@@ -1,0 +1,69 @@
+"""Every statement of the room finds its rows by an index, on both engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.kernel.support import NS
+from tests.reliability.plans import of_postgres, of_sqlite
+from tests.streams.support import add, new_events
+
+from perdure.kernel.storage.dialect import Statement
+from perdure.kernel.storage.port import Storage, Tx
+from perdure.streams import sql
+from perdure.streams.operations import Append
+
+VALUES: dict[str, Any] = {
+    "stream": "thread/1",
+    "after": 300,
+    "limit": 500,
+    "size": 1 << 20,
+    "streams": ["run1", "run2"],
+    "before": 5,
+    "n": 10,
+    "ns": NS,
+}
+EXPECTED = {
+    "GET_HEAD": {"streams_pkey"},
+    "GET_HEADS": {"streams_pkey"},
+    "LOCK_HEADS": {"streams_pkey"},
+    "READ_EVENTS": {"stream_events_pkey"},
+    "READ_JOINED": {"stream_events_pkey", "stream_links_pkey"},
+    "DROP_HEADS": {"streams_pkey"},
+    "DROP_EVENTS": {"stream_events_pkey"},
+    "DROP_LINKS": {"stream_links_pkey"},
+    "DROP_LINKS_TO": {"stream_links_source"},
+    "ENDED_BEFORE": {"streams_ended"},
+}
+TABLES_READ = {"streams", "stream_events", "stream_links", "l", "e", "b"}
+
+
+async def _explain(tx: Tx, statement: Statement, engine: str) -> tuple[set[str], set[str]]:
+    """The indexes that a statement goes by, and the tables that it reads whole."""
+    asked = Statement(
+        "EXPLAIN QUERY PLAN " + statement.sqlite,
+        "EXPLAIN (FORMAT JSON) " + statement.postgres,
+        statement.names,
+        statement.lists,
+    )
+    rows = await tx.all(asked, **{name: VALUES[name] for name in statement.names})
+    if engine == "postgres":
+        plan = of_postgres(rows[0][0])
+        return set(plan.indexes), {"a table"} if "Seq Scan" in plan.text else set()
+    plan = of_sqlite([row[3] for row in rows])
+    return set(plan.indexes), set(plan.scanned) & TABLES_READ
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+async def test_a_statement_goes_by_its_index(storage: Storage, name: str) -> None:
+    for number in range(20):
+        batch = [Append(f"run{number}", new_events(1, 40), 1, f"thread/{number % 3}")]
+        await add(storage, *batch)
+    indexes, scanned = await storage.run(_explain, getattr(sql, name), storage.engine, ns=NS)
+    assert scanned == set()
+    assert EXPECTED[name] <= indexes
+
+
+def test_no_statement_was_forgotten() -> None:
+    assert set(EXPECTED) == {name for name, value in vars(sql).items() if isinstance(value, Statement)}
