@@ -40,6 +40,8 @@ ENGINES = {
     "opentelemetry": re.compile(r"rollouts/ot(el|lp|lp_reader)\.py|protocols/otlp/.*\.py|testing/.*\.py"),
     "google": re.compile(r"rollouts/otlp(_reader)?\.py|protocols/otlp/.*\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
+    "langgraph": re.compile(r"assistants/graph(s|_saver)\.py"),
+    "langchain_core": re.compile(r"assistants/graph(s|_saver)\.py"),
     "grpc": re.compile(r"protocols/grpc/.*\.py|protocols/otlp/grpc_server\.py"),
 }
 # One letter of each stands in brackets, so that this file does not contain what it looks for.

@@ -11,8 +11,12 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from perdure import errors as errors
+    from perdure.assistants.agents import Agents as Agents
+    from perdure.assistants.context import Context as Context
+    from perdure.assistants.context import Retriable as Retriable
     from perdure.protocols.lightning.client import LightningStoreClient as LightningStoreClient
     from perdure.protocols.lightning.server import LightningStoreServer as LightningStoreServer
+    from perdure.protocols.native.client import PerdureClient as PerdureClient
     from perdure.rollouts.contract import LightningStore as LightningStore
     from perdure.rollouts.records import UNSET as UNSET
     from perdure.rollouts.records import Attempt as Attempt
@@ -37,15 +41,23 @@ if TYPE_CHECKING:
     from perdure.rollouts.spans import SpanContext as SpanContext
     from perdure.rollouts.spans import SpanCoreFields as SpanCoreFields
     from perdure.rollouts.spans import TraceStatus as TraceStatus
+    from perdure.runtime.perdure import Perdure as Perdure
     from perdure.runtime.stores import InMemoryLightningStore as InMemoryLightningStore
     from perdure.runtime.stores import PostgresLightningStore as PostgresLightningStore
     from perdure.runtime.stores import SqliteLightningStore as SqliteLightningStore
     from perdure.runtime.stores import open_store as open_store
     from perdure.runtime.threaded import LightningStoreThreaded as LightningStoreThreaded
+    from perdure.threads.records import Run as Run
+    from perdure.threads.records import RunEnd as RunEnd
+    from perdure.threads.records import RunRequest as RunRequest
+    from perdure.threads.records import Thread as Thread
 
 _HOMES = {
+    "perdure.assistants.agents": ("Agents",),
+    "perdure.assistants.context": ("Context", "Retriable"),
     "perdure.protocols.lightning.client": ("LightningStoreClient",),
     "perdure.protocols.lightning.server": ("LightningStoreServer",),
+    "perdure.protocols.native.client": ("PerdureClient",),
     "perdure.rollouts.contract": ("LightningStore",),
     "perdure.rollouts.records": (
         "UNSET",
@@ -70,6 +82,7 @@ _HOMES = {
         "SpanCoreFields",
         "TraceStatus",
     ),
+    "perdure.runtime.perdure": ("Perdure",),
     "perdure.runtime.stores": (
         "InMemoryLightningStore",
         "PostgresLightningStore",
@@ -77,6 +90,7 @@ _HOMES = {
         "open_store",
     ),
     "perdure.runtime.threaded": ("LightningStoreThreaded",),
+    "perdure.threads.records": ("Run", "RunEnd", "RunRequest", "Thread"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -27,7 +27,7 @@ from yarl import URL
 
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
-from perdure.outbox.model import TryLater, Undeliverable, check_webhook_url, mask_target
+from perdure.outbox.model import Retries, TryLater, Undeliverable, check_webhook_url, mask_target
 from perdure.outbox.service import Outbox
 from perdure.outbox.urls import refused_address, target_of
 from perdure.protocols.webhooks.sender import WebhookSender
@@ -422,7 +422,8 @@ async def test_credentials_stand_in_no_log_no_list_and_no_error(caplog: pytest.L
     async with receiving() as receiver:
         receiver.answers = [500, 404]
         url = receiver.url.replace("//", "//user:hidden@") + "/?token=hidden"
-        outbox = Outbox(storage, [private_sender(webhook_secret=SECRET)])
+        retries = Retries(first=1000.0)
+        outbox = Outbox(storage, [private_sender(webhook_secret=SECRET)], retries=retries)
         (first,) = await add(storage, body_for(url), consumer="webhook", target=url)
         outbox.start()
         await receiver.has(1)

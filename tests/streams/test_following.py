@@ -238,20 +238,20 @@ async def test_who_replays_together_reads_once(
     assert reads == 2
 
 
+@pytest.mark.parametrize("bound", [{"KEPT_BURSTS": 4}, {"KEPT_SIZE": 20}])
 async def test_a_slow_follower_costs_no_memory_and_misses_nothing(
-    source: Source, streams: Streams, monkeypatch: pytest.MonkeyPatch
+    source: Source, streams: Streams, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(tail, "KEPT_BURSTS", 4)
-    monkeypatch.setattr(tail, "KEPT_SIZE", 20)
+    for name, value in bound.items():
+        monkeypatch.setattr(tail, name, value)
     slow, quick = streams.follow(NS, "a", 0), streams.follow(NS, "a", 0)
     await soon(quick.started())
     (kept,) = streams._tails[NS, "a", False]
     for _ in range(60):
         await source.put("a", 5)
         assert len(await take(quick, 5)) == 5
-        assert len(kept._kept) <= 4
+        assert 1 <= len(kept._kept) <= 4
         assert sum(burst.size for burst in kept._kept) == kept._kept_size
-    assert len(kept._kept) < 4
     await source.put("a", 5, ends=True)
     assert seqs(await rest(slow)) == list(range(1, 306))
     assert len(await rest(quick)) == 5

@@ -56,13 +56,27 @@ class Agents(Mapping[str, Agent]):
         return decorate
 
     def register(self, name: str, target: Any, *, description: str | None = None) -> Agent:
-        """Add an agent: a function `(ctx, input)`, a LangGraph graph or a factory of one, or a `Command`."""
+        """Add an agent: a function `(ctx, input)`, a LangGraph graph or a factory of one, or a `Command`.
+
+        Another registry stands for the agent of the same name in it.
+        """
         check_name(name, "the name of an agent")
         if name in self._agents:
             raise Conflict(f"the agent {name!r} is registered twice")
-        words = check_description(description if description is not None else _words(target))
-        made = self._agents[name] = make_agent(name, target, words)
+        if isinstance(target, Agents):
+            made = target[name]
+        else:
+            words = description if description is not None else _words(target)
+            made = make_agent(name, target, check_description(words))
+        self._agents[name] = made
         return made
+
+    def include(self, others: Agents) -> None:
+        """Add all agents of another registry."""
+        for name in others:
+            if name in self._agents:
+                raise Conflict(f"the agent {name!r} is registered twice")
+            self._agents[name] = others[name]
 
     @property
     def names(self) -> list[str]:

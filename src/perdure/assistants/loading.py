@@ -13,9 +13,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,6 +25,8 @@ from perdure.assistants.commands import Command
 from perdure.assistants.isolated import isolated
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput, PerdureError
+
+T = TypeVar("T")
 
 GRAPHS_FILE = "langgraph.json"
 MODULE_PREFIX = "perdure_agent_"
@@ -125,15 +128,7 @@ def _register(agents: Agents, name: str, entry: _Entry, directory: Path) -> None
         target = isolated(str(entry.path), directory=directory)
     else:
         target = import_target(str(entry.path), directory)
-    _add(agents, name, target, entry.description)
-
-
-def _add(agents: Agents, name: str, target: Any, description: str | None) -> None:
-    if isinstance(target, Agents):
-        # A registry stands for the agent of that name in it.
-        found = target[name]
-        target = getattr(found, "function", None) or getattr(found, "command", None) or found
-    agents.register(name, target, description=description)
+    agents.register(name, target, description=entry.description)
 
 
 # --- langgraph.json ---------------------------------------------------------------------------------------
@@ -151,7 +146,7 @@ def _load_graphs(path: Path, loaded: Loaded) -> None:
             with _reported(loaded, name, str(path)):
                 graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
                 target = import_target(graph.path, path.parent)
-                _add(loaded.agents, name, target, graph.description)
+                loaded.agents.register(name, target, description=graph.description)
 
 
 def _json(path: Path) -> Any:
@@ -246,27 +241,22 @@ def _add_path(directory: Path) -> None:
 # --- reporting --------------------------------------------------------------------------------------------
 
 
-class _reported:  # noqa: N801 - it reads as a verb
-    """Turns what goes wrong inside into a failure, and goes on."""
-
-    def __init__(self, loaded: Loaded, agent: str | None, source: str) -> None:
-        self._loaded, self._agent, self._source = loaded, agent, source
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        if error is None or not isinstance(error, Exception | SystemExit):
-            return False
-        own = isinstance(error, PerdureError)
-        message = str(error) if own else f"{type(error).__name__}: {error}"
-        failure = Failure(self._agent, self._source, message)
-        logger.error("%s", failure, exc_info=None if own else error)
-        self._loaded.failures.append(failure)
-        return True
+@contextmanager
+def _reported(loaded: Loaded, agent: str | None, source: str) -> Iterator[None]:
+    """Make a failure of what goes wrong inside, and go on."""
+    try:
+        yield
+    except PerdureError as error:
+        failure = Failure(agent, source, error.message)
+        logger.error("%s", failure)
+        loaded.failures.append(failure)
+    except (Exception, SystemExit) as error:
+        failure = Failure(agent, source, f"{type(error).__name__}: {error}")
+        logger.error("%s", failure, exc_info=error)
+        loaded.failures.append(failure)
 
 
-def _converted(given: Any, kind: type[Any]) -> Any:
+def _converted(given: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:

@@ -14,11 +14,14 @@ from typing import Any
 
 import typer
 
+from perdure.assistants.agents import Agents
 from perdure.cli.supervisor import READY
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.protocols.http.server import HttpServer, Service, bind, make_application
+from perdure.protocols.webhooks.deliveries import Deliveries
 from perdure.runtime.app import App
+from perdure.runtime.embedding import EmbeddedWorker
 from perdure.runtime.stores import open_configured, sqlite_file
 
 logger = logging.getLogger(__name__)
@@ -63,13 +66,14 @@ def open_app(settings: Settings, url: str | None = None) -> App:
 
 def services_of(app: App, *, shared: bool = False) -> list[Service]:
     """What runs along with the HTTP server; `shared` if other processes take the same ports."""
+    deliveries = Deliveries(app)
     if app.settings.grpc_port is None:
-        return []
+        return [deliveries]
     try:
         from perdure.protocols.otlp.grpc_server import GrpcServer
     except ModuleNotFoundError as error:
         raise InvalidInput("OTLP over gRPC needs grpcio: pip install 'perdure[grpc]'") from error
-    return [GrpcServer(app, shared=shared)]
+    return [deliveries, GrpcServer(app, shared=shared)]
 
 
 def grpc_port_of(services: Sequence[Service]) -> int | None:

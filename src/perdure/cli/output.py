@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from perdure.kernel.clock import stretch as stretch
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -94,14 +96,6 @@ def shorten(value: Any, longest: int = LONGEST_CELL) -> str:
     text = value if isinstance(value, str) else encode_wire(value).decode()
     text = " ".join(text.split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def stretch(seconds: float) -> str:
-    """A stretch of time in the unit that suits it, as people say it."""
-    for unit, least in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
-        if seconds >= 2 * least:
-            return f"{seconds / least:.0f} {'min' if unit == 'm' else unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"
 
 
 def ago(then: float | None, now: float | None = None) -> str | None:

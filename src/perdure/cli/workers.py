@@ -1,4 +1,4 @@
-"""`perdure worker`: who works."""
+"""`perdure worker`: works by itself, or tells who works."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import typer
 
 from perdure.cli.options import Desk, LimitOption, at_desk
 from perdure.cli.output import ago, make_table
+from perdure.cli.worker_command import start
 
 EMPTY = """No worker has come here yet. A worker is whoever claims a rollout under a name:
 
   claimed = await store.dequeue_rollout(worker_id="worker-1")"""
 
-app = typer.Typer(help="Look at workers.", no_args_is_help=True)
+app = typer.Typer()
+app.callback(invoke_without_command=True)(start)
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 @at_desk
 async def list_workers(

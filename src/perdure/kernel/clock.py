@@ -44,3 +44,11 @@ def to_micros(seconds: float) -> int:
 
 def to_micros_or_none(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * MICROS)
+
+
+def stretch(seconds: float) -> str:
+    """A stretch of time in the unit that suits it, as people say it."""
+    for unit, least in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= 2 * least:
+            return f"{seconds / least:.0f} {'min' if unit == 'm' else unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"

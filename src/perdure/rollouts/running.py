@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from perdure.access.operations import ensure_namespace, once
+from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.rollouts.model import Kinds
@@ -23,6 +25,9 @@ KeyedBatch = Callable[..., Awaitable[Sequence[Any]]]
 
 POSTGRES_BATCHES = 3
 """How many batches of the same calls may run at once where more than one connection writes."""
+CLOSE_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 class Runner:
@@ -37,6 +42,7 @@ class Runner:
         self._kinds = kinds
         self._merger = Merger(POSTGRES_BATCHES if storage.engine == "postgres" else 1)
         self._number: int | None = None
+        self._releases: set[asyncio.Task[None]] = set()
         self.lapses: Counter[str] = Counter()
         """How many attempts the watchdog of this process has ended, by the status it gave them."""
 
@@ -91,6 +97,32 @@ class Runner:
         except SweepDue:
             await self.sweep()
             return await self.storage.read(operation, *args, ns=ns)
+
+    def _return(self, give_back: Callable[[], Awaitable[None]]) -> None:
+        """Give a claim back whose caller went away while it was made."""
+        task = asyncio.get_running_loop().create_task(self._insist(give_back))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _insist(self, give_back: Callable[[], Awaitable[None]]) -> None:
+        """Try until it is done: nobody else knows that these claims are nobody's. Twice does no harm."""
+        pause = 0.05
+        while True:
+            try:
+                return await give_back()
+            except StorageClosed:
+                raise
+            except StorageError as error:
+                logger.warning("a claim could not be given back, trying again in %s s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    async def _finish_returns(self) -> None:
+        """Let what is being given back come to its end, if that takes no longer than it may."""
+        if self._releases:
+            _, left = await asyncio.wait(self._releases, timeout=CLOSE_SECONDS)
+            for task in left:
+                task.cancel()
 
     async def sweep(self) -> None:
         """Let the watchdog end what is overdue and make ready what is due, in every namespace."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from perdure.kernel.errors import Conflict, NotFound, StorageClosed, StorageError
+from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Row, Storage
 from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
 from perdure.rollouts.operations import claim, enqueue, queries, report, resources, spans, workers
@@ -22,9 +21,6 @@ from perdure.rollouts.running import Keys, Runner
 
 POLL_SECONDS = 2.0
 POLL_ROWS = 1000
-CLOSE_SECONDS = 5.0
-
-logger = logging.getLogger(__name__)
 
 
 class Rollouts(Runner):
@@ -44,7 +40,6 @@ class Rollouts(Runner):
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, actor=actor)
         self._kind = kind
-        self._releases: set[asyncio.Task[None]] = set()
 
     def acting_as(self, namespace: str, actor: str | None) -> Rollouts:
         """The rollouts of a namespace of the same database, changed in the name of `actor`."""
@@ -112,22 +107,7 @@ class Rollouts(Runner):
         """The caller went away while its claim was made."""
         pairs = [(rollout[0], attempt[2]) for rollout, attempt in claimed]
         if pairs:
-            task = asyncio.get_running_loop().create_task(self._release(pairs))
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
-
-    async def _release(self, pairs: list[tuple[str, str]]) -> None:
-        """Try until it is done: nobody else knows that these claims are nobody's. Twice does no harm."""
-        pause = 0.05
-        while True:
-            try:
-                return await self._write_lined(claim.release, pairs, self._kinds)
-            except StorageClosed:
-                raise
-            except StorageError as error:
-                logger.warning("a claim could not be given back, trying again in %s s: %s", pause, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 5.0)
+            self._return(partial(self._write_lined, claim.release, pairs, self._kinds))
 
     def start_attempt(
         self, rollout_id: str, worker_id: str | None, key: str | None = None
@@ -314,8 +294,5 @@ class Rollouts(Runner):
 
     async def close(self) -> None:
         """Finish giving back claims, then close the storage."""
-        if self._releases:
-            _, left = await asyncio.wait(self._releases, timeout=CLOSE_SECONDS)
-            for task in left:
-                task.cancel()
+        await self._finish_returns()
         await self.storage.close()

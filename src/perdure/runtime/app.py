@@ -36,9 +36,10 @@ class App:
         self.access: Access | None = None
         self.threads: ThreadService | None = None
         self.outbox: Outbox | None = None
-        """Set by whoever delivers what is due; without it nothing is delivered from this process."""
+        """What is to happen outside. Whoever delivers it puts one here that does."""
         if isinstance(store, DatabaseLightningStore):
             self.access = Access(store.storage)
+            self.outbox = Outbox(store.storage)
             self.threads = ThreadService(
                 store.storage, KINDS, namespace=store.namespace, policy=policy_of(self.settings)
             )

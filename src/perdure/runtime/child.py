@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import inspect
 import itertools
 import logging
@@ -20,9 +18,10 @@ import msgspec
 
 from perdure.assistants.agents import make_agent
 from perdure.assistants.context import Cancelled
+from perdure.assistants.loading import import_target
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.config import load_settings
-from perdure.kernel.errors import InvalidInput, NotSupported
+from perdure.kernel.errors import NotSupported
 from perdure.runtime.outcomes import Judge, failure_of
 from perdure.runtime.tracing import NoTracer
 from perdure.threads.records import Checkpoint
@@ -199,30 +198,12 @@ def _checkpoint(told: dict[str, Any] | None) -> Checkpoint | None:
     return None if told is None else msgspec.convert(told, Checkpoint, strict=False)
 
 
-def imported(path: str) -> Any:
-    """What a path names: `package.module:name` or `./file.py:name`."""
-    where, separator, name = path.rpartition(":")
-    if not separator:
-        raise InvalidInput(f"{path!r} names no agent; write module:name or ./file.py:name")
-    module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    return getattr(module, name)
-
-
-def _file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InvalidInput(f"{path} cannot be imported")
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 async def _run(path: str, start: dict[str, Any], pipe: Pipe) -> None:
     context = ChildContext(start, pipe)
     task = asyncio.current_task()
     assert task is not None
     threading.Thread(target=_listen, args=(pipe, context, task), daemon=True).start()
-    agent = make_agent("agent", imported(path))
+    agent = make_agent("agent", import_target(path))
     pipe.say({"type": "result", "values": await agent.run(context, start["input"])})
 
 

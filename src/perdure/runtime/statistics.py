@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from perdure.kernel.errors import PerdureError
 from perdure.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-QueueStats = Callable[[], Awaitable[Mapping[str, Any]]]
+QueueStats = Callable[[], Awaitable[Any]]
 """What the database knows of the queue: n_pending, n_running, min_age_secs, med_age_secs."""
 
 
@@ -58,7 +60,7 @@ class Statistics:
         if self._queue_stats is None:
             return
         try:
-            logger.info("Queue stats: %s", _pairs(await self._queue_stats()))
+            logger.info("Queue stats: %s", _pairs(msgspec.to_builtins(await self._queue_stats())))
         except PerdureError as error:
             logger.warning("Queue stats: %s: %s", error.code, error.message)
 

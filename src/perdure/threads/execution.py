@@ -20,10 +20,10 @@ from perdure.threads.encoding import checked, finish_of
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import assign, execute, finish, noted, queries
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
-from perdure.threads.operations.execute import Kept, Placed, Saved, State, Told
-from perdure.threads.operations.finish import Finish
+from perdure.threads.operations.execute import Kept, Saved, State, Told
+from perdure.threads.operations.finish import Finish, Finished
 from perdure.threads.operations.rows import checkpoint_of, run_of
-from perdure.threads.operations.settle import STOPPED_CHANNEL
+from perdure.threads.operations.settle import STOPPED_CHANNEL, Placed
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.work import Assignment, Ending, Held, Verdict
 
@@ -155,7 +155,7 @@ class RunExecution(Runner):
     def _offered(self, answers: list[Any]) -> list[Any]:
         """What is durable goes to its readers in this process, before anybody else is told."""
         for answer in answers:
-            placed = answer.placed if isinstance(answer, State) else answer
+            placed = answer.placed if isinstance(answer, State | Finished) else answer
             if isinstance(placed, tuple) and self._number is not None:
                 self.streams.offer(self._number, *placed)
         return answers
@@ -189,12 +189,12 @@ class RunExecution(Runner):
         """End the attempt. Doing it twice does it once."""
         new = finish_of(ending)
         size = sum(len(event.body) for event in new.events)
-        row = await self._merger.call("finish", self._finish_batch, new, size=size)
-        found = await self._merger.call("get_end", self._ends, row[0])
+        done: Finished = await self._merger.call("finish", self._finish_batch, new, size=size)
+        found = await self._merger.call("get_end", self._ends, done.run_id)
         return run_of(found[0])
 
     async def _finish_batch(self, endings: Sequence[Finish]) -> Sequence[Any]:
-        return await self._write_watched(finish.finish, endings, self._kinds)
+        return self._offered(list(await self._write_watched(finish.finish, endings, self._kinds)))
 
     async def _ends(self, run_ids: Sequence[str]) -> Sequence[Any]:
         return await self._read(queries.get_ends, run_ids)

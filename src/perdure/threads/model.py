@@ -97,11 +97,14 @@ _KNOWN: Final[Mapping[str, ThreadStatus]] = {
 }
 
 
+EXCEEDED: Final = "ExceededMaxAttempts"
+
+
 def exceeded(run_id: str, max_attempts: int, cause: Failure | None) -> Failure:
     """The end of a run whose last attempt failed in a way that would have been tried again."""
     last = f" The last attempt: {cause.error}: {cause.message}" if cause is not None else ""
     return Failure(
-        error="ExceededMaxAttempts",
+        error=EXCEEDED,
         message=(
             f"Run {run_id} exceeded max attempts ({max_attempts})."
             " This may happen if an agent blocks its event loop, so that its heartbeat stops or its"

@@ -198,3 +198,103 @@ OLDEST_RUN = statement(
     LIMIT 1 OFFSET :at
     """
 )
+
+# --- why ---------------------------------------------------------------------------------------------------
+
+WHY_ROLLOUTS = statement(
+    """
+    SELECT id, kind, queue, status, outcome, priority, ready, due_at, behind, line, attempts, start_time,
+      end_time, config
+    FROM rollouts
+    WHERE ns = :ns AND id {among:ids}
+    """
+)
+WHY_ATTEMPTS = statement(
+    """
+    SELECT a.rollout_id, a.sequence_id, a.id, a.status, a.start_time, a.end_time, a.worker_id,
+      a.last_heartbeat_time, a.check_at, a.reason, a.charged, a.metadata
+    FROM rollouts AS r
+    JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
+    WHERE r.ns = :ns AND r.id {among:ids}
+    """
+)
+WHY_LINE = statement("SELECT holder, release_by FROM lines WHERE ns = :ns AND line = :line")
+# What is ahead is counted in two parts, each of which is a stretch of the index.
+AHEAD_IN_QUEUE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
+      AND priority = :priority AND ready < :place LIMIT :n) AS ahead
+    """
+)
+ABOVE_IN_QUEUE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
+      AND priority > :priority LIMIT :n) AS ahead
+    """
+)
+AHEAD_IN_LINE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND line = :line AND behind IS NOT NULL
+      AND priority = :priority AND behind < :place LIMIT :n) AS ahead
+    """
+)
+ABOVE_IN_LINE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND line = :line AND behind IS NOT NULL
+      AND priority > :priority LIMIT :n) AS ahead
+    """
+)
+WHY_WORKERS = statement(
+    """
+    SELECT id, last_heartbeat_time, last_dequeue_time, heartbeat_stats
+    FROM workers
+    WHERE ns = :ns
+    ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC
+    LIMIT :n
+    """
+)
+HELD_BY_WORKERS = statement(
+    """
+    SELECT a.worker_id, count(*)
+    FROM rollouts AS r
+    JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
+    WHERE r.ns = :ns AND r.kind = :kind AND r.status {among:statuses} AND a.worker_id IS NOT NULL
+    GROUP BY a.worker_id
+    """
+)
+WHO_DID = statement(
+    """
+    SELECT actor, action, object, count
+    FROM audit
+    WHERE ns = :ns AND id >= :since AND id < :until
+    ORDER BY id
+    LIMIT :n
+    """
+)
+MADE_WAY_FOR = statement(
+    """
+    SELECT n.id, n.strategy
+    FROM runs AS n
+    JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id
+    WHERE n.ns = :ns AND n.thread_id = :thread_id AND n.created_at >= :since
+      AND n.strategy {among:strategies} AND r.start_time >= :since AND r.start_time < :until
+    ORDER BY r.start_time
+    LIMIT 1
+    """
+)
+LAST_RUN = statement(
+    """
+    SELECT id
+    FROM runs
+    WHERE ns = :ns AND thread_id = :thread_id AND gone_at IS NULL
+    ORDER BY created_at DESC
+    LIMIT 1
+    """
+)
+ASKED = statement(
+    "SELECT interrupts, next, run_id FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
+)

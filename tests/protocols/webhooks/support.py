@@ -61,7 +61,7 @@ async def receiving(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Rec
     receiver = Receiver()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", receiver.handle)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, host, port)
     await site.start()

@@ -14,11 +14,11 @@ from perdure.rollouts import sql as rollout_sql
 from perdure.rollouts.model import LIVE
 from perdure.rollouts.operations import workers
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append, Appended, append, heads
+from perdure.streams.operations import Append, append, heads
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK
 from perdure.threads.operations.rows import ThreadRow
-from perdure.threads.operations.settle import load_threads, thread_stream
+from perdure.threads.operations.settle import Placed, load_threads, thread_stream
 from perdure.threads.work import Held, Verdict
 
 _VERDICTS: Mapping[str | None, Verdict] = {INTERRUPT: "interrupt", ROLLBACK: "rollback"}
@@ -77,10 +77,6 @@ async def fence(tx: Tx, holders: Sequence[Held]) -> dict[Held, int | Fenced]:
         else:
             answers[held] = Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
     return answers
-
-
-Placed = tuple[Append, Appended]
-"""What was appended, and where it stands."""
 
 
 async def tell(tx: Tx, calls: Sequence[Told]) -> list[Placed | int | Fenced | Conflict]:

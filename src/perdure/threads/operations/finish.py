@@ -30,7 +30,7 @@ from perdure.threads import sql
 from perdure.threads.model import PERMANENT, RELEASED, RETRIABLE, RUN, STOPPED, exceeded
 from perdure.threads.operations.execute import Checked, events_of, new_state
 from perdure.threads.operations.rows import ThreadRow
-from perdure.threads.operations.settle import Note, load_threads
+from perdure.threads.operations.settle import Note, Placed, load_threads
 from perdure.threads.records import Failure
 from perdure.threads.work import Held, Result
 
@@ -49,13 +49,20 @@ class Finish(msgspec.Struct, frozen=True):
     events: Sequence[NewEvent] = ()
 
 
-async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Row | Fenced]:
-    """End attempts; the answers are rows with the run's id. Doing it again changes nothing."""
+class Finished(msgspec.Struct, frozen=True):
+    """An attempt that has ended, and where the end of its run's stream stands if the run has ended too."""
+
+    run_id: str
+    placed: Placed | None = None
+
+
+async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finished | Fenced]:
+    """End attempts. Doing it again changes nothing."""
     finishing = _Finishing(tx, kinds)
     await finishing.load([ending.held for ending in endings])
     answers = [finishing.end(ending) for ending in endings]
     await finishing.save()
-    return answers
+    return [each if isinstance(each, Fenced) else finishing.finished(each[0]) for each in answers]
 
 
 async def hand_back(tx: Tx, holders: Sequence[Held], kinds: Kinds) -> list[Row | Fenced]:
@@ -169,6 +176,10 @@ class _Finishing:
             failure = exceeded(rollout.id, rollout.limits.max_attempts, ending.error)
             work.notes[rollout.id] = Note(failure, events=ending.events)
             work.move(rollout, _NO_RETRY, FAILED)
+
+    def finished(self, run_id: str) -> Finished:
+        note = self._work.notes.get(run_id)
+        return Finished(run_id, note.placed if isinstance(note, Note) else None)
 
     async def save(self) -> None:
         """States and events come before what the end itself writes."""

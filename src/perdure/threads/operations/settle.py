@@ -7,7 +7,8 @@ The line of every run's thread is locked by then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from perdure.kernel import changes
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
@@ -17,7 +18,7 @@ from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
 from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE, Ended, Kind
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append, append
+from perdure.streams.operations import Append, Appended, append
 from perdure.threads import sql
 from perdure.threads.model import (
     FAILURES,
@@ -41,15 +42,19 @@ STOPPED_CHANNEL = "threads.stopped"
 WEBHOOK = "webhook"
 
 
-class Note(NamedTuple):
-    """What the operation that ends a run tells.
+Placed = tuple[Append, Appended]
+"""What was appended to a run's stream, and where it stands."""
 
-    Why it failed, whether somebody still executes it, and its last events before those of the end.
-    """
+
+@dataclass(slots=True)
+class Note:
+    """What the operation that ends a run tells: why it failed, whether somebody still executes it, and its
+    last events before those of the end. `placed` is the answer: the last append to its stream."""
 
     failure: Failure | None = None
     executed: bool = False
     events: Sequence[NewEvent] = ()
+    placed: Placed | None = None
 
 
 def thread_stream(thread_id: str) -> str:
@@ -84,6 +89,7 @@ class _Settling:
         self._runs = runs
         self._threads = threads
         self._ended: list[RunRow] = []
+        self._notes: list[Note] = []
         self._appends: list[Append] = []
         self._rests: dict[str, dict[str, Any]] = {}
 
@@ -94,6 +100,7 @@ class _Settling:
         run.error = failure_text(failure)
         run.updated_at = self._tx.now
         self._ended.append(run)
+        self._notes.append(note)
         self._close_stream(run, failure, note.events)
         thread = self._threads.get(run.thread_id)
         if run.outcome == ROLLBACK and thread is not None:
@@ -129,7 +136,9 @@ class _Settling:
             (sql.MOVE_RUNS, [(None, r.gone_at, tx.now, r.error, tx.ns, r.id) for r in self._ended])
         )
         await self._move_threads()
-        await append(tx, self._appends)
+        places = await append(tx, self._appends)
+        for note, each, place in zip(self._notes, self._appends, places, strict=True):
+            note.placed = (each, place)
         await self._tell_webhooks()
         changes.tell(tx, "run", ((run.id, run.status) for run in self._ended))
 

@@ -1,0 +1,368 @@
+"""Why something stands where it stands: from facts to a sentence, and the rule that it follows from.
+
+Everything here is pure: no I/O, no clock, no randomness. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from perdure.kernel.clock import MICROS, stretch, to_micros
+from perdure.kernel.codec import encode_json
+from perdure.kernel.record import Record
+from perdure.rollouts.model import (
+    ENDED,
+    FAILED,
+    LAPSED,
+    LIVE,
+    QUEUED,
+    TIMEOUT,
+    UNRESPONSIVE,
+    deadline_of,
+    lapse_event,
+)
+from perdure.threads.facts import (
+    AttemptFacts,
+    LineFacts,
+    RolloutFacts,
+    ThreadFacts,
+    WorkerFacts,
+    shown,
+    shown_thread,
+)
+from perdure.threads.model import EXCEEDED, RELEASED, RUN, run_status
+from perdure.threads.records import Failure
+
+MANY = 1000
+"""More than so many are not counted."""
+SHOWN = 200
+"""How much of a value is shown in a sentence."""
+
+
+class Why(Record, kw_only=True):
+    """Why something stands where it stands, in a sentence, with the rule and the facts behind it."""
+
+    id: str
+    kind: Literal["rollout", "run", "thread"]
+    status: str
+    rule: str
+    """A short code that stays the same, whatever the sentence says."""
+    sentence: str
+    facts: dict[str, Any]
+
+
+Said = tuple[str, str]
+"""A rule, and the sentence that says what it means here."""
+
+
+def explain_rollout(facts: RolloutFacts, now: int) -> Why:
+    """Why a rollout, or the run that it is, stands where it stands."""
+    is_run = facts.kind == RUN
+    rule, sentence = said(facts, now)
+    return Why(
+        id=facts.id,
+        kind="run" if is_run else "rollout",
+        status=run_status(facts.status, facts.outcome) if is_run else facts.status,
+        rule=rule,
+        sentence=sentence,
+        facts=shown(facts),
+    )
+
+
+def said(facts: RolloutFacts, now: int) -> Said:
+    if not facts.known:
+        return "unknown_kind", (
+            f"{noun(facts)} is of the kind {facts.kind!r}, which this server does not know: it neither starts nor "
+            "ends it. Ask a server of the version that made it."
+        )
+    if facts.status in QUEUED:
+        return _waiting(facts, now)
+    if facts.status in LIVE:
+        return _executing(facts, now)
+    return _ended(facts, now)
+
+
+def noun(facts: RolloutFacts) -> str:
+    return f"{'Run' if facts.kind == RUN else 'Rollout'} {facts.id}"
+
+
+# --- times and values -------------------------------------------------------------------------------------
+
+
+def at(time: int, now: int) -> str:
+    """A time, and how far away it is."""
+    away = abs(time - now) / MICROS
+    far = f"in {stretch(away)}" if time > now else f"{stretch(away)} ago"
+    return f"{datetime.fromtimestamp(time // MICROS, UTC):%Y-%m-%dT%H:%M:%SZ} ({far})"
+
+
+def _shown(value: Any) -> str:
+    text = " ".join((value if isinstance(value, str) else encode_json(value, nan="keep")).split())
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def _failed(failure: Failure | None) -> str:
+    return "" if failure is None else f" with {failure.error}: {_shown(failure.message)}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _many(number: int) -> str:
+    return f"more than {MANY:,}" if number > MANY else f"{number:,}"
+
+
+def _of(facts: RolloutFacts, number: int) -> str:
+    return f"attempt {number} of {facts.limits.max_attempts}"
+
+
+# --- what waits -------------------------------------------------------------------------------------------
+
+
+def _waiting(facts: RolloutFacts, now: int) -> Said:
+    if facts.behind is not None and facts.in_line is not None:
+        return _in_line(facts, facts.in_line, now)
+    if facts.due_at is not None and facts.due_at > now:
+        return _not_yet(facts, facts.due_at, now)
+    return _in_queue(facts, now)
+
+
+def _in_line(facts: RolloutFacts, line: LineFacts, now: int) -> Said:
+    place = f"{noun(facts)} is {_ordinal(line.ahead + 1)} in line in thread {facts.line}"
+    strategy = f" (multitask_strategy {facts.run.strategy})" if facts.run is not None else ""
+    if line.holder_status in ENDED:
+        until = "" if line.release_by is None else f", at the latest until {at(line.release_by, now)}"
+        return "stopping", (
+            f"{place}, and waits until the cancelled run {line.holder} has stopped{until}{strategy}."
+        )
+    state = "" if line.holder_status is None else f", which is {run_status(line.holder_status, None)}"
+    return "behind", f"{place}, behind run {line.holder}{state}{strategy}."
+
+
+def _not_yet(facts: RolloutFacts, due_at: int, now: int) -> Said:
+    if facts.latest is None:
+        return "not_before", f"{noun(facts)} is not to start before {at(due_at, now)}."
+    return "backoff", (
+        f"{noun(facts)} backs off until {at(due_at, now)} before {_of(facts, facts.tries + 1)}: "
+        f"{_last_attempt(facts.latest, now)}."
+    )
+
+
+def _last_attempt(latest: AttemptFacts, now: int) -> str:
+    when = "" if latest.end_time is None else f" at {at(latest.end_time, now)}"
+    return f"attempt {latest.number} {_how(latest)}{when}{_failed(latest.failure)}"
+
+
+def _how(latest: AttemptFacts) -> str:
+    return {TIMEOUT: "took too long", UNRESPONSIVE: "fell silent"}.get(latest.status, "failed")
+
+
+def _in_queue(facts: RolloutFacts, now: int) -> Said:
+    rule, before = _history(facts, now)
+    workers = facts.workers
+    if not workers.alive:
+        return "no_worker", f"{before}; no worker is alive for its queue {facts.queue!r}{_last(facts, now)}."
+    ahead = "it is the next" if not facts.ahead else f"{_many(facts.ahead)} are ahead of it"
+    return rule, f"{before}; {ahead} in the queue {facts.queue!r}, and {_alive(workers)}."
+
+
+def _history(facts: RolloutFacts, now: int) -> Said:
+    """How it came into the queue."""
+    latest = facts.latest
+    if latest is None:
+        return "in_queue", f"{noun(facts)} is ready for a worker"
+    worker = f"worker {latest.worker_id}" if latest.worker_id else "its worker"
+    when = "" if latest.end_time is None else f" at {at(latest.end_time, now)}"
+    if latest.reason == RELEASED:
+        return (
+            "handed_back",
+            f"{noun(facts)} was handed back by {worker}{when}, uncharged, and is ready again",
+        )
+    again = f"is ready for {_of(facts, facts.tries + 1)}"
+    if latest.status == UNRESPONSIVE:
+        heard = at(latest.heard or latest.start_time, now)
+        return "worker_lost", f"{noun(facts)} was taken from {worker}, last heard of at {heard}, and {again}"
+    if facts.status in QUEUED and latest.end_time is None and latest.status != TIMEOUT:
+        return "by_hand", f"{noun(facts)} was put back into the queue, and is ready for a worker"
+    return "retry", f"{noun(facts)} {again} after {_last_attempt(latest, now)}"
+
+
+def _last(facts: RolloutFacts, now: int) -> str:
+    workers = facts.workers
+    if workers.last_id is None or workers.last_heard is None:
+        heard = ": none has come here yet"
+    else:
+        heard = f": the last one, {workers.last_id}, was heard of at {at(workers.last_heard, now)}"
+    advice = (
+        ". Start one with `perdure worker`"
+        if facts.kind == RUN
+        else ". Start one that claims from this queue"
+    )
+    return heard + advice
+
+
+def _alive(workers: WorkerFacts) -> str:
+    text = "1 worker is alive" if workers.alive == 1 else f"{workers.alive} workers are alive"
+    return text if workers.places is None else f"{text}, with {workers.free} of {workers.places} places free"
+
+
+# --- what is executed -------------------------------------------------------------------------------------
+
+
+def _executing(facts: RolloutFacts, now: int) -> Said:
+    latest = facts.latest
+    if latest is None or latest.status not in LIVE:
+        return "by_hand", f"{noun(facts)} was set to {facts.status} by hand; no attempt is under way."
+    number = facts.tries if facts.kind == RUN else latest.number
+    worker = f"worker {latest.worker_id}" if latest.worker_id else "somebody without a name"
+    begun = f"{noun(facts)}: {_of(facts, number)} is with {worker} since {at(latest.start_time, now)}"
+    heard = "not heard of yet" if latest.heard is None else f"last heard of at {at(latest.heard, now)}"
+    lapse = lapse_event(facts.limits, now, latest.start_time, latest.heard)
+    if lapse is not None:
+        due = deadline_of(facts.limits, latest.start_time, latest.heard) or now
+        limit = "its time was over" if lapse == "too long" else "its lease ended"
+        return (
+            "overdue",
+            f"{begun}, {heard}; {limit} at {at(due, now)}, and the watchdog takes it at its next look.",
+        )
+    return "running", "; ".join((f"{begun}, {heard}", *_deadlines(facts, latest, now))) + "."
+
+
+def _deadlines(facts: RolloutFacts, latest: AttemptFacts, now: int) -> list[str]:
+    limits, found = facts.limits, []
+    if limits.unresponsive_seconds is not None:
+        since = latest.start_time if latest.heard is None else latest.heard
+        found.append(f"its lease lasts until {at(since + to_micros(limits.unresponsive_seconds), now)}")
+    seconds = limits.timeout_seconds if facts.run is None else facts.run.timeout
+    if seconds is not None:
+        found.append(f"it may take until {at(latest.start_time + to_micros(seconds), now)}")
+    return found or ["nothing limits how long it takes"]
+
+
+# --- what has ended ---------------------------------------------------------------------------------------
+
+
+def _ended(facts: RolloutFacts, now: int) -> Said:
+    rule, text = _end(facts, now)
+    run = facts.run
+    if facts.kind != RUN:
+        return rule, f"{text}."
+    if run is None or (run.gone_at is not None and run.temporary):
+        return rule, f"{text}. It was without a thread that stays, or was deleted: its trace is what is left."
+    if run.gone_at is not None:
+        who = "" if facts.deed.actor is None else f" by {facts.deed.actor}"
+        return "deleted", f"{noun(facts)} was deleted{who} at {at(run.gone_at, now)}; its trace stays."
+    return rule, f"{text}{_still(facts, now)}."
+
+
+def _end(facts: RolloutFacts, now: int) -> Said:
+    when = "" if facts.end_time is None else f" at {at(facts.end_time, now)}"
+    outcome, status = facts.outcome, run_status(facts.status, facts.outcome)
+    if status in ("interrupted", "rollback"):
+        return _stopped(facts, when, status if facts.kind == RUN else "cancelled")
+    if status == "success":
+        return "success", f"{noun(facts)} succeeded{when}{_tried(facts)}"
+    if outcome == TIMEOUT:
+        seconds = facts.limits.timeout_seconds if facts.run is None else facts.run.timeout
+        limit = "" if seconds is None else f" after {seconds:g} s, which is its limit"
+        return "timeout", f"{noun(facts)} timed out{when}{limit}{_tried(facts)}"
+    return _error(facts, when)
+
+
+def _tried(facts: RolloutFacts) -> str:
+    return f", at {_of(facts, facts.tries)}" if facts.attempts > 1 else ""
+
+
+def _error(facts: RolloutFacts, when: str) -> Said:
+    failure = facts.run.failure if facts.run is not None else None
+    if failure is not None and failure.error == EXCEEDED:
+        return "exceeded_attempts", f"{noun(facts)} failed{when}: {failure.message.rstrip('.')}"
+    if failure is not None:
+        return "error", f"{noun(facts)} failed{when}{_tried(facts)}{_failed(failure)}"
+    if facts.latest is None or facts.latest.status not in (FAILED, *LAPSED):
+        return "by_hand", f"{noun(facts)} was set to {facts.status} by hand{when}"
+    retried = facts.limits.retry_condition
+    if facts.latest.status in retried and facts.tries >= facts.limits.max_attempts:
+        why = f"that was the last of {facts.limits.max_attempts} attempts"
+        return (
+            "exceeded_attempts",
+            f"{noun(facts)} failed{when}: attempt {facts.latest.number} {_how(facts.latest)}, and {why}",
+        )
+    why = f"{facts.latest.status!r} is not in its retry_condition"
+    return (
+        "error",
+        f"{noun(facts)} failed{when}: attempt {facts.latest.number} {_how(facts.latest)}, and {why}",
+    )
+
+
+def _stopped(facts: RolloutFacts, when: str, rule: str) -> Said:
+    word = {"interrupted": "was interrupted", "rollback": "was rolled back"}.get(rule, "was cancelled")
+    deed = facts.deed
+    who = "" if deed.actor is None else f" by {deed.actor}"
+    if deed.instead is not None:
+        who = f"{who} to make way for run {deed.instead} (multitask_strategy {deed.strategy})"
+    elif deed.action == "delete_thread":
+        who = f"{who}, since its thread was deleted"
+    began = "" if facts.attempts else " before it began"
+    return rule, f"{noun(facts)} {word}{who}{when}{began}"
+
+
+def _still(facts: RolloutFacts, now: int) -> str:
+    """What is left of a run that was cancelled while somebody executed it."""
+    latest = facts.latest
+    if latest is None or latest.status not in LIVE or latest.check_at is None:
+        return ""
+    until = at(latest.check_at, now)
+    return f"; worker {latest.worker_id} has still to stop, and its thread waits for that until {until}"
+
+
+# --- threads ----------------------------------------------------------------------------------------------
+
+
+def explain_thread(facts: ThreadFacts, now: int) -> Why:
+    """Why a thread stands where it stands."""
+    rule, sentence = _thread(facts, now)
+    status = facts.status if facts.gone_at is None else "deleted"
+    return Why(
+        id=facts.id, kind="thread", status=status, rule=rule, sentence=sentence, facts=shown_thread(facts)
+    )
+
+
+def _thread(facts: ThreadFacts, now: int) -> Said:
+    name = f"Thread {facts.id}"
+    if facts.gone_at is not None:
+        who = "" if facts.deed.actor is None else f" by {facts.deed.actor}"
+        return "deleted", f"{name} was deleted{who} at {at(facts.gone_at, now)}."
+    if facts.busy is not None:
+        waiting = facts.live - 1
+        others = (
+            f", and {_many(waiting)} {'waits' if waiting == 1 else 'wait'} behind it" if waiting > 0 else ""
+        )
+        return "busy", f"{name} is busy with run {facts.busy.id}{others}. {said(facts.busy, now)[1]}"
+    if facts.status == "interrupted":
+        return _interrupted(facts, name, now)
+    if facts.status == "error":
+        return "error", f"{name} rests since its last run {facts.last_run} failed{_failed(facts.failure)}."
+    if facts.last_run is None:
+        return "never_run", f"{name} is idle: it has no runs."
+    return "idle", f"{name} is idle since {_last_run(facts, now)}."
+
+
+def _last_run(facts: ThreadFacts, now: int) -> str:
+    when = "" if facts.last_end is None else f" at {at(facts.last_end, now)}"
+    return f"its last run {facts.last_run} ended as {facts.last_status}{when}"
+
+
+def _interrupted(facts: ThreadFacts, name: str, now: int) -> Said:
+    if facts.interrupts:
+        first = facts.interrupts[0]
+        more = f" and {len(facts.interrupts) - 1} more" if len(facts.interrupts) > 1 else ""
+        return "waits_for_answer", (
+            f"{name} waits for an answer to {_shown(first.value)} (interrupt {first.id}){more}: "
+            "answer it with a run whose command has `resume`."
+        )
+    coming = f"; {', '.join(facts.next)} would be next" if facts.next else ""
+    return "interrupted", f"{name} rests in the middle since {_last_run(facts, now)}{coming}."
