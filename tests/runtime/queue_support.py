@@ -114,7 +114,9 @@ class MemoryQueue:
 
     # --- as a queue
 
-    async def register(self, worker_id: str, agents: Sequence[AgentSpec]) -> None:
+    async def register(
+        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
+    ) -> None:
         await self._called("register", worker_id)
         self.agents = list(agents)
 

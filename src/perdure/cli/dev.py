@@ -6,12 +6,14 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.options import JsonOption, LogLevelOption, NoColorOption
 from perdure.cli.serve import GrpcPortOption, HostOption, PortOption, ServedDatabase
+from perdure.cli.worker_command import AgentsOption, gather_agents
 
 if TYPE_CHECKING:
     from perdure.cli.demo import Report
@@ -31,6 +33,7 @@ def dev(
     host: HostOption = None,
     port: PortOption = None,
     grpc_port: GrpcPortOption = None,
+    agents: AgentsOption = None,
     log_level: LogLevelOption = None,
     demo: Annotated[bool, typer.Option("--demo", help="Let pretend agents work on it over HTTP.")] = False,
     once: Annotated[
@@ -55,9 +58,10 @@ def dev(
     output = Output(as_json=as_json, no_color=no_color)
     with hosting.listen(settings) as listening:
         url = hosting.address_of(settings, listening)
+        found = gather_agents(settings, agents or ())
         app = hosting.open_app(settings, url)
-        services = hosting.services_of(app)
-        show = Show(app, url, output, Plan(rollouts, seed))
+        services = hosting.services_of(app, agents=found)
+        show = Show(app, url, output, Plan(rollouts, seed), found.names)
         show.stays = not demo or not (_is_unwatched() if once is None else once)
 
         def tell(closed: bool) -> None:
@@ -102,11 +106,12 @@ def _is_unwatched() -> bool:
 class Show:
     """What `dev` tells and plays."""
 
-    def __init__(self, app: App, url: str, output: Output, plan: Any) -> None:
+    def __init__(self, app: App, url: str, output: Output, plan: Any, agents: Sequence[str] = ()) -> None:
         self._app = app
         self._url = url
         self._output = output
         self._plan = plan
+        self._agents = list(agents)
         self._started = asyncio.Event()
         self.stays = True
 
@@ -116,6 +121,7 @@ class Show:
 
         facts = facts_of(self._app.settings, self._url, closed)
         facts["grpc_port"] = grpc_port
+        facts["agents"] = self._agents
         if self._output.as_json:
             self._output.line(facts)
         else:
@@ -130,6 +136,7 @@ class Show:
             f"perdure listens on {url}",
             f"  database   {mask_url(settings.database_url)}",
             f"  callers    {callers}",
+            f"  agents     {', '.join(self._agents) or 'none; name some with --agents or in perdure.toml'}",
             f"  API        {url}/api/v1, described at {url}/docs",
             f'  client     perdure.LightningStoreClient("{url}"), or that of agentlightning',
             f"  OTLP       {url}/v1/traces",

@@ -64,16 +64,18 @@ def open_app(settings: Settings, url: str | None = None) -> App:
     return App(open_configured(settings, **options), settings)
 
 
-def services_of(app: App, *, shared: bool = False) -> list[Service]:
+def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Service]:
     """What runs along with the HTTP server; `shared` if other processes take the same ports."""
-    deliveries = Deliveries(app)
+    services: list[Service] = [Deliveries(app)]
+    if agents:
+        services.append(EmbeddedWorker(app, agents))
     if app.settings.grpc_port is None:
-        return [deliveries]
+        return services
     try:
         from perdure.protocols.otlp.grpc_server import GrpcServer
     except ModuleNotFoundError as error:
         raise InvalidInput("OTLP over gRPC needs grpcio: pip install 'perdure[grpc]'") from error
-    return [deliveries, GrpcServer(app, shared=shared)]
+    return [*services, GrpcServer(app, shared=shared)]
 
 
 def grpc_port_of(services: Sequence[Service]) -> int | None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.options import CorsOption, JsonOption, LogLevelOption
+from perdure.cli.worker_command import AgentsOption, gather_agents
 
 if TYPE_CHECKING:
+    from perdure.assistants.agents import Agents
     from perdure.kernel.config import Settings
     from perdure.protocols.http.server import Service
     from perdure.runtime.app import App
@@ -50,6 +52,10 @@ def serve(
         int,
         typer.Option("--workers", min=1, max=256, help="So many processes; more than 1 on PostgreSQL only."),
     ] = 1,
+    agents: AgentsOption = None,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Execute no runs here, whatever agents there are.")
+    ] = False,
     api_key_file: Annotated[
         Path | None,
         typer.Option("--api-key-file", metavar="FILE", help="A file that holds the server's key."),
@@ -76,10 +82,11 @@ def serve(
         },
         api_key_file,
     )
+    named = None if no_worker else tuple(agents or ())
     if fd is not None and lifeline is not None:
-        _serve_as_worker(settings, fd, lifeline)
+        _serve_as_worker(settings, fd, lifeline, named)
     else:
-        serve_with(settings, workers, as_json=as_json)
+        serve_with(settings, workers, as_json=as_json, named=named)
 
 
 def serve_with(
@@ -88,8 +95,12 @@ def serve_with(
     more: Sequence[Callable[[App], Service]] = (),
     *,
     as_json: bool = False,
+    named: Sequence[str] | None = None,
 ) -> None:
-    """Serve in the foreground, in one process or in several; `more` makes services that run along."""
+    """Serve in the foreground, in one process or in several; `more` makes services that run along.
+
+    `named` are agents of the command line besides those of the settings; None is to execute no runs.
+    """
     from perdure.cli import hosting, logs
 
     if workers > 1:
@@ -98,37 +109,56 @@ def serve_with(
     with hosting.listen(settings) as listening:
         url = hosting.address_of(settings, listening)
         if workers > 1:
-            _supervise(settings, listening, url, workers, as_json)
+            _supervise(settings, listening, url, workers, as_json, named)
             return
+        agents = agents_for(settings, named)
         app = hosting.open_app(settings, url)
-        services = [*hosting.services_of(app), *(make(app) for make in more)]
+        services = [*hosting.services_of(app, agents=agents), *(make(app) for make in more)]
 
         def tell(closed: bool) -> None:
             facts = {**facts_of(settings, url, closed), "grpc_port": hosting.grpc_port_of(services)}
-            _announce(facts, as_json)
+            _announce({**facts, "agents": agents.names if agents else []}, as_json)
 
         hosting.run(hosting.host(app, listening, [*services, hosting.Announcement(app, tell)]))
 
 
-def _serve_as_worker(settings: Settings, fd: int, lifeline: int) -> None:
+def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents | None:
+    """The agents whose runs this process executes, if it is to execute any."""
+    return None if named is None else gather_agents(settings, named)
+
+
+def _serve_as_worker(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
     from perdure.cli import hosting, logs
 
     logs.configure(settings)
     with socket.socket(fileno=fd) as listening, socket.socket(fileno=lifeline) as line:
+        agents = agents_for(settings, named)
         app = hosting.open_app(settings)
-        services = [*hosting.services_of(app, shared=True), hosting.Lifeline(line)]
+        services = [*hosting.services_of(app, shared=True, agents=agents), hosting.Lifeline(line)]
         hosting.run(hosting.host(app, listening, services))
 
 
-def _supervise(settings: Settings, listening: socket.socket, url: str, workers: int, as_json: bool) -> None:
+def _supervise(
+    settings: Settings,
+    listening: socket.socket,
+    url: str,
+    workers: int,
+    as_json: bool,
+    named: Sequence[str] | None,
+) -> None:
     from perdure.cli import hosting
     from perdure.cli.supervisor import Supervisor
 
     async def run() -> bool:
         # What cannot start is said once, and not by every worker again and again.
         closed = await hosting.check(settings)
-        facts = facts_of(settings, url, closed, workers)
-        return await Supervisor(settings, listening, workers).run(lambda: _announce(facts, as_json))
+        agents = agents_for(settings, named)
+        facts = {**facts_of(settings, url, closed, workers), "agents": agents.names if agents else []}
+        options = (
+            [part for path in named for part in ("--agents", path)] if named is not None else ["--no-worker"]
+        )
+        supervisor = Supervisor(settings, listening, workers, options)
+        return await supervisor.run(lambda: _announce(facts, as_json))
 
     if asyncio.run(run()):
         raise typer.Exit(130)
@@ -164,4 +194,6 @@ def _announce(facts: dict[str, Any], as_json: bool) -> None:
     lines = [f"perdure listens on {facts['url']}{several}", f"  database   {facts['database']}"]
     if facts["grpc_port"] is not None:
         lines.append(f"  OTLP gRPC  port {facts['grpc_port']}")
+    if facts["agents"]:
+        lines.append(f"  agents     {', '.join(facts['agents'])}")
     typer.echo("\n".join((*lines, f"  callers    {facts['callers']}")))

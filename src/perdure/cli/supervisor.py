@@ -107,8 +107,11 @@ def _ending(code: int) -> str:
 class Supervisor:
     """Runs so many workers on a socket until a signal ends them."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, count: int) -> None:
+    def __init__(
+        self, settings: Settings, listening: socket.socket, count: int, options: Sequence[str] = ()
+    ) -> None:
         self._listening = listening
+        self._options = options
         self._environment = environment_of(settings, os.environ)
         self._workers = [Worker(number, self._spawn) for number in range(1, count + 1)]
         self._stopping = asyncio.Event()
@@ -122,7 +125,16 @@ class Supervisor:
         # A port that is not shared belongs to the first worker, and to whichever comes in its place.
         alone = {} if number == 1 else {GRPC_VARIABLE: "off"}
         fds = (self._listening.fileno(), lifeline.fileno())
-        command = ("-m", "perdure.cli", "serve", "--fd", str(fds[0]), "--lifeline", str(fds[1]))
+        command = (
+            "-m",
+            "perdure.cli",
+            "serve",
+            "--fd",
+            str(fds[0]),
+            "--lifeline",
+            str(fds[1]),
+            *self._options,
+        )
         starting = asyncio.create_subprocess_exec(
             sys.executable, *command, pass_fds=fds, env=self._environment | alone, start_new_session=True
         )

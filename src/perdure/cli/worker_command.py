@@ -60,7 +60,9 @@ def start(
     database: DatabaseOption = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", "-c", min=1, max=10_000, help="So many runs at once; one for each core."),
+        typer.Option(
+            "--concurrency", "-c", min=1, max=10_000, help="So many runs at once; one for each core."
+        ),
     ] = None,
     agents: AgentsOption = None,
     name: Annotated[str | None, typer.Option("--name", help="What the worker is called.")] = None,
@@ -76,7 +78,12 @@ def start(
     from perdure.cli import hosting, logs
 
     settings = hosting.settings_from(
-        {"database_url": database, "namespace": namespace, "jobs_per_worker": concurrency, "log_level": log_level}
+        {
+            "database_url": database,
+            "namespace": namespace,
+            "jobs_per_worker": concurrency,
+            "log_level": log_level,
+        }
     )
     logs.configure(settings)
     found = gather_agents(settings, agents or ())
@@ -183,13 +190,11 @@ def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worke
 
     place = url or mask_url(settings.database_url)
     output = Output(as_json=as_json)
-    if as_json:
-        count = worker.options.concurrency
-        output.line(
-            {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}
-        )
-        return
     count = worker.options.concurrency
-    output.say(f"perdure worker {worker.worker_id} works for {place}, {count} {'run' if count == 1 else 'runs'} at a time")
+    if as_json:
+        facts = {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}
+        output.line(facts)
+        return
+    output.say(f"perdure worker {worker.worker_id} works for {place}, {count} at a time")
     for spec in agents.specs:
         output.say(f"  {spec.name}  {spec.kind}" + (f"  {spec.description}" if spec.description else ""))

@@ -15,6 +15,7 @@ from perdure.kernel.codec import check_text
 from perdure.kernel.errors import NotFound, StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.signals.port import Watch
 from perdure.kernel.storage.filters import check_page, given
 from perdure.kernel.storage.port import Storage
 from perdure.outbox import model, operations
@@ -229,7 +230,8 @@ class Deliverer:
             logger.error("%d deliveries of %s do not stop", len(flights), self._consumer.name)
 
     async def _run(self) -> None:
-        listening = asyncio.get_running_loop().create_task(self._listen())
+        watch = self._outbox.storage.signals.watch(OUTBOX_CHANNEL, [self._consumer.name])
+        listening = asyncio.get_running_loop().create_task(self._listen(watch))
         trouble = 0
         try:
             while not self._stopping:
@@ -246,16 +248,13 @@ class Deliverer:
                     await self._rest(self._news_within(pause))
         finally:
             listening.cancel()
-
-    async def _listen(self) -> None:
-        """Hear of new effects from whoever puts them."""
-        watch = self._outbox.storage.signals.watch(OUTBOX_CHANNEL, [self._consumer.name])
-        try:
-            while True:
-                await watch.changed()
-                self._news.set()
-        finally:
             watch.close()
+
+    async def _listen(self, watch: Watch) -> None:
+        """Hear of new effects from whoever puts them."""
+        while True:
+            await watch.changed()
+            self._news.set()
 
     async def _news_within(self, seconds: float) -> None:
         news = asyncio.ensure_future(self._news.wait())

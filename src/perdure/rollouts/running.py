@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from perdure.access.operations import ensure_namespace, once
 from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.merge import Merger
+from perdure.kernel.signals.port import carrier_of
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import claim, report
@@ -26,6 +27,8 @@ KeyedBatch = Callable[..., Awaitable[Sequence[Any]]]
 POSTGRES_BATCHES = 3
 """How many batches of the same calls may run at once where more than one connection writes."""
 CLOSE_SECONDS = 5.0
+SWEEP_SECONDS = 5.0
+"""How long one that died in the middle of a sweep keeps others from asking the database for its lock."""
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +133,14 @@ class Runner:
 
     async def sweep_alone(self) -> None:
         """The same, unless somebody else is at it: of many processes only one sweeps at a time."""
-        await self._sweep(patient=False)
+        carrier = carrier_of(self.storage.signals)
+        if carrier is not None and not await carrier.try_sweep(SWEEP_SECONDS):
+            return
+        try:
+            await self._sweep(patient=False)
+        finally:
+            if carrier is not None:
+                await carrier.end_sweep()
 
     async def _sweep(self, *, patient: bool) -> None:
         for ns in await self.storage.read(report.overdue_namespaces):

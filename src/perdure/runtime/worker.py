@@ -101,7 +101,7 @@ class Worker:
         self._begun = asyncio.Event()
         self._claimed = asyncio.Event()
         await insist(
-            lambda: self._queue.register(self.worker_id, self._tools.agents.specs),
+            lambda: self._queue.register(self.worker_id, self._tools.agents.specs, self.options.concurrency),
             what=f"worker {self.worker_id}",
             worthwhile=lambda: not self._stopping,
             idempotent=True,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import BUSY, ENDED, LIVE, QUEUED, deadline_of, limits_of
+from perdure.testing.run_invariants import broken_run_rules
+from perdure.threads.model import RUN
+
+FINAL = frozenset({RUN})
+"""The kinds whose end is for ever: what executes one that was ended keeps its line until it has stopped."""
 
 ROLLOUTS = statement(
     "SELECT id, kind, status, outcome, ready, due_at, behind, line, attempts, start_time, end_time, config"
@@ -28,7 +33,7 @@ COUNTERS = statement(
 SPANS = statement(
     "SELECT rollout_id, count(*), sum(size), max(sequence_id) FROM spans WHERE ns = :ns GROUP BY rollout_id"
 )
-LINES = statement("SELECT line, holder FROM lines WHERE ns = :ns ORDER BY line")
+LINES = statement("SELECT line, holder, holder_attempt, release_by FROM lines WHERE ns = :ns ORDER BY line")
 
 
 class StoredRollout(NamedTuple):
@@ -74,7 +79,8 @@ async def broken_rules(tx: Tx) -> list[str]:
     wrong += _of_counts(rollouts, await tx.all(COUNTS))
     wrong += _of_workers(await tx.all(WORKERS))
     wrong += _of_spans(await tx.all(COUNTERS), await tx.all(SPANS))
-    wrong += _of_lines(rollouts, await tx.all(LINES))
+    wrong += _of_lines(rollouts, attempts, await tx.all(LINES))
+    wrong += await broken_run_rules(tx, {rollout.id: rollout for rollout in rollouts})
     return wrong
 
 
@@ -99,6 +105,10 @@ def _of_attempts(rollout: StoredRollout, attempts: Sequence[StoredAttempt]) -> I
 
 def _of_latest(rollout: StoredRollout, latest: StoredAttempt) -> Iterator[str]:
     """A live attempt is looked at no later than it is overdue, an ended one not at all."""
+    if _is_stopping(rollout, [latest]):
+        if latest.check_at is None:
+            yield f"attempt {latest.id} has all the time it wants to stop"
+        return
     deadline = deadline_of(limits_of(rollout.config), latest.start_time, latest.last_heartbeat_time)
     watched = deadline is not None and latest.status in LIVE
     if watched != (latest.check_at is not None):
@@ -132,14 +142,48 @@ def _of_spans(counters: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]) 
         yield f"{rollout_id} has spans and no counter"
 
 
-def _of_lines(rollouts: Sequence[StoredRollout], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _is_stopping(rollout: StoredRollout, attempts: Sequence[StoredAttempt]) -> bool:
+    """Whether somebody executes a rollout that has ended for ever."""
+    final = rollout.kind in FINAL and rollout.status in ENDED
+    return final and bool(attempts) and attempts[-1].status in LIVE
+
+
+def _holds(rollout: StoredRollout, attempts: Sequence[StoredAttempt]) -> bool:
+    """Whether a rollout must hold its line: it is ready, executed, waiting for a retry or being stopped."""
+    waits = rollout.due_at is not None and rollout.attempts > 0
+    return rollout.ready is not None or rollout.status in LIVE or waits or _is_stopping(rollout, attempts)
+
+
+def _of_lines(
+    rollouts: Sequence[StoredRollout],
+    attempts: Mapping[str, Sequence[StoredAttempt]],
+    rows: Sequence[Sequence[Any]],
+) -> Iterator[str]:
+    """A line is held by exactly the one that must hold it; nobody waits in a line that nobody holds."""
     holders: dict[str, str | None] = {row[0]: row[1] for row in rows}
     taken: dict[str, list[str]] = {line: [] for line in holders}
     for rollout in rollouts:
-        if rollout.line is not None and (rollout.ready is not None or rollout.status in LIVE):
+        if rollout.line is not None and _holds(rollout, attempts[rollout.id]):
             taken.setdefault(rollout.line, []).append(rollout.id)
         if rollout.behind is not None and holders.get(rollout.line or "") is None:
             yield f"{rollout.id} waits behind nobody in line {rollout.line}"
     for line, ids in taken.items():
-        if ids not in ([], [holders.get(line)]) or (holders.get(line) is not None and not ids):
-            yield f"line {line} is held by {holders.get(line)}; ready or executing are {ids}"
+        holder = holders.get(line)
+        if ids != ([] if holder is None else [holder]):
+            yield f"line {line} is held by {holder}; ready, executing, in back-off or stopping are {ids}"
+    by_id = {rollout.id: rollout for rollout in rollouts}
+    for line, holder, attempt_id, release_by in rows:
+        if holder is not None and holder in by_id:
+            known = _of_holder(by_id[holder], attempts[holder], attempt_id, release_by)
+            yield from (f"line {line}, held by {holder}, {what}" for what in known)
+
+
+def _of_holder(
+    rollout: StoredRollout, attempts: Sequence[StoredAttempt], attempt_id: str | None, release_by: int | None
+) -> Iterator[str]:
+    """The attempt that holds a line is the one that executes; a time is set only for one that must stop."""
+    if rollout.status in LIVE and rollout.kind in FINAL and attempts[-1].id != attempt_id:
+        yield f"knows attempt {attempt_id}, and {attempts[-1].id} executes"
+    stopping = _is_stopping(rollout, attempts)
+    if (release_by is not None) != stopping or (stopping and release_by != attempts[-1].check_at):
+        yield f"is released by {release_by}, and is stopping: {stopping}"

@@ -113,14 +113,16 @@ def _command_line(pid: int) -> str:
 
 def _guard(parent: int, directory: str) -> None:
     received = b""
-    # A process forked by the parent holds the pipe open too, so that its end alone would not tell.
-    while os.getppid() == parent:
-        if not select.select([sys.stdin], [], [], _GUARD_SECONDS)[0]:
-            continue
-        chunk = os.read(sys.stdin.fileno(), 4096)
-        if not chunk:
+    while True:
+        # A process forked by the parent holds the pipe open too, so that its end alone would not tell.
+        orphaned = os.getppid() != parent
+        if select.select([sys.stdin], [], [], 0 if orphaned else _GUARD_SECONDS)[0]:
+            chunk = os.read(sys.stdin.fileno(), 4096)
+            if not chunk:
+                break
+            received += chunk
+        elif orphaned:
             break
-        received += chunk
     for pid in map(int, received.split()):
         _end_if_ours(pid, directory)
     shutil.rmtree(directory, ignore_errors=True)

@@ -104,6 +104,13 @@ class RedisServer:
         return self.program.label
 
     @property
+    def home(self) -> Path:
+        """The temporary directory that holds configuration and log."""
+        if self._home is None:
+            raise ServerFailed("The server has not been started.")
+        return self._home
+
+    @property
     def pid(self) -> int | None:
         """The server's pid while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
@@ -187,14 +194,15 @@ class RedisServer:
 
     def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
+        while not self.answers():
             if process.poll() is not None or time.monotonic() > deadline:
                 log = self.log()
                 self.close()
                 raise ServerFailed(f"{self.label} did not start on port {self.port}.\n{log}")
             time.sleep(_POLL_SECONDS)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it answers within a second."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as probe:
                 probe.sendall(b"PING\r\n")

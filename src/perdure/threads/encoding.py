@@ -42,7 +42,7 @@ def check_id(value: object, what: str) -> str:
 
 
 def metadata_text(metadata: Mapping[str, Any] | None, what: str = "metadata") -> str:
-    if not metadata:
+    if metadata is None:
         return "{}"
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
         raise InvalidInput(f"{what} must be an object with strings as keys")
@@ -52,6 +52,7 @@ def metadata_text(metadata: Mapping[str, Any] | None, what: str = "metadata") ->
 
 def new_run(request: RunRequest, policy: Policy) -> NewRun:
     """A request, checked and encoded."""
+    request = _valid(request)
     kwargs = RunKwargs(
         input=request.input,
         command=request.command,
@@ -64,6 +65,8 @@ def new_run(request: RunRequest, policy: Policy) -> NewRun:
     )
     if request.command is not None and request.thread_id is None:
         raise InvalidInput("a command goes on from where a thread stopped: give the thread_id")
+    if request.checkpoint_id is not None and request.thread_id is None:
+        raise InvalidInput("a checkpoint is one of a thread: give the thread_id")
     return NewRun(
         thread_id=None if request.thread_id is None else check_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
@@ -78,7 +81,16 @@ def new_run(request: RunRequest, policy: Policy) -> NewRun:
         webhook=_webhook(request.webhook, policy),
         priority=request.priority,
         grace=to_micros(policy.grace),
+        checkpoint_id=request.checkpoint_id,
     )
+
+
+def _valid(request: RunRequest) -> RunRequest:
+    """The request, whose fields are what they must be; a struct that was made in code was never checked."""
+    try:
+        return msgspec.convert(msgspec.structs.asdict(request), RunRequest)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the request for a run: {error}") from None
 
 
 def _limits(request: RunRequest, policy: Policy) -> str:

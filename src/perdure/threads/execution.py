@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from perdure.assistants.operations import outdated, register
 from perdure.assistants.records import AgentSpec
-from perdure.kernel.errors import Fenced, StorageClosed
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import Fenced
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import ENDED, LIVE, Kinds
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.work import ENDED_CHANNEL, READY_CHANNEL, ended_key
+from perdure.rollouts.operations.workers import Beat, beat
 from perdure.rollouts.running import Keys, Runner
 from perdure.streams.model import NewEvent
 from perdure.streams.service import Streams
 from perdure.threads.encoding import checked, finish_of
+from perdure.threads.marks import Marks
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import assign, execute, finish, noted, queries
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import Kept, Saved, State, Told
 from perdure.threads.operations.finish import Finish, Finished
 from perdure.threads.operations.rows import checkpoint_of, run_of
-from perdure.threads.operations.settle import STOPPED_CHANNEL, Placed
+from perdure.threads.operations.settle import STOPPED_CHANNEL, Placed, load_runs
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.work import Assignment, Ending, Held, Verdict
 
@@ -47,13 +51,17 @@ class RunExecution(Runner):
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, actor=actor)
         self.streams = streams
-        self._releases: set[asyncio.Task[None]] = set()
+        self._marks = Marks(storage.signals)
 
-    async def register(self, worker_id: str, agents: Sequence[AgentSpec]) -> None:
-        """Say which agents a worker can run; each gets its system assistant."""
+    async def register(
+        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
+    ) -> None:
+        """Say which agents a worker can run, and how many runs at once; each gets its system assistant."""
         ns = await self._ns()
         if await self.storage.read(outdated, agents, ns=ns):
             await self.storage.run(register, self.actor, agents, ns=ns)
+        stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
+        await self.storage.run(beat, [Beat(worker_id, encode_json(stats))], ns=ns)
 
     # --- claiming ---------------------------------------------------------------------------------------
 
@@ -69,6 +77,7 @@ class RunExecution(Runner):
                 claimed = await self._claim(Claim(worker_id, limit), idempotency_key)
                 left = deadline - clock()
                 if claimed or left <= 0:
+                    self._marks.claimed(claimed, limit)
                     return claimed
                 await watch.changed(left)
         finally:
@@ -102,24 +111,19 @@ class RunExecution(Runner):
     def _unclaimed(self, claimed: Sequence[Sequence[Any]]) -> None:
         """The caller went away while its claim was made: others may have the runs at once."""
         if claimed:
-            task = asyncio.get_running_loop().create_task(self._give_back(claimed))
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
+            self._return(partial(self._give_back, claimed))
 
     async def _give_back(self, claimed: Sequence[Sequence[Any]]) -> None:
-        rows = await self._read(queries.get_runs, [each[0] for each in claimed])
-        held = [
-            Held(row.id, row.thread_id, each[1])
-            for row, each in zip(rows, claimed, strict=True)
-            if row is not None
-        ]
-        await self.hand_back(held)
+        runs = await self._read(load_runs, [each[0] for each in claimed])
+        await self.hand_back([Held(id, runs[id].thread_id, at) for id, at, *_ in claimed if id in runs])
 
     # --- while a run is executed ------------------------------------------------------------------------
 
     async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
         """Keep the leases; the verdicts are in the order of `held`."""
-        return await self._write(execute.renew, worker_id, tuple(held))
+        verdicts: list[Verdict] = await self._write(execute.renew, worker_id, tuple(held))
+        self._marks.renewed(held, verdicts)
+        return verdicts
 
     async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
         """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
@@ -190,6 +194,7 @@ class RunExecution(Runner):
         new = finish_of(ending)
         size = sum(len(event.body) for event in new.events)
         done: Finished = await self._merger.call("finish", self._finish_batch, new, size=size)
+        self._marks.released([ending.held.run_id])
         found = await self._merger.call("get_end", self._ends, done.run_id)
         return run_of(found[0])
 
@@ -203,6 +208,7 @@ class RunExecution(Runner):
         """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
         if held:
             await self._write(finish.hand_back, tuple(held), self._kinds)
+            self._marks.released([each.run_id for each in held])
 
     # --- waiting ----------------------------------------------------------------------------------------
 
@@ -244,8 +250,4 @@ class RunExecution(Runner):
 
     async def close(self) -> None:
         """Finish giving back what nobody took. The storage belongs to whoever opened it."""
-        if self._releases:
-            results = await asyncio.gather(*self._releases, return_exceptions=True)
-            for result in results:
-                if isinstance(result, Exception) and not isinstance(result, StorageClosed):
-                    raise result
+        await self._finish_returns()

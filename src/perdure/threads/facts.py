@@ -118,7 +118,7 @@ class ThreadFacts(msgspec.Struct, frozen=True, kw_only=True):
 def shown(facts: RolloutFacts) -> dict[str, Any]:
     """The facts of a rollout for programs: flat, times in epoch seconds, and without what is not known."""
     run, latest, line, workers, deed = facts.run, facts.latest, facts.in_line, facts.workers, facts.deed
-    known = {
+    known: dict[str, Any] = {
         "queue": facts.queue,
         "created_at": _seconds(facts.start_time),
         "ended_at": _seconds(facts.end_time),

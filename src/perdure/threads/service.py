@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +17,7 @@ from perdure.streams.model import Burst, seq_of
 from perdure.streams.service import Follower, Streams
 from perdure.threads.encoding import Policy, check_id, checked, metadata_text, new_run
 from perdure.threads.execution import RunExecution
-from perdure.threads.operations import cancel, create, queries, remove, states
+from perdure.threads.operations import cancel, create, queries, remove, states, why, workforce
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.rows import RunRow, checkpoint_of, run_of, thread_of
@@ -34,10 +34,13 @@ from perdure.threads.records import (
     RunRequest,
     Thread,
 )
+from perdure.threads.why import Why
 
 MAX_PAGE = 1000
 MAX_BATCH = 1000
 PURGE_SECONDS = 15.0
+ALIVE_LEASES = 6
+"""A worker that was not heard of for so many leases is not counted on."""
 
 
 class ThreadService(RunExecution):
@@ -58,9 +61,11 @@ class ThreadService(RunExecution):
 
     def acting_as(self, namespace: str, actor: str | None) -> ThreadService:
         """The threads of a namespace of the same database, changed in the name of `actor`."""
-        return ThreadService(
+        sibling = ThreadService(
             self.storage, self._kinds, self.streams, namespace=namespace, actor=actor, policy=self.policy
         )
+        sibling._releases, sibling.lapses = self._releases, self.lapses
+        return sibling
 
     @property
     def _grace(self) -> int:
@@ -313,6 +318,23 @@ class ThreadService(RunExecution):
         return self.streams.follow(await self._ns(), thread_stream(thread_id), place, joined=True)
 
     # --- housekeeping -----------------------------------------------------------------------------------
+
+    async def why(self, id: str) -> Why:
+        """Why a rollout, a run or a thread stands where it stands, with the rule that holds it."""
+        check_id(id, "id")
+        return await self._read(why.why, id, self._kinds, self._alive)
+
+    @property
+    def _alive(self) -> int:
+        return to_micros(self.policy.lease * ALIVE_LEASES)
+
+    async def workforce(self) -> workforce.Workforce:
+        """The workers that are alive, and how much they can take."""
+        return await self._read(workforce.workforce, self._alive)
+
+    async def standing(self, namespaces: Collection[str] | None) -> workforce.Standing:
+        """The queue and the workers of these namespaces, or of all."""
+        return await self.storage.read(workforce.standing, namespaces, self._alive)
 
     async def stats(self) -> QueueStats:
         """How much waits and runs in this namespace."""

@@ -89,6 +89,9 @@ LIVE_ANYWHERE = statement(
     LIMIT :n
     """
 )
+HIDE_RUNS = statement(
+    "UPDATE runs SET gone_at = :now WHERE ns = :ns AND thread_id = :thread_id AND gone_at IS NULL"
+)
 RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n")
 DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids}")
 GONE_RUNS = statement("SELECT ns, id FROM runs WHERE gone_at <= :before ORDER BY gone_at LIMIT :n")
@@ -175,7 +178,9 @@ COPY_CHECKPOINTS = statement(
     SELECT ns, :copy, id, position, step, parent_id, NULL, attempt, created_at, next, interrupts, metadata,
       body, state
     FROM checkpoints
-    WHERE ns = :ns AND thread_id = :thread_id
+    WHERE ns = :ns AND thread_id = :thread_id AND (run_id IS NULL OR run_id NOT IN (SELECT r.id
+    FROM rollouts AS r
+    WHERE r.ns = :ns AND r.line = :thread_id AND r.outcome = :rollback))
     """
 )
 DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
@@ -250,7 +255,7 @@ ABOVE_IN_LINE = statement(
 )
 WHY_WORKERS = statement(
     """
-    SELECT id, last_heartbeat_time, last_dequeue_time, heartbeat_stats
+    SELECT id, heartbeat_stats, last_heartbeat_time, last_dequeue_time, last_busy_time, last_idle_time
     FROM workers
     WHERE ns = :ns
     ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC
@@ -298,3 +303,4 @@ LAST_RUN = statement(
 ASKED = statement(
     "SELECT interrupts, next, run_id FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
 )
+NAMESPACES_WITH = statement("SELECT DISTINCT ns FROM rollout_counts WHERE kind = :kind ORDER BY ns")

@@ -73,8 +73,8 @@ def explain_rollout(facts: RolloutFacts, now: int) -> Why:
 def said(facts: RolloutFacts, now: int) -> Said:
     if not facts.known:
         return "unknown_kind", (
-            f"{noun(facts)} is of the kind {facts.kind!r}, which this server does not know: it neither starts nor "
-            "ends it. Ask a server of the version that made it."
+            f"{noun(facts)} is of the kind {facts.kind!r}, which this server does not know: it neither "
+            "starts nor ends it. Ask a server of the version that made it."
         )
     if facts.status in QUEUED:
         return _waiting(facts, now)
@@ -250,11 +250,14 @@ def _ended(facts: RolloutFacts, now: int) -> Said:
     run = facts.run
     if facts.kind != RUN:
         return rule, f"{text}."
-    if run is None or (run.gone_at is not None and run.temporary):
-        return rule, f"{text}. It was without a thread that stays, or was deleted: its trace is what is left."
+    if run is None:
+        return rule, f"{text}. It was removed since then: its trace is what is left."
+    if run.gone_at is not None and run.temporary:
+        return rule, f"{text}. It had no thread that stays: its trace is what is left."
     if run.gone_at is not None:
         who = "" if facts.deed.actor is None else f" by {facts.deed.actor}"
-        return "deleted", f"{noun(facts)} was deleted{who} at {at(run.gone_at, now)}; its trace stays."
+        whole = " with its thread" if facts.deed.action == "delete_thread" else ""
+        return "deleted", f"{noun(facts)} was deleted{whole}{who} at {at(run.gone_at, now)}; its trace stays."
     return rule, f"{text}{_still(facts, now)}."
 
 
@@ -304,8 +307,6 @@ def _stopped(facts: RolloutFacts, when: str, rule: str) -> Said:
     who = "" if deed.actor is None else f" by {deed.actor}"
     if deed.instead is not None:
         who = f"{who} to make way for run {deed.instead} (multitask_strategy {deed.strategy})"
-    elif deed.action == "delete_thread":
-        who = f"{who}, since its thread was deleted"
     began = "" if facts.attempts else " before it began"
     return rule, f"{noun(facts)} {word}{who}{when}{began}"
 

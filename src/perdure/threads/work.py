@@ -71,8 +71,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 class RunQueue(Protocol):
     """What a worker needs. Every write is refused with `Fenced` once its attempt holds the run no longer."""
 
-    async def register(self, worker_id: str, agents: Sequence[AgentSpec]) -> None:
-        """Say which agents this worker can run; each gets its system assistant."""
+    async def register(
+        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
+    ) -> None:
+        """Say which agents this worker can run, and how many runs at once; each gets its system assistant."""
         ...
 
     async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:

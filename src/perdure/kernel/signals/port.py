@@ -96,3 +96,8 @@ class Carrier(Protocol):
     def pool_statistics(self) -> Mapping[str, int]:
         """How many connections there are: `idle_connections`, `in_use_connections`, `max_connections`."""
         ...
+
+
+def carrier_of(signals: Signals) -> Carrier | None:
+    """The server that carries these signals, if there is one."""
+    return signals if isinstance(signals, Carrier) else None

@@ -24,7 +24,7 @@ import asyncpg
 from perdure.kernel import errors
 from perdure.kernel.background import Background
 from perdure.kernel.ids import Ids, RandomIds
-from perdure.kernel.signals.port import Carrier, Signals
+from perdure.kernel.signals.port import Signals, carrier_of
 from perdure.kernel.signals.postgres import PostgresSignals
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
@@ -250,13 +250,14 @@ class PostgresStorage:
 
     def _carrier_health(self) -> Mapping[str, Any]:
         """What carries the hints, where that is a server of its own; it may fail without harm."""
-        if not isinstance(self.signals, Carrier):
+        carrier = carrier_of(self.signals)
+        if carrier is None:
             return {}
-        status, reason = self.signals.status()
+        status, reason = carrier.status()
         return {
             "redis": status,
             "redis_reason": reason,
-            "redis_connections": dict(self.signals.pool_statistics()),
+            "redis_connections": dict(carrier.pool_statistics()),
         }
 
     async def close(self) -> None:

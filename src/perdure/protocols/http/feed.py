@@ -31,8 +31,8 @@ Left = Callable[[], Awaitable[None]]
 class Source(Protocol):
     """Where a feed comes from."""
 
-    async def next(self, seconds: float) -> bytes | None:
-        """What is to be sent; nothing if nothing came within `seconds`, None after the last."""
+    async def next(self) -> bytes | None:
+        """What is to be sent next, once there is something; None after the last."""
         ...
 
     def close(self) -> None: ...
@@ -62,7 +62,9 @@ class Feed(StreamingResponse):
         self._hello = HELLO + hello
         self._left = left
         self._actor = call.caller.actor
-        self._checked = time.monotonic()
+        self._sending: float | None = None
+        """Since when something is under way to the reader."""
+        self._silent = False
         if feeds[self._actor] >= limit:
             source.close()
             raise TooManyRequests(f"{limit} feeds are open already")
@@ -84,7 +86,7 @@ class Feed(StreamingResponse):
     async def _until_over(self, receive: Receive, send: Send) -> bool:
         """Send until there is a reason to end; says whether that is that the caller is gone."""
         left = asyncio.ensure_future(hang_up(receive))
-        ends = (left, asyncio.ensure_future(self._send_all(send)), asyncio.ensure_future(self._stop()))
+        ends = (left, asyncio.ensure_future(self._send_all(send)), asyncio.ensure_future(self._watch(send)))
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -102,32 +104,43 @@ class Feed(StreamingResponse):
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
 
-    async def _stop(self) -> None:
-        await self._call.stopping.wait()
-
     async def _send_all(self, send: Send) -> None:
-        await _send(send, self._hello)
-        next_of = self._source.next
-        while (data := await next_of(HEARTBEAT_SECONDS)) is not None:
-            if time.monotonic() - self._checked >= HEARTBEAT_SECONDS and not await self._is_welcome():
+        data: bytes | None = self._hello
+        while data is not None:
+            self._sending = time.monotonic()
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            self._sending, self._silent = None, False
+            data = await self._source.next()
+
+    async def _watch(self, send: Send) -> None:
+        """What is no matter of each event: signs of life, slow readers, lost rights, and the server's end."""
+        while not await self._stops_within(min(HEARTBEAT_SECONDS, SEND_SECONDS)):
+            if self._sending is not None:
+                # A reader that takes nothing for long is given up.
+                if time.monotonic() - self._sending >= SEND_SECONDS:
+                    raise TimeoutError
+            elif self._silent:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await send({"type": "http.response.body", "body": HEARTBEAT, "more_body": True})
+            self._silent = True
+            if not await self._is_welcome():
                 return
-            await _send(send, data or HEARTBEAT)
+
+    async def _stops_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._call.stopping.wait()
+        except TimeoutError:
+            return False
 
     async def _is_welcome(self) -> bool:
         """A token may end while its feed lasts."""
-        self._checked = time.monotonic()
         try:
             await self._call.app.admit(*credentials_from(self._call.request.headers.get))
         except PerdureError as error:
             logger.info("a feed of %s ends: %s", self._actor, error.message)
             return False
         return True
-
-
-async def _send(send: Send, data: bytes) -> None:
-    """A reader that takes nothing for long is given up."""
-    async with asyncio.timeout(SEND_SECONDS):
-        await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def hang_up(receive: Receive) -> Any:

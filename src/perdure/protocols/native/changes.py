@@ -43,10 +43,10 @@ class _Changes:
         self._stream = stream
         self._joining = 0.0
 
-    async def next(self, seconds: float) -> bytes:
+    async def next(self) -> bytes:
         await asyncio.sleep(self._joining)
         self._joining = JOIN_SECONDS
-        return events_from(await self._stream.next(seconds))
+        return events_from(await self._stream.next())
 
     def close(self) -> None:
         self._stream.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from starlette.responses import Response
@@ -69,15 +68,17 @@ class _Whole:
         self._follower = follower
         self._ended = False
 
-    async def next(self, seconds: float) -> bytes | None:
-        if self._ended:
-            return None
-        burst = await self._follower.next(seconds)
-        if burst is None:
-            self._ended = True
-            return THE_END
+    async def next(self) -> bytes | None:
+        data = b""
+        while not data and not self._ended:
+            burst = await self._follower.next()
+            self._ended = burst is None
+            data = THE_END if burst is None else self._joined(burst)
+        return data or None
+
+    def _joined(self, burst: Burst) -> bytes:
+        """One who is behind gets what is at hand at once."""
         data = self.shown(burst)
-        # One who is behind gets what is at hand at once.
         while len(data) < JOIN_BYTES and (more := self._follower.take()) is not None:
             data += self.shown(more)
         return data
@@ -95,14 +96,6 @@ class _Filtered(_Whole):
     def __init__(self, follower: Follower, modes: Sequence[str]) -> None:
         super().__init__(follower)
         self._modes = ALWAYS.union(modes)
-
-    async def next(self, seconds: float) -> bytes | None:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + seconds
-        while not (data := await super().next(max(deadline - clock(), 0.0))) and data is not None:
-            if clock() >= deadline:
-                break
-        return data
 
     def shown(self, burst: Burst) -> bytes:
         return encode_sse([event for event in burst if self._wants(event)])

@@ -87,9 +87,12 @@ class RemoteRunQueue:
 
     # --- claiming -----------------------------------------------------------------------------------------
 
-    async def register(self, worker_id: str, agents: Sequence[AgentSpec]) -> None:
-        """Say which agents this worker can run; each gets its system assistant."""
-        await self._ask(wire.Ok, "/work/register", {"worker_id": worker_id, "agents": list(agents)})
+    async def register(
+        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
+    ) -> None:
+        """Say which agents this worker can run, and how many runs at once; each gets its system assistant."""
+        body = {"worker_id": worker_id, "agents": list(agents), "concurrency": concurrency}
+        await self._ask(wire.Ok, "/work/register", body)
 
     async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:
         """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""

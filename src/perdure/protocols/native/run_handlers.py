@@ -130,4 +130,4 @@ async def why(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    return await threads_of(call).stats()
+    return await standing(threads_of(call), outbox_of(call))

@@ -12,6 +12,7 @@ from perdure.outbox.model import EffectStatus
 from perdure.protocols.native.wire import MAX_BATCH, Body, Metadata, PageQuery
 from perdure.rollouts.contract import SortOrder
 from perdure.threads.records import CancelAction, RunRequest, RunStatus, ThreadStatus
+from perdure.threads.why import Why as Why
 
 MAX_ID = 255
 MAX_WAIT_SECONDS = 3600.0
@@ -195,14 +196,3 @@ class OutboxQuery(PageQuery, kw_only=True):
     consumer: str | None = None
     status: list[EffectStatus] | None = None
     subject: str | None = None
-
-
-class Why(msgspec.Struct, kw_only=True):
-    """Why something stands where it stands, in one sentence, with the rule and the facts behind it."""
-
-    id: str
-    kind: str
-    status: str
-    rule: str
-    sentence: str
-    facts: dict[str, Any]

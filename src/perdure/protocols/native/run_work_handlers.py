@@ -21,7 +21,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 async def register(call: Call) -> wire.Ok:
     wanted: work_wire.Registration = call.body
-    await threads_of(call).register(wanted.worker_id, wanted.agents)
+    await threads_of(call).register(wanted.worker_id, wanted.agents, wanted.concurrency)
     return wire.Ok()
 
 

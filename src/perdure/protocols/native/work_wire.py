@@ -22,10 +22,11 @@ After = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Registration(Body, kw_only=True):
-    """Which agents a worker can run."""
+    """Which agents a worker can run, and how many runs at once."""
 
     worker_id: Name
     agents: Annotated[list[AgentSpec], Meta(max_length=MAX_BATCH)]
+    concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 
 
 class Claim(Body, kw_only=True):

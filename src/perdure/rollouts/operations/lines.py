@@ -17,8 +17,12 @@ from perdure.rollouts.operations.work import READY_CHANNEL, RolloutRow, Work
 async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     """Make the lines that do not exist, lock them all, and tell who holds each."""
     wanted = sorted(set(names))
-    await tx.write((sql.OPEN_LINES, [(tx.ns, line, None, None, None) for line in wanted]))
-    return {row[0]: row[1] for row in await tx.all(sql.LOCK_LINES, names=wanted)}
+    holders: dict[str, str | None] = {}
+    # One that is removed between the two statements is made again.
+    while missing := [line for line in wanted if line not in holders]:
+        await tx.write((sql.OPEN_LINES, [(tx.ns, line, None, None, None) for line in missing]))
+        holders.update((row[0], row[1]) for row in await tx.all(sql.LOCK_LINES, names=missing))
+    return holders
 
 
 Holder = tuple[str, str | None, str | None]

@@ -68,22 +68,26 @@ class _Reading:
                 self._steps.setdefault(run_id, {})[name] = body
 
     async def _load_states(self) -> None:
-        wanted = [(run.thread_id, state) for run in self.runs.values() if (state := self._state_id(run))]
+        wanted = [
+            (run.thread_id, state) for run in self.runs.values() for state in self._candidates(run) if state
+        ]
         if wanted:
             threads, states = map(list, zip(*wanted, strict=True))
             for row in await self._tx.all(sql.GET_CHECKPOINTS, thread_ids=threads, ids=states):
                 self._states[row[0], row[1]] = row
 
-    def _state_id(self, run: RunRow) -> str | None:
-        """The state to go on from: the run's own latest, or the one that was asked for, or the thread's."""
+    def _candidates(self, run: RunRow) -> tuple[str | None, str | None]:
+        """The thread's state, and the one that was asked for."""
         thread = self._threads.get(run.thread_id)
-        asked: str | None = decode_json(run.input).get("checkpoint_id")
-        latest = None if thread is None else thread.checkpoint_id
-        return latest if asked is None or run.attempts > 1 else asked
+        return None if thread is None else thread.checkpoint_id, decode_json(run.input).get("checkpoint_id")
 
     def _state(self, run: RunRow) -> Row | None:
-        state_id = self._state_id(run)
-        return None if state_id is None else self._states.get((run.thread_id, state_id))
+        """The state to go on from: the run's own latest, or the one that was asked for, or the thread's."""
+        latest_id, asked = self._candidates(run)
+        latest = self._states.get((run.thread_id, latest_id or ""))
+        if asked is None or (latest is not None and latest[5] == run.id):
+            return latest
+        return self._states.get((run.thread_id, asked))
 
     def _has_steps(self, run: RunRow) -> bool:
         return run.attempts > 1 or self._origin(run) != run.id

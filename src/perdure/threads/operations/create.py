@@ -45,6 +45,7 @@ class NewRun(msgspec.Struct, frozen=True):
     webhook: str | None
     priority: int
     grace: int
+    checkpoint_id: str | None = None
 
 
 async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Row | PerdureError]:
@@ -58,6 +59,7 @@ async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[
     while rest:
         taken, rest = _one_a_thread(requests, rest)
         await creation.round([(number, requests[number]) for number in taken])
+    await creation.tidy()
     return [creation.answers[number] for number in range(len(requests))]
 
 
@@ -91,6 +93,8 @@ class _Creation:
         self.answers: dict[int, Row | PerdureError] = {}
         self._assistants: dict[str, Assistant] = {}
         self._threads: dict[str, ThreadRow] = {}
+        self._states: set[tuple[str, str]] = set()
+        self._unknown: set[str] = set()
         self._made = 0
 
     async def prepare(self, requests: Sequence[NewRun]) -> None:
@@ -105,6 +109,16 @@ class _Creation:
             await purge_threads(tx, gone)
             for thread_id in gone:
                 del self._threads[thread_id]
+        asked = [r.checkpoint_id for r in requests if r.checkpoint_id is not None]
+        if asked:
+            rows = await tx.all(sql.NEXT_OF, thread_ids=named, ids=asked)
+            self._states = {(row[0], row[1]) for row in rows}
+
+    async def tidy(self) -> None:
+        """A thread that does not exist leaves no line behind."""
+        if self._unknown:
+            names = [thread_id for thread_id in self._unknown if thread_id not in self._threads]
+            await self._tx.execute(sql.DROP_LINES, names=sorted(names))
 
     async def round(self, requests: Sequence[tuple[int, NewRun]]) -> None:
         """Make at most one run a thread."""
@@ -128,8 +142,13 @@ class _Creation:
         if request.assistant not in self._assistants:
             return NotFound(f"Assistant {request.assistant} not found")
         thread_id = request.thread_id
-        if thread_id is not None and thread_id not in self._threads and not request.make_thread:
-            return NotFound(f"Thread {thread_id} not found")
+        if thread_id is not None and thread_id not in self._threads:
+            self._unknown.add(thread_id)
+            if not request.make_thread:
+                return NotFound(f"Thread {thread_id} not found")
+        asked = request.checkpoint_id
+        if asked is not None and (thread_id, asked) not in self._states:
+            return NotFound(f"Checkpoint {asked} not found in thread {thread_id}")
         if live and request.strategy == "reject":
             return Conflict(
                 f"Thread {thread_id} is busy with run {live[0]}. Wait for it, or choose another "

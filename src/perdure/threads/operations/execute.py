@@ -90,6 +90,7 @@ async def tell(tx: Tx, calls: Sequence[Told]) -> list[Placed | int | Fenced | Co
         answer = attempt if isinstance(attempt, Fenced) else _repeated(call, known)
         if answer is None and isinstance(attempt, int):
             appends.append((number, events_of(call.held, attempt, call.events)))
+            known[call.held.run_id] = known.get(call.held.run_id, 0) + len(call.events)
         answers.append(0 if answer is None else answer)
     await _append(tx, appends, answers)
     return answers
@@ -133,12 +134,12 @@ class State(msgspec.Struct, frozen=True):
     placed: Placed | None
 
 
-async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced]:
+async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced | Conflict]:
     """Keep states of threads, with the events that tell of them."""
     fenced = await fence(tx, [call.held for call in calls])
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
-    there = await _states(tx, [call for call in calls if call.after is not None])
-    answers: list[State | Fenced] = []
+    there = await known_states(tx, [(call.held, call.checkpoint) for call in calls])
+    answers: list[State | Fenced | Conflict] = []
     rows: list[tuple[Any, ...]] = []
     appends: list[tuple[int, Append]] = []
     places: list[Placed | None] = [None] * len(calls)
@@ -148,11 +149,13 @@ async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced]:
             answers.append(attempt)
             continue
         known = there.get((call.held.thread_id, call.checkpoint.checkpoint_id))
-        if known is not None and (known[6], known[7]) == (call.held.run_id, attempt):
-            answers.append(State(known, None))
+        if known is not None:
+            repeated = call.after is not None and (known[6], known[7]) == (call.held.run_id, attempt)
+            answers.append(State(known, None) if repeated else taken(call.held, call.checkpoint))
             continue
         row = new_state(tx, threads[call.held.thread_id], call.checkpoint, call.held.run_id, attempt)
         rows.append(row)
+        there[row[1], row[2]] = row
         if call.events:
             appends.append((number, events_of(call.held, attempt, call.events)))
         answers.append(State(row, None))
@@ -160,19 +163,27 @@ async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced]:
     moved = [thread.moved(tx.ns) for thread in threads.values()]
     await tx.write((sql.ADD_CHECKPOINTS, rows), (sql.MOVE_THREADS, moved))
     return [
-        answer if isinstance(answer, Fenced) else State(answer.row, place)
+        State(answer.row, place) if isinstance(answer, State) else answer
         for answer, place in zip(answers, places, strict=True)
     ]
 
 
-async def _states(tx: Tx, calls: Sequence[Saved]) -> dict[tuple[str, str | None], tuple[Any, ...]]:
-    """The rows of states that calls may have kept before."""
-    ids = [call.checkpoint.checkpoint_id for call in calls if call.checkpoint.checkpoint_id is not None]
-    if not ids:
+Known = dict[tuple[str, str | None], tuple[Any, ...]]
+"""Rows of checkpoints by their thread and id."""
+
+
+async def known_states(tx: Tx, new: Sequence[tuple[Held, Checked | None]]) -> Known:
+    """The states that are there already under ids that were given for new ones."""
+    named = [(held, state) for held, state in new if state is not None and state.checkpoint_id is not None]
+    if not named:
         return {}
-    threads = [call.held.thread_id for call in calls]
+    threads, ids = [held.thread_id for held, _ in named], [state.checkpoint_id for _, state in named]
     rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=threads, ids=ids)
     return {(row[0], row[1]): (tx.ns, *row) for row in rows}
+
+
+def taken(held: Held, state: Checked) -> Conflict:
+    return Conflict(f"Checkpoint {state.checkpoint_id} exists already in thread {held.thread_id}")
 
 
 def new_state(
@@ -210,7 +221,7 @@ async def keep(tx: Tx, calls: Sequence[Kept]) -> list[Fenced | None]:
         for call in calls
         if isinstance(attempt := fenced[call.held], int)
     ]
-    await tx.write((sql.KEEP_STEPS, list({row[:3]: row for row in rows}.values())))
+    await tx.write((sql.KEEP_STEPS, list({row[:3]: row for row in reversed(rows)}.values())))
     answers = [fenced[call.held] for call in calls]
     return [answer if isinstance(answer, Fenced) else None for answer in answers]
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.kernel.clock import to_micros
-from perdure.kernel.errors import Fenced
+from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import (
     ATTEMPT,
@@ -28,8 +28,15 @@ from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
 from perdure.threads import sql
 from perdure.threads.model import PERMANENT, RELEASED, RETRIABLE, RUN, STOPPED, exceeded
-from perdure.threads.operations.execute import Checked, events_of, new_state
-from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.execute import (
+    Checked,
+    Known,
+    events_of,
+    known_states,
+    new_state,
+    taken,
+)
+from perdure.threads.operations.rows import ThreadRow, failure_text
 from perdure.threads.operations.settle import Note, Placed, load_threads
 from perdure.threads.records import Failure
 from perdure.threads.work import Held, Result
@@ -56,13 +63,14 @@ class Finished(msgspec.Struct, frozen=True):
     placed: Placed | None = None
 
 
-async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finished | Fenced]:
+async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finished | Fenced | Conflict]:
     """End attempts. Doing it again changes nothing."""
     finishing = _Finishing(tx, kinds)
     await finishing.load([ending.held for ending in endings])
+    finishing.known = await known_states(tx, [(ending.held, ending.checkpoint) for ending in endings])
     answers = [finishing.end(ending) for ending in endings]
     await finishing.save()
-    return [each if isinstance(each, Fenced) else finishing.finished(each[0]) for each in answers]
+    return [each if isinstance(each, PerdureError) else finishing.finished(each[0]) for each in answers]
 
 
 async def hand_back(tx: Tx, holders: Sequence[Held], kinds: Kinds) -> list[Row | Fenced]:
@@ -82,6 +90,8 @@ class _Finishing:
         self._work = Work(tx, kinds)
         self._workers = Workers(tx)
         self._threads: dict[str, ThreadRow] = {}
+        self.known: Known = {}
+        """The states that are there under the ids of last ones."""
         self._states: list[tuple[Any, ...]] = []
         self._appends: list[Append] = []
 
@@ -97,34 +107,45 @@ class _Finishing:
         attempt = self._work.latest(held.run_id) if rollout is not None else None
         if rollout is None or attempt is None or attempt.id != held.attempt_id or attempt.status not in LIVE:
             return None
-        return rollout, attempt
+        return (rollout, attempt) if rollout.line == held.thread_id else None
 
-    def _refusal(self, held: Held) -> Row | Fenced:
-        """What is said of an attempt that has ended: the same again if it said so itself."""
+    def _refusal(self, held: Held, *, released: bool) -> Row | Fenced:
+        """What is said of an attempt that has ended: the same again if it said so itself.
+
+        One that gave its run back has nothing more to say of it, but to do so again.
+        """
         for attempt in self._work.attempts.get(held.run_id, ()):
-            if attempt.id == held.attempt_id and attempt.status not in LIVE and attempt.end_time is not None:
+            told = (
+                attempt.id == held.attempt_id and attempt.status not in LIVE and attempt.end_time is not None
+            )
+            if told and (released or attempt.reason != RELEASED):
                 return (held.run_id,)
         return Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
 
-    def end(self, ending: Finish) -> Row | Fenced:
+    def end(self, ending: Finish) -> Row | Fenced | Conflict:
         found = self._holder(ending.held)
         if found is None:
-            return self._refusal(ending.held)
+            return self._refusal(ending.held, released=ending.result == STOPPED)
         rollout, attempt = found
         if rollout.status in ENDED:
             self._report(attempt, FAILED, STOPPED)
             self._work.stopped.append(rollout)
         elif ending.result == STOPPED:
             self._release(rollout, attempt)
+        elif ending.checkpoint is not None and self._is_taken(ending.held, ending.checkpoint):
+            return taken(ending.held, ending.checkpoint)
         else:
             self._keep(ending, attempt)
             self._conclude(ending, rollout, attempt)
         return (ending.held.run_id,)
 
+    def _is_taken(self, held: Held, state: Checked) -> bool:
+        return (held.thread_id, state.checkpoint_id) in self.known
+
     def give_back(self, held: Held) -> Row | Fenced:
         found = self._holder(held)
         if found is None:
-            return self._refusal(held)
+            return self._refusal(held, released=True)
         rollout, attempt = found
         if rollout.status in ENDED:
             self._report(attempt, FAILED, STOPPED)
@@ -153,6 +174,8 @@ class _Finishing:
 
     def _conclude(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
+        if ending.error is not None:
+            attempt.metadata = failure_text(ending.error)
         if ending.result == "success":
             self._report(attempt, SUCCEEDED, SUCCEEDED)
             work.notes[rollout.id] = Note(events=ending.events)

@@ -21,6 +21,7 @@ from perdure.streams.operations import drop as drop_streams
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK, RUN
 from perdure.threads.operations.cancel import end_now
+from perdure.threads.operations.rows import RunRow
 from perdure.threads.operations.settle import (
     drop_states,
     load_runs,
@@ -55,6 +56,7 @@ async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> str
         raise NotFound(f"Thread {thread_id} not found")
     thread.gone_at = thread.updated_at = tx.now
     await tx.write((sql.MOVE_THREADS, [thread.moved(tx.ns)]))
+    await tx.execute(sql.HIDE_RUNS, thread_id=thread_id)
     await drop_labels(tx, THREAD, [thread_id])
     changes.tell(tx, "thread", [(thread_id, "deleted")])
     return thread_id
@@ -62,14 +64,11 @@ async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> str
 
 async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> str:
     """End the run if it is live and take it out of sight, with the states that it made."""
-    found = (await load_runs(tx, [run_id])).get(run_id)
-    if found is None or found.gone_at is not None:
-        raise NotFound(f"Run {run_id} not found")
+    found = await _visible(tx, run_id)
     await lock_lines(tx, [found.thread_id])
+    found = await _visible(tx, run_id)
     await _end_live(tx, [run_id], ROLLBACK, grace, kinds)
-    run = (await load_runs(tx, [run_id])).get(run_id)
-    if run is None or run.gone_at is not None:
-        raise NotFound(f"Run {run_id} not found")
+    run = (await load_runs(tx, [run_id]))[run_id]
     thread = (await load_threads(tx, [run.thread_id], lock=True)).get(run.thread_id)
     if thread is not None and found.rollout_status in ENDED:
         await point_back(tx, thread, run_id)
@@ -78,6 +77,13 @@ async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> str:
     await tx.write((sql.MOVE_RUNS, [(None, tx.now, tx.now, run.error, tx.ns, run_id)]))
     changes.tell(tx, "run", [(run_id, "deleted")])
     return run_id
+
+
+async def _visible(tx: Tx, run_id: str) -> RunRow:
+    run = (await load_runs(tx, [run_id])).get(run_id)
+    if run is None or run.gone_at is not None:
+        raise NotFound(f"Run {run_id} not found")
+    return run
 
 
 async def purge(tx: Tx, linger: int) -> int:
@@ -89,11 +95,20 @@ async def purge(tx: Tx, linger: int) -> int:
     try:
         for ns in sorted({row[0] for row in (*threads, *runs)}):
             tx.ns = ns
+            await purge_threads(tx, await _still_gone(tx, [row[1] for row in threads if row[0] == ns]))
             await purge_runs(tx, [row[1] for row in runs if row[0] == ns])
-            await purge_threads(tx, [row[1] for row in threads if row[0] == ns])
     finally:
         tx.ns = here
     return len(threads) + len(runs)
+
+
+async def _still_gone(tx: Tx, thread_ids: Sequence[str]) -> list[str]:
+    """Those of the threads that nobody has made anew meanwhile: their lines are locked now."""
+    if not thread_ids:
+        return []
+    await lock_lines(tx, thread_ids)
+    found = await load_threads(tx, thread_ids, lock=True)
+    return [thread.id for thread in found.values() if thread.gone_at is not None]
 
 
 async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:

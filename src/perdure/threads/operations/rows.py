@@ -8,8 +8,8 @@ import msgspec
 
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.config import mask_url
 from perdure.kernel.storage.port import Row
+from perdure.outbox.urls import mask_target
 from perdure.rollouts.model import Limits, limits_of
 from perdure.threads.model import run_status
 from perdure.threads.records import Checkpoint, Failure, Interrupt, Run, RunKwargs, RunStatus, Thread
@@ -134,7 +134,7 @@ def run_of(row: RunRow) -> Run:
         error=failure_of(row.error),
         temporary=row.temporary is not None,
         on_disconnect=row.on_disconnect,  # type: ignore[arg-type]
-        webhook=None if row.webhook is None else mask_url(row.webhook),
+        webhook=None if row.webhook is None else mask_target(row.webhook),
     )
 
 

@@ -91,7 +91,7 @@ class _Settling:
         self._ended: list[RunRow] = []
         self._notes: list[Note] = []
         self._appends: list[Append] = []
-        self._rests: dict[str, dict[str, Any]] = {}
+        self._rests: dict[str, list[RunRow]] = {}
 
     async def end(self, end: Ended) -> None:
         run = self._runs[end.rollout_id]
@@ -120,14 +120,14 @@ class _Settling:
         )
 
     def _rest(self, thread: ThreadRow, run: RunRow) -> None:
-        """Note how the thread rests after its run; which of its states holds is looked up for all at once."""
-        self._rests[thread.id] = {"ended": run.status, "began": run.attempts > 0, "run": run}
+        """Note what its thread rests after; which of its states holds is looked up for all at once."""
+        self._rests.setdefault(thread.id, []).append(run)
         if run.status in FAILURES:
             thread.error = run.error
         elif run.status == "success":
             thread.error = None
         if run.temporary is not None:
-            thread.gone_at = run.gone_at = self._tx.now
+            run.gone_at = self._tx.now
 
     async def save(self) -> None:
         """Write everything: the runs first, so that those that are still live can be seen."""
@@ -149,12 +149,14 @@ class _Settling:
         busy = {row[0] for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids)}
         unfinished = await self._unfinished(ids)
         for thread_id in ids:
-            thread, rest = self._threads[thread_id], self._rests[thread_id]
-            thread.rest = resting_status(
-                rest["ended"], began=rest["began"], unfinished=thread_id in unfinished, before=thread.rest
-            )
+            thread = self._threads[thread_id]
+            for run in self._rests[thread_id]:
+                began, more = run.attempts > 0, thread_id in unfinished
+                thread.rest = resting_status(run.status, began=began, unfinished=more, before=thread.rest)
             thread.status = "busy" if thread_id in busy else thread.rest
             thread.updated_at = tx.now
+            if thread.temporary is not None and thread_id not in busy:
+                thread.gone_at = tx.now
         await tx.write((sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in ids]))
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
@@ -174,8 +176,9 @@ class _Settling:
         if not told:
             return
         started = dict(map(tuple, await self._tx.all(sql.STARTED, ids=[run.id for run in told])))
-        effects = [NewEffect(WEBHOOK, run.id, await self._payload(run, started.get(run.id))) for run in told]
-        await put_effects(self._tx, effects)
+        bodies = [await self._payload(run, started.get(run.id)) for run in told]
+        pairs = zip(told, bodies, strict=True)
+        await put_effects(self._tx, [NewEffect(WEBHOOK, run.id, body, run.webhook) for run, body in pairs])
 
     async def _payload(self, run: RunRow, started: int | None) -> str:
         thread = self._threads.get(run.thread_id)
@@ -218,7 +221,7 @@ async def point_back(tx: Tx, thread: ThreadRow, run_id: str) -> None:
     row = await tx.one(sql.LATEST_WITHOUT, thread_id=thread.id, run_id=run_id, rollback=ROLLBACK)
     state = None if row is None else row[0]
     if state != thread.checkpoint_id:
-        thread.checkpoint_id, thread.state_at = state, tx.now
+        thread.checkpoint_id, thread.state_at = state, max(tx.now, thread.state_at + 1)
 
 
 async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:

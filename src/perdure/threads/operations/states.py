@@ -15,6 +15,7 @@ from perdure.kernel.storage.labels import labelled, set_labels
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.threads import sql
+from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
 from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.rows import ThreadRow
@@ -117,7 +118,7 @@ async def copy_thread(tx: Tx, thread_id: str) -> str:
     )
     copy.temporary = None
     await tx.write((sql.ADD_THREADS, [(tx.ns, *msgspec.structs.astuple(copy))]))
-    await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id)
+    await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id, rollback=ROLLBACK)
     await _label(tx, [copy])
     changes.tell(tx, "thread", [(copy.id, copy.status)])
     return copy.id

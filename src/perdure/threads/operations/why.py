@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from perdure.kernel.codec import decode_json
-from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Statement
-from perdure.kernel.storage.port import Row, Tx
-from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED, Kinds, limits_of
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import CANCELLED, ENDED, QUEUED, Kinds, limits_of
 from perdure.threads import sql
 from perdure.threads.facts import (
     AttemptFacts,
@@ -25,6 +25,7 @@ from perdure.threads.facts import (
 from perdure.threads.model import RUN
 from perdure.threads.operations.rows import RunRow, ThreadRow, failure_of, run_limits
 from perdure.threads.operations.settle import load_runs, load_threads
+from perdure.threads.operations.workforce import counted, serves, workers
 from perdure.threads.records import Failure, Interrupt
 from perdure.threads.why import MANY, Why, explain_rollout, explain_thread
 
@@ -147,15 +148,13 @@ class _Reading:
     async def _workers(self, kind: str, queue: str) -> WorkerFacts:
         serving = [worker for worker in await workers(self._tx) if serves(worker, kind, queue)]
         alive = [worker for worker in serving if worker.heard >= self._tx.now - self._alive]
-        last = max(serving, key=lambda worker: worker.heard, default=None)
         if not alive:
-            return WorkerFacts(0, None, None, last and last.id, last and last.heard)
+            last = max(serving, key=lambda worker: worker.heard, default=None)
+            return WorkerFacts() if last is None else WorkerFacts(last_id=last.id, last_heard=last.heard)
         if any(worker.places is None for worker in alive):
             return WorkerFacts(len(alive))
-        held = dict(map(tuple, await self._tx.all(sql.HELD_BY_WORKERS, kind=kind, statuses=sorted(LIVE))))
-        places = sum(worker.places or 0 for worker in alive)
-        taken = sum(min(int(held.get(worker.id, 0)), worker.places or 0) for worker in alive)
-        return WorkerFacts(len(alive), places, places - taken)
+        force = await counted(self._tx, alive, kind)
+        return WorkerFacts(force.alive, force.max, force.available)
 
     # --- who ended it -------------------------------------------------------------------------------------
 
@@ -239,45 +238,3 @@ def _failure_in(metadata: str | None) -> Failure | None:
     if not isinstance(found, dict) or set(found) != {"error", "message"}:
         return None
     return Failure(error=str(found["error"]), message=str(found["message"]))
-
-
-# --- workers ----------------------------------------------------------------------------------------------
-
-
-class WorkerPresence(msgspec.Struct, frozen=True):
-    """A worker: when it was last heard of, and what it said of itself."""
-
-    id: str
-    heard: int
-    queue: str | None = None
-    places: int | None = None
-
-
-async def workers(tx: Tx) -> list[WorkerPresence]:
-    """The workers of a namespace, those first that gave a sign of life last."""
-    return [_presence(row) for row in await tx.all(sql.WHY_WORKERS, n=MANY)]
-
-
-def _presence(row: Row) -> WorkerPresence:
-    id, heartbeat, dequeue, text = row
-    stats = _stats(text)
-    queue, places = stats.get("queue"), stats.get("max")
-    return WorkerPresence(
-        id,
-        max(heartbeat or 0, dequeue or 0),
-        queue if isinstance(queue, str) else None,
-        places if isinstance(places, int) else None,
-    )
-
-
-def _stats(text: str | None) -> Mapping[str, Any]:
-    try:
-        found = None if text is None else decode_json(text)
-    except InvalidInput:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def serves(worker: WorkerPresence, kind: str, queue: str) -> bool:
-    """Whether a worker claims from a queue. One that names none claims tasks, from wherever it likes."""
-    return worker.queue == queue if kind == RUN or worker.queue is not None else True

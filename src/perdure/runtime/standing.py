@@ -1,0 +1,42 @@
+"""How things stand in one namespace: the queue of runs, the workers, the pools, and what is to be delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import asdict
+
+from perdure.outbox.model import DEAD, PENDING
+from perdure.outbox.service import Outbox
+from perdure.threads.service import ThreadService
+
+
+async def standing(threads: ThreadService, outbox: Outbox) -> dict[str, Any]:
+    """The statistics of a namespace, by the names that they have in logs."""
+    health = await threads.storage.health()
+    return {
+        **asdict(await threads.stats()),
+        "workers": asdict(await threads.workforce()),
+        "pools": pools(health),
+        "outbox": {status: await _depth(threads, outbox, status) for status in (PENDING, DEAD)},
+    }
+
+
+async def _depth(threads: ThreadService, outbox: Outbox, status: str) -> int:
+    return (await outbox.list(namespace=threads.namespace, status=status, limit=1)).total
+
+
+def pools(health: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """The pools of connections that this process has: to PostgreSQL, and to Redis."""
+    found: dict[str, dict[str, int]] = {}
+    database = health.get("connections")
+    if database is not None:
+        found["database"] = {
+            "idle_connections": database["idle"],
+            "in_use_connections": database["open"] - database["idle"],
+            "max_connections": database["limit"],
+        }
+    if health.get("redis_connections") is not None:
+        found["redis"] = dict(health["redis_connections"])
+    return found

@@ -1,0 +1,35 @@
+"""What is said of runs beside the database, where Redis carries the hints: who works, and that more waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.kernel.signals.port import Signals, carrier_of
+from perdure.threads.model import AGENTS_QUEUE
+from perdure.threads.work import Assignment, Held, Verdict
+
+
+class Marks:
+    """Marks runs as running while somebody holds them. Nothing is decided by a mark, and none need arrive."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._carrier = carrier_of(signals)
+        self._seconds = 10.0
+
+    def claimed(self, assignments: Sequence[Assignment], limit: int) -> None:
+        if self._carrier is None or not assignments:
+            return
+        self._seconds = max(each.lease_seconds for each in assignments)
+        self._carrier.mark_running([each.run.run_id for each in assignments], self._seconds)
+        if len(assignments) == limit:
+            # A hint wakes one process only: one that took all it could leaves the rest to another.
+            self._carrier.wake_another(AGENTS_QUEUE)
+
+    def renewed(self, held: Sequence[Held], verdicts: Sequence[Verdict]) -> None:
+        if self._carrier is not None:
+            going = [each.run_id for each, said in zip(held, verdicts, strict=True) if said == "go"]
+            self._carrier.mark_running(going, self._seconds)
+
+    def released(self, run_ids: Sequence[str]) -> None:
+        if self._carrier is not None:
+            self._carrier.unmark_running(run_ids)

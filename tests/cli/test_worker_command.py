@@ -1,0 +1,234 @@
+"""`perdure worker`, and the worker inside `serve` and `dev`: real processes, real signals."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from tests.cli.command import COMMAND, Server, perdure, run_here, settings
+
+from perdure.runtime.stores import KINDS, open_store
+from perdure.threads.records import RunRequest
+from perdure.threads.service import ThreadService
+
+AGENTS = """
+import asyncio
+from perdure.assistants.agents import Agents
+
+agents = Agents()
+
+@agents.agent("greet")
+async def greet(ctx, input):
+    "Says hello."
+    return {"greeting": f"Hello, {input}!"}
+
+@agents.agent("wait")
+async def wait(ctx, input):
+    await ctx.emit("begun")
+    if ctx.attempt == 1:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if input != "stubborn":
+                raise
+            await asyncio.Event().wait()
+    return {"attempt": ctx.attempt}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "agents.py").write_text(AGENTS)
+    return tmp_path
+
+
+class Worker:
+    """A `perdure worker` in a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, **more: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "worker", "--json", *arguments],
+            cwd=folder,
+            env=settings(folder, {"PYTHONUNBUFFERED": "1", "LOG_LEVEL": "info", **more}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.facts: dict[str, Any] = json.loads(line)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self, *numbers: int) -> tuple[int, str]:
+        for number in numbers or (signal.SIGTERM,):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            _, self.errors = self.process.communicate(timeout=30)
+        return self.process.wait(), self.errors
+
+    def hear(self, words: str) -> None:
+        """Read its log until it says something."""
+        assert self.process.stderr is not None
+        while words not in self.process.stderr.readline():
+            assert self.process.poll() is None
+
+
+def ask(server: Server, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + "/api/v1" + path, data=data)
+    request.add_header("content-type", "application/json")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def greet(server: Server, name: str = "you") -> Any:
+    return ask(server, "/runs/wait", {"assistant_id": "greet", "input": name})
+
+
+def test_a_worker_without_agents_says_how_to_write_one(tmp_path: Path) -> None:
+    ended = run_here(tmp_path, "worker")
+    assert ended.returncode == 1
+    assert "--agents ./agents.py:agents" in ended.stderr
+    assert "[perdure.agents]" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("agents", "module:name"),
+        ("./agents.py:nothing", "there is no 'nothing'"),
+        ("./absent.py:agents", "there is no file"),
+        ("no_such_module:agents", "ModuleNotFoundError"),
+    ],
+)
+def test_agents_that_are_not_there_are_named(folder: Path, named: str, words: str) -> None:
+    ended = run_here(folder, "worker", "--agents", named)
+    assert ended.returncode == 1
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_remote_worker_executes_the_runs_of_a_server(folder: Path) -> None:
+    with (
+        Server(folder, "serve") as server,
+        Worker(folder, "--url", server.url, "--agents", "./agents.py:agents", "--name", "far") as worker,
+    ):
+        assert worker.facts == {
+            "worker_id": "far",
+            "agents": ["greet", "wait"],
+            "concurrency": worker.facts["concurrency"],
+            "place": server.url,
+        }
+        assert greet(server)["values"] == {"greeting": "Hello, you!"}
+        for command in ("list", "ls"):
+            assert [each["worker_id"] for each in server.json("worker", command)["items"]] == ["far"]
+        code, errors = worker.stop()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+
+
+def test_a_worker_that_is_stopped_hands_its_run_to_the_next(folder: Path) -> None:
+    short = {"SHUTDOWN_GRACE_PERIOD_SECS": "0", "BG_JOB_HEARTBEAT": "60"}
+    arguments = ("--agents", "./agents.py:agents", "--url")
+    with Server(folder, "serve", more=short) as server:
+        with Worker(folder, *arguments, server.url, **short) as first:
+            run_id = ask(server, "/runs", {"assistant_id": "wait", "max_attempts": 1})["run_id"]
+            with urllib.request.urlopen(f"{server.url}/api/v1/runs/{run_id}/stream", timeout=30) as stream:
+                assert any(b"begun" in line for line in stream)
+            code, errors = first.stop(signal.SIGINT)
+            assert code == 130
+            assert "hands 1 runs back" in errors
+        with Worker(folder, *arguments, server.url, **short):
+            assert ask(server, f"/runs/{run_id}/wait")["values"] == {"attempt": 2}
+
+
+def test_a_second_signal_ends_a_worker_at_once(folder: Path) -> None:
+    with (
+        Server(folder, "serve") as server,
+        Worker(
+            folder, "--agents", "./agents.py:agents", "--url", server.url, SHUTDOWN_GRACE_PERIOD_SECS="600"
+        ) as worker,
+    ):
+        run_id = ask(server, "/runs", {"assistant_id": "wait", "input": "stubborn"})["run_id"]
+        with urllib.request.urlopen(f"{server.url}/api/v1/runs/{run_id}/stream", timeout=30) as stream:
+            assert any(b"begun" in line for line in stream)
+        worker.process.send_signal(signal.SIGTERM)
+        worker.hear("stops; 1 runs are under way")
+        code, _ = worker.stop(signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_a_server_executes_runs_itself(folder: Path, command: str) -> None:
+    with Server(folder, command, "--agents", "./agents.py:agents") as server:
+        assert server.facts["agents"] == ["greet", "wait"]
+        assert greet(server, "server")["values"] == {"greeting": "Hello, server!"}
+        metrics = server.get("/metrics")[1].decode()
+        assert 'perdure_attempts_ended_total{result="success"} 1.0' in metrics
+        assert server.stop() == 0
+    assert "Traceback" not in server.errors
+
+
+def test_a_server_finds_agents_in_its_configuration(folder: Path) -> None:
+    (folder / "perdure.toml").write_text('[perdure.agents]\ngreet = "./agents.py:greet"\n')
+    with Server(folder, "serve") as server:
+        assert server.facts["agents"] == ["greet"]
+        assert greet(server)["values"] == {"greeting": "Hello, you!"}
+    with Server(folder, "serve", "--no-worker") as server:
+        assert server.facts["agents"] == []
+
+
+def test_an_agent_that_cannot_be_loaded_does_not_keep_a_server_from_starting(folder: Path) -> None:
+    (folder / "perdure.toml").write_text(
+        '[perdure.agents]\ngreet = "./agents.py:greet"\nbad = "./absent.py:agent"\n'
+    )
+    with Server(folder, "serve") as server:
+        assert server.facts["agents"] == ["greet"]
+        server.stop()
+    assert "agent 'bad'" in server.errors
+
+
+async def _greet_on(url: str) -> Any:
+    store = open_store(url)
+    threads = ThreadService(store.storage, KINDS)
+    try:
+        run = await threads.create_run(RunRequest(assistant_id="greet", input="you"))
+        return (await threads.join_run(run.run_id, 60)).values
+    finally:
+        await threads.close()
+        await store.close()
+
+
+def test_a_worker_opens_a_database_itself(folder: Path, postgres_url: str) -> None:
+    with Worker(folder, "--agents", "./agents.py:agents", DATABASE_URI=postgres_url) as worker:
+        assert worker.facts["place"].startswith("postgresql://")
+        assert asyncio.run(_greet_on(postgres_url)) == {"greeting": "Hello, you!"}
+
+
+def test_several_server_processes_execute_runs(folder: Path, postgres_url: str) -> None:
+    arguments = ("--workers", "2", "--database", postgres_url, "--agents", "./agents.py:agents")
+    with Server(folder, "serve", *arguments) as server:
+        assert server.facts["agents"] == ["greet", "wait"]
+        for number in range(5):
+            assert greet(server, str(number))["values"] == {"greeting": f"Hello, {number}!"}
+
+
+def test_a_database_that_a_server_owns_is_not_opened_twice(folder: Path) -> None:
+    with Server(folder, "serve", "--database", "sqlite:///runs.db"):
+        ended = perdure(folder, "worker", "--agents", "./agents.py:agents", "--database", "sqlite:///runs.db")
+    assert ended.returncode == 1
+    assert "database_owned" in ended.stderr

@@ -1,0 +1,128 @@
+"""The index that each statement of the outbox goes by, on fifty thousand effects and both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.outbox.support import add, open_storage
+from tests.reliability import plans
+from tests.reliability.plans import Plan, Plans
+
+from perdure.kernel.clock import MICROS
+from perdure.kernel.storage.dialect import BulkUpdate, Statement
+from perdure.kernel.storage.port import Storage, Tx
+from perdure.outbox import operations, sql, tables
+from perdure.outbox.model import EFFECT_STATUSES, Outcome, Retries
+from perdure.outbox.service import Outbox
+
+EFFECTS = 50_000
+CHUNK = 5_000
+EXPECTED = {
+    "CLAIM": {"outbox_due", "outbox_pkey"},
+    "NEXT_DUE": {"outbox_due"},
+    "OLD": {"outbox_ended"},
+    "LOCK_STATES": {"outbox_pkey"},
+    "MOVE": {"outbox_pkey"},
+    "GET_EFFECTS": {"outbox_pkey"},
+    "GET_BODIES": {"outbox_bodies_pkey"},
+    "DROP_EFFECTS": {"outbox_pkey"},
+    "DROP_BODIES": {"outbox_bodies_pkey"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _names(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {value: name for name, value in vars(sql).items() if isinstance(value, Statement | BulkUpdate)}
+    monkeypatch.setattr(plans, "NAMES", named)
+    monkeypatch.setattr(plans, "LARGE", frozenset({"outbox", "outbox_bodies"}))
+
+
+def _rows(now: int) -> Iterator[tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]]:
+    """Nearly all are delivered; a few wait, fewer are due, some are dead."""
+    for start in range(0, EFFECTS, CHUNK):
+        effects, bodies = [], []
+        for number in range(start, start + CHUNK):
+            status = EFFECT_STATUSES[0 if number % 50 == 0 else 2 if number % 50 == 1 else 1]
+            due = now + (number % 1000 - 100) * MICROS if status == "pending" else None
+            ended = None if due else now - number * MICROS
+            id, subject = f"{number:032x}", f"run-{number // 2}"
+            state = (status, 1, 0, 0, now, now, due, ended, None)
+            effects.append((1, id, "webhook", subject, None, *state))
+            bodies.append((1, id, "{}"))
+        yield effects, bodies
+
+
+async def _fill(tx: Tx, effects: list[tuple[Any, ...]], bodies: list[tuple[Any, ...]]) -> None:
+    await tx.insert_many(tables.OUTBOX, effects)
+    await tx.insert_many(tables.BODIES, bodies)
+
+
+async def _now(tx: Tx) -> int:
+    return tx.now
+
+
+async def fill(storage: Storage) -> None:
+    await add(storage, "{}")
+    for effects, bodies in _rows(await storage.read(_now)):
+        await storage.run(_fill, effects, bodies)
+
+
+async def use(storage: Storage) -> None:
+    retries = Retries()
+    due = await storage.run(operations.claim_due, "webhook", 20, 60.0, retries)
+    assert len(due.claimed) == 20
+    outcomes = [Outcome(each.effect.id, each.effect.attempts, "delivered") for each in due.claimed]
+    await storage.run(operations.settle, outcomes, retries, ns=1)
+    outbox = Outbox(storage)
+    assert await outbox.list(status="dead", limit=10)
+    assert await outbox.list(subject="run-7", limit=10)
+    assert await outbox.list(limit=10)
+    dead = await outbox.list(status="dead", limit=1)
+    await outbox.retry(dead[0].id, actor="me")
+    await outbox.get(dead[0].id)
+    assert await storage.background(operations.trim, 40_000 * MICROS) == operations.TRIM_ROWS
+
+
+def wrong(found: dict[str, Plan]) -> dict[str, str]:
+    mistaken = {}
+    for key, plan in found.items():
+        name = key.partition(":")[0]
+        missing = EXPECTED.get(name, set()) - plan.indexes
+        if missing or (plan.scanned and name in EXPECTED):
+            mistaken[key] = f"reads {set(plan.scanned)} whole, misses {missing}:\n{plan.text}"
+    return mistaken
+
+
+def listings(found: dict[str, Plan]) -> list[frozenset[str]]:
+    """The indexes of the pages that were listed."""
+    return [plan.indexes for key, plan in found.items() if " order by id desc" in key.lower()]
+
+
+async def test_plans_of_sqlite(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "db"))
+    await fill(storage)
+    seen = Plans(storage)
+    await use(storage)
+    await storage.close()
+    assert set(EXPECTED) <= {key.partition(":")[0] for key in seen.found}
+    assert wrong(seen.found) == {}
+    assert all(listings(seen.found))
+
+
+async def test_plans_of_postgres(postgres_url: str) -> None:
+    storage = open_storage(postgres_url)
+    await fill(storage)
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.close()
+    seen = Plans(storage)
+    await use(storage)
+    generic = await seen.ask_for_generic(postgres_url)
+    await storage.close()
+    assert wrong(seen.found) == {}
+    assert wrong(generic) == {}
+    assert all(listings(seen.found))

@@ -1,0 +1,379 @@
+"""Situations in which something waits, runs or has ended, each really brought about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.kernel.support import until_true
+
+from perdure.assistants.records import AgentSpec
+from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.records import RolloutConfig
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.stores import KINDS
+from perdure.threads.encoding import Policy
+from perdure.threads.records import Failure, Interrupt, NewCheckpoint, Run, RunRequest
+from perdure.threads.service import ThreadService
+from perdure.threads.work import Assignment, Ending
+
+REFUSED = Failure(error="ConnectionError", message="refused")
+
+
+class House:
+    """A database with one that has patience with its workers, one that has none, and one who acts by name."""
+
+    def __init__(self, store: DatabaseLightningStore) -> None:
+        self.store = store
+        self.threads = self.service(60.0)
+        self.hasty = self.service(0.02)
+
+    def service(self, seconds: float, kinds: Kinds = KINDS) -> ThreadService:
+        policy = Policy(lease=seconds, grace=seconds)
+        return ThreadService(self.store.storage, kinds, policy=policy)
+
+    @property
+    def ann(self) -> ThreadService:
+        return self.threads.acting_as("default", "ann")
+
+    async def worker(self, worker_id: str = "w1", places: int | None = 4) -> None:
+        await self.threads.register(worker_id, [AgentSpec(name="echo")], places)
+
+    async def run(self, service: ThreadService | None = None, **request: Any) -> Run:
+        return await (service or self.threads).create_run(RunRequest(assistant_id="echo", **request))
+
+    async def thread(self) -> str:
+        return (await self.threads.create_thread()).thread_id
+
+    async def claim(self, worker_id: str = "w1") -> Assignment:
+        (assignment,) = await self.threads.claim(worker_id, 1, 0)
+        return assignment
+
+    async def ended(self, result: Any, error: Failure | None = None, **request: Any) -> str:
+        """A run of which an attempt has ended like this."""
+        run = await self.run(thread_id=await self.thread(), **request)
+        claimed = await self.claim()
+        await self.threads.finish(Ending(held=claimed.held, result=result, error=error))
+        return run.run_id
+
+
+async def no_worker(house: House) -> str:
+    return (await house.run()).run_id
+
+
+async def worker_gone(house: House) -> str:
+    await house.hasty.register("w9", [])
+    run = await house.run(house.hasty)
+
+    async def gone() -> bool:
+        return (await house.hasty.why(run.run_id)).rule == "no_worker"
+
+    await until_true(gone)
+    house.threads = house.hasty
+    return run.run_id
+
+
+async def next_in_queue(house: House) -> str:
+    await house.worker()
+    return (await house.run()).run_id
+
+
+async def in_queue(house: House) -> str:
+    await house.worker()
+    await house.worker("w2", 1)
+    await house.run()
+    await house.run(priority=3)
+    await house.claim()
+    await house.run(priority=3)
+    return (await house.run()).run_id
+
+
+async def behind(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id)
+    await house.claim()
+    await house.run(thread_id=thread_id, multitask_strategy="enqueue")
+    return (await house.run(thread_id=thread_id, multitask_strategy="enqueue")).run_id
+
+
+async def behind_a_ready_one(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id)
+    return (await house.run(thread_id=thread_id, multitask_strategy="enqueue")).run_id
+
+
+async def behind_a_cancelled_one(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id)
+    await house.claim()
+    return (await house.run(thread_id=thread_id, multitask_strategy="interrupt")).run_id
+
+
+async def not_before(house: House) -> str:
+    return (await house.run(after_seconds=600)).run_id
+
+
+async def backing_off(house: House) -> str:
+    run = await house.run(max_attempts=3)
+    claimed = await house.claim()
+    ending = Ending(held=claimed.held, result="retriable", error=REFUSED, retry_after=600)
+    await house.threads.finish(ending)
+    return run.run_id
+
+
+async def tried_again(house: House) -> str:
+    await house.worker()
+    return await house.ended("retriable", REFUSED)
+
+
+async def worker_lost(house: House) -> str:
+    await house.worker()
+    run = await house.run(house.hasty)
+    await house.claim("w7")
+
+    async def swept() -> bool:
+        await house.hasty.sweep()
+        return (await house.threads.get_run(run.run_id)).status == "pending"
+
+    await until_true(swept)
+    return run.run_id
+
+
+async def handed_back(house: House) -> str:
+    await house.worker()
+    run = await house.run()
+    claimed = await house.claim()
+    await house.threads.hand_back([claimed.held])
+    return run.run_id
+
+
+async def running(house: House) -> str:
+    run = await house.run()
+    claimed = await house.claim()
+    await house.threads.renew("w1", [claimed.held])
+    return run.run_id
+
+
+async def overdue(house: House) -> str:
+    run = await house.run(house.hasty)
+    await house.claim()
+
+    async def late() -> bool:
+        return (await house.threads.why(run.run_id)).rule == "overdue"
+
+    await until_true(late)
+    return run.run_id
+
+
+async def unknown_kind(house: House) -> str:
+    run = await house.run()
+    house.threads = house.service(60.0, Kinds(Kind(TASK)))
+    return run.run_id
+
+
+async def succeeded(house: House) -> str:
+    return await house.ended("success")
+
+
+async def failed(house: House) -> str:
+    return await house.ended("error", Failure(error="ValueError", message="no such city"))
+
+
+async def timed_out(house: House) -> str:
+    return await house.ended("timeout", timeout_seconds=30)
+
+
+async def exceeded(house: House) -> str:
+    return await house.ended("retriable", REFUSED, max_attempts=1)
+
+
+async def lost_for_good(house: House) -> str:
+    thread_id = await house.thread()
+    run = await house.run(house.hasty, max_attempts=1, thread_id=thread_id)
+    await house.claim()
+
+    async def swept() -> bool:
+        await house.hasty.sweep()
+        return (await house.threads.get_run(run.run_id)).status == "error"
+
+    await until_true(swept)
+    return run.run_id
+
+
+async def interrupted_by_ann(house: House) -> str:
+    run = await house.run(thread_id=await house.thread())
+    await house.ann.cancel_run(run.run_id)
+    return run.run_id
+
+
+async def still_to_stop(house: House) -> str:
+    run = await house.run(thread_id=await house.thread())
+    await house.claim()
+    await house.threads.cancel_run(run.run_id)
+    return run.run_id
+
+
+async def rolled_back_by_another(house: House) -> str:
+    thread_id = await house.thread()
+    run = await house.run(thread_id=thread_id)
+    await house.run(house.ann, thread_id=thread_id, multitask_strategy="rollback")
+    return run.run_id
+
+
+async def temporary(house: House) -> str:
+    run = await house.run()
+    await house.threads.finish(Ending(held=(await house.claim()).held, result="success"))
+    return run.run_id
+
+
+async def deleted_run(house: House) -> str:
+    run_id = await house.ended("success")
+    await house.ann.delete_run(run_id)
+    return run_id
+
+
+async def run_of_deleted_thread(house: House) -> str:
+    thread_id = await house.thread()
+    run = await house.run(thread_id=thread_id)
+    await house.ann.delete_thread(thread_id)
+    return run.run_id
+
+
+# --- tasks ------------------------------------------------------------------------------------------------
+
+
+async def task_alone(house: House) -> str:
+    return (await house.store.enqueue_rollout({})).rollout_id
+
+
+async def task_in_queue(house: House) -> str:
+    await house.store.dequeue_rollout("runner")
+    return (await house.store.enqueue_rollout({})).rollout_id
+
+
+async def task_claimed(house: House) -> str:
+    config = RolloutConfig(unresponsive_seconds=60, timeout_seconds=600)
+    rollout = await house.store.enqueue_rollout({}, config=config)
+    await house.store.dequeue_rollout("runner")
+    return rollout.rollout_id
+
+
+async def task_without_limits(house: House) -> str:
+    rollout = await house.store.start_rollout({}, worker_id="runner")
+    await house.store.update_attempt(rollout.rollout_id, "latest", status="running")
+    return rollout.rollout_id
+
+
+async def task_failed(house: House) -> str:
+    rollout = await house.store.start_rollout({})
+    await house.store.update_attempt(rollout.rollout_id, "latest", status="failed")
+    return rollout.rollout_id
+
+
+async def task_out_of_attempts(house: House) -> str:
+    rollout = await house.store.start_rollout({}, config=RolloutConfig(retry_condition=["failed"]))
+    await house.store.update_attempt(rollout.rollout_id, "latest", status="failed")
+    return rollout.rollout_id
+
+
+async def task_timed_out(house: House) -> str:
+    rollout = await house.store.start_rollout({}, config=RolloutConfig(timeout_seconds=0.01))
+
+    async def ended() -> bool:
+        found = await house.store.get_rollout_by_id(rollout.rollout_id)
+        return found is not None and found.status == "failed"
+
+    await until_true(ended)
+    return rollout.rollout_id
+
+
+async def task_tried_again(house: House) -> str:
+    config = RolloutConfig(retry_condition=["failed"], max_attempts=2)
+    rollout = await house.store.enqueue_rollout({}, config=config)
+    await house.store.dequeue_rollout("runner")
+    await house.store.update_attempt(rollout.rollout_id, "latest", status="failed")
+    return rollout.rollout_id
+
+
+async def task_cancelled(house: House) -> str:
+    rollout = await house.store.enqueue_rollout({})
+    await house.store.acting_as("default", "bob").update_rollout(rollout.rollout_id, status="cancelled")
+    return rollout.rollout_id
+
+
+async def task_by_hand(house: House) -> str:
+    rollout = await house.store.enqueue_rollout({})
+    await house.store.update_rollout(rollout.rollout_id, status="running")
+    return rollout.rollout_id
+
+
+async def task_failed_by_hand(house: House) -> str:
+    rollout = await house.store.enqueue_rollout({})
+    await house.store.update_rollout(rollout.rollout_id, status="failed")
+    return rollout.rollout_id
+
+
+async def task_put_back(house: House) -> str:
+    rollout = await house.store.start_rollout({}, worker_id="runner")
+    await house.store.update_rollout(rollout.rollout_id, status="requeuing")
+    return rollout.rollout_id
+
+
+# --- threads ----------------------------------------------------------------------------------------------
+
+
+async def thread_never_run(house: House) -> str:
+    return await house.thread()
+
+
+async def thread_idle(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id)
+    await house.threads.finish(Ending(held=(await house.claim()).held, result="success"))
+    return thread_id
+
+
+async def thread_busy(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id)
+    await house.claim()
+    for _ in range(2):
+        await house.run(thread_id=thread_id, multitask_strategy="enqueue")
+    return thread_id
+
+
+async def thread_waits_for_time(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id, after_seconds=600)
+    return thread_id
+
+
+async def thread_asks(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id)
+    state = NewCheckpoint(next=["book"], interrupts=[Interrupt(id="i1", value="Book the flight?")])
+    await house.threads.finish(Ending(held=(await house.claim()).held, result="success", checkpoint=state))
+    return thread_id
+
+
+async def thread_interrupted(house: House) -> str:
+    thread_id = await house.thread()
+    run = await house.run(thread_id=thread_id)
+    claimed = await house.claim()
+    await house.threads.save(claimed.held, NewCheckpoint(values=1, next=["book"]))
+    await house.threads.cancel_run(run.run_id)
+    await house.threads.finish(Ending(held=claimed.held, result="stopped"))
+    return thread_id
+
+
+async def thread_failed(house: House) -> str:
+    thread_id = await house.thread()
+    await house.run(thread_id=thread_id)
+    ending = Ending(held=(await house.claim()).held, result="error", error=REFUSED)
+    await house.threads.finish(ending)
+    return thread_id
+
+
+async def thread_deleted(house: House) -> str:
+    thread_id = await house.thread()
+    await house.ann.delete_thread(thread_id)
+    return thread_id

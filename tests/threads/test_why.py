@@ -1,0 +1,331 @@
+"""Why: every situation, on each engine, with the rule and the sentence it gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.threads import situations
+from tests.threads.situations import House
+
+from perdure.assistants.records import AgentSpec
+from perdure.assistants.service import Assistants
+from perdure.kernel.errors import NotFound
+from perdure.runtime.stores import open_store
+from perdure.threads.why import Why
+
+T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \((?:in \S+ \S+|\S+ \S+ ago)\)"
+"""A time in a sentence."""
+Situation = Callable[[House], Awaitable[str]]
+RUN = r"Run [0-9a-f-]{36}"
+ID = r"[0-9a-f-]{36}"
+TASKS = r"Rollout ro-[0-9a-f]{12}"
+THREAD = r"Thread [0-9a-f-]{36}"
+
+SITUATIONS: list[tuple[Situation, str, str, str]] = [
+    (
+        situations.no_worker,
+        "no_worker",
+        "pending",
+        f"{RUN} is ready for a worker; no worker is alive for its queue 'agents': none has come here yet. "
+        "Start one with `perdure worker`.",
+    ),
+    (
+        situations.worker_gone,
+        "no_worker",
+        "pending",
+        f"{RUN} is ready for a worker; no worker is alive for its queue 'agents': the last one, w9, was "
+        f"heard of at {T}. Start one with `perdure worker`.",
+    ),
+    (
+        situations.next_in_queue,
+        "in_queue",
+        "pending",
+        f"{RUN} is ready for a worker; it is the next in the queue 'agents', and 1 worker is alive, with 4 "
+        "of 4 places free.",
+    ),
+    (
+        situations.in_queue,
+        "in_queue",
+        "pending",
+        f"{RUN} is ready for a worker; 2 are ahead of it in the queue 'agents', and 2 workers are alive, "
+        "with 4 of 5 places free.",
+    ),
+    (
+        situations.behind,
+        "behind",
+        "pending",
+        rf"{RUN} is 2nd in line in thread {ID}, behind run {ID}, which is running \(multitask_strategy "
+        r"enqueue\).",
+    ),
+    (
+        situations.behind_a_ready_one,
+        "behind",
+        "pending",
+        rf"{RUN} is 1st in line in thread {ID}, behind run {ID}, which is pending \(multitask_strategy "
+        r"enqueue\).",
+    ),
+    (
+        situations.behind_a_cancelled_one,
+        "stopping",
+        "pending",
+        rf"{RUN} is 1st in line in thread {ID}, and waits until the cancelled run {ID} has stopped, at the "
+        rf"latest until {T} \(multitask_strategy interrupt\).",
+    ),
+    (situations.not_before, "not_before", "pending", f"{RUN} is not to start before {T}."),
+    (
+        situations.backing_off,
+        "backoff",
+        "pending",
+        f"{RUN} backs off until {T} before attempt 2 of 3: attempt 1 failed at {T} with ConnectionError: "
+        "refused.",
+    ),
+    (
+        situations.tried_again,
+        "retry",
+        "pending",
+        f"{RUN} is ready for attempt 2 of 3 after attempt 1 failed at {T} with ConnectionError: refused; it "
+        "is the next in the queue 'agents', and 1 worker is alive, with 4 of 4 places free.",
+    ),
+    (
+        situations.worker_lost,
+        "worker_lost",
+        "pending",
+        f"{RUN} was taken from worker w7, last heard of at {T}, and is ready for attempt 2 of 3; it is the "
+        "next in the queue 'agents', and 1 worker is alive, with 4 of 4 places free.",
+    ),
+    (
+        situations.handed_back,
+        "handed_back",
+        "pending",
+        f"{RUN} was handed back by worker w1 at {T}, uncharged, and is ready again; it is the next in the "
+        "queue 'agents', and 1 worker is alive, with 4 of 4 places free.",
+    ),
+    (
+        situations.running,
+        "running",
+        "running",
+        f"{RUN}: attempt 1 of 3 is with worker w1 since {T}, last heard of at {T}; its lease lasts until "
+        f"{T}; it may take until {T}.",
+    ),
+    (
+        situations.overdue,
+        "overdue",
+        "running",
+        f"{RUN}: attempt 1 of 3 is with worker w1 since {T}, not heard of yet; its lease ended at {T}, and "
+        "the watchdog takes it at its next look.",
+    ),
+    (
+        situations.unknown_kind,
+        "unknown_kind",
+        "pending",
+        f"{RUN} is of the kind 'run', which this server does not know: it neither starts nor ends it. Ask a "
+        "server of the version that made it.",
+    ),
+    (situations.succeeded, "success", "success", f"{RUN} succeeded at {T}."),
+    (situations.failed, "error", "error", f"{RUN} failed at {T} with ValueError: no such city."),
+    (situations.timed_out, "timeout", "timeout", f"{RUN} timed out at {T} after 30 s, which is its limit."),
+    (
+        situations.exceeded,
+        "exceeded_attempts",
+        "error",
+        rf"{RUN} failed at {T}: Run {ID} exceeded max attempts \(1\).* async I/O .*"
+        "BG_JOB_ISOLATED_LOOPS=true. The last attempt: ConnectionError: refused.",
+    ),
+    (
+        situations.lost_for_good,
+        "exceeded_attempts",
+        "error",
+        rf"{RUN} failed at {T}: Run {ID} exceeded max attempts \(1\).*The last attempt: WorkerLost: .* fell "
+        "silent.",
+    ),
+    (
+        situations.interrupted_by_ann,
+        "interrupted",
+        "interrupted",
+        f"{RUN} was interrupted by ann at {T} before it began.",
+    ),
+    (
+        situations.still_to_stop,
+        "interrupted",
+        "interrupted",
+        f"{RUN} was interrupted at {T}; worker w1 has still to stop, and its thread waits for that until "
+        f"{T}.",
+    ),
+    (
+        situations.rolled_back_by_another,
+        "rollback",
+        "rollback",
+        rf"{RUN} was rolled back by ann to make way for run {ID} \(multitask_strategy rollback\) at {T} "
+        "before it began.",
+    ),
+    (
+        situations.temporary,
+        "success",
+        "success",
+        f"{RUN} succeeded at {T}. It had no thread that stays: its trace is what is left.",
+    ),
+    (situations.deleted_run, "deleted", "success", f"{RUN} was deleted by ann at {T}; its trace stays."),
+    (
+        situations.run_of_deleted_thread,
+        "deleted",
+        "interrupted",
+        f"{RUN} was deleted with its thread by ann at {T}; its trace stays.",
+    ),
+    (
+        situations.task_alone,
+        "no_worker",
+        "queuing",
+        f"{TASKS} is ready for a worker; no worker is alive for its queue 'default': none has come here yet. "
+        "Start one that claims from this queue.",
+    ),
+    (
+        situations.task_in_queue,
+        "in_queue",
+        "queuing",
+        f"{TASKS} is ready for a worker; it is the next in the queue 'default', and 1 worker is alive.",
+    ),
+    (
+        situations.task_claimed,
+        "running",
+        "preparing",
+        f"{TASKS}: attempt 1 of 1 is with worker runner since {T}, not heard of yet; its lease lasts until "
+        f"{T}; it may take until {T}.",
+    ),
+    (
+        situations.task_without_limits,
+        "running",
+        "running",
+        f"{TASKS}: attempt 1 of 1 is with worker runner since {T}, not heard of yet; nothing limits how long "
+        "it takes.",
+    ),
+    (
+        situations.task_failed,
+        "error",
+        "failed",
+        f"{TASKS} failed at {T}: attempt 1 failed, and 'failed' is not in its retry_condition.",
+    ),
+    (
+        situations.task_out_of_attempts,
+        "exceeded_attempts",
+        "failed",
+        f"{TASKS} failed at {T}: attempt 1 failed, and that was the last of 1 attempts.",
+    ),
+    (
+        situations.task_timed_out,
+        "timeout",
+        "failed",
+        f"{TASKS} timed out at {T} after 0.01 s, which is its limit.",
+    ),
+    (
+        situations.task_tried_again,
+        "retry",
+        "requeuing",
+        f"{TASKS} is ready for attempt 2 of 2 after attempt 1 failed at {T}; it is the next in the queue "
+        "'default', and 1 worker is alive.",
+    ),
+    (
+        situations.task_cancelled,
+        "cancelled",
+        "cancelled",
+        f"{TASKS} was cancelled by bob at {T} before it began.",
+    ),
+    (
+        situations.task_by_hand,
+        "by_hand",
+        "running",
+        f"{TASKS} was set to running by hand; no attempt is under way.",
+    ),
+    (situations.task_failed_by_hand, "by_hand", "failed", f"{TASKS} was set to failed by hand at {T}."),
+    (
+        situations.task_put_back,
+        "by_hand",
+        "requeuing",
+        f"{TASKS} was put back into the queue, and is ready for a worker; it is the next in the queue "
+        "'default', and 1 worker is alive.",
+    ),
+    (situations.thread_never_run, "never_run", "idle", f"{THREAD} is idle: it has no runs."),
+    (
+        situations.thread_idle,
+        "idle",
+        "idle",
+        f"{THREAD} is idle since its last run {ID} ended as success at {T}.",
+    ),
+    (
+        situations.thread_busy,
+        "busy",
+        "busy",
+        f"{THREAD} is busy with run {ID}, and 2 wait behind it. {RUN}: attempt 1 of 3 is with worker w1 .*",
+    ),
+    (
+        situations.thread_waits_for_time,
+        "busy",
+        "busy",
+        f"{THREAD} is busy with run {ID}. {RUN} is not to start before {T}.",
+    ),
+    (
+        situations.thread_asks,
+        "waits_for_answer",
+        "interrupted",
+        rf"{THREAD} waits for an answer to Book the flight\? \(interrupt i1\): answer it with a run whose "
+        "command has `resume`.",
+    ),
+    (
+        situations.thread_interrupted,
+        "interrupted",
+        "interrupted",
+        f"{THREAD} rests in the middle since its last run {ID} ended as interrupted at {T}; book would be "
+        "next.",
+    ),
+    (
+        situations.thread_failed,
+        "error",
+        "error",
+        f"{THREAD} rests since its last run {ID} failed with ConnectionError: refused.",
+    ),
+    (situations.thread_deleted, "deleted", "deleted", f"{THREAD} was deleted by ann at {T}."),
+]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> AsyncIterator[House]:
+    url = postgres_url if request.param == "postgres" else f"sqlite:///{tmp_path}/why.db"
+    async with open_store(url, watchdog_interval=None) as store:
+        house = House(store)
+        await Assistants(store.storage).register([AgentSpec(name="echo")])
+        yield house
+
+
+@pytest.mark.parametrize(
+    ("situation", "rule", "status", "sentence"),
+    [pytest.param(*each, id=each[0].__name__) for each in SITUATIONS],
+)
+async def test_every_situation_has_its_sentence(
+    house: House, situation: Situation, rule: str, status: str, sentence: str
+) -> None:
+    id = await situation(house)
+    found = await house.threads.why(id)
+    assert isinstance(found, Why)
+    assert (found.id, found.rule, found.status) == (id, rule, status), found.sentence
+    assert re.fullmatch(sentence, found.sentence), found.sentence
+    assert found.kind == found.sentence.partition(" ")[0].lower()
+    assert None not in found.facts.values()
+
+
+async def test_the_facts_are_for_programs(house: House) -> None:
+    found = await house.threads.why(await situations.backing_off(house))
+    assert found.facts["attempts"] == 1
+    assert found.facts["max_attempts"] == 3
+    assert found.facts["last_error"] == {"error": "ConnectionError", "message": "refused"}
+    assert found.facts["not_before"] > found.facts["created_at"]
+    assert found.facts["worker_id"] == "w1"
+
+
+async def test_what_is_not_there_is_named(house: House) -> None:
+    with pytest.raises(NotFound, match="There is no rollout, run or thread run-0"):
+        await house.threads.why("run-0")
+    elsewhere = house.threads.acting_as("another", None)
+    with pytest.raises(NotFound):
+        await elsewhere.why(await situations.no_worker(house))
