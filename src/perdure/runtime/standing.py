@@ -1,4 +1,4 @@
-"""How things stand in one namespace: the queue of runs, the workers, the pools, and what is to be delivered."""
+"""How things stand in one namespace: the queue of runs, the workers, the pools, what is to be delivered."""
 
 from __future__ import annotations
 

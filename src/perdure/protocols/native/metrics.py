@@ -13,6 +13,7 @@ from perdure.kernel.errors import StorageError
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.routes import Call
 from perdure.protocols.native import wire
+from perdure.protocols.native.run_metrics import aliases, known_of_runs, run_families
 from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
 from perdure.rollouts.overview import Counts, Overview
 from perdure.rollouts.store import DatabaseLightningStore
@@ -35,7 +36,12 @@ class _Collected(Collector):
 
 async def metrics(call: Call) -> Response:
     """Counters of this process, and counts of the namespaces that the caller may see."""
-    families = [*call.app.metrics.registry.collect(), *_process.collect(), *await _known(call)]
+    own = list(call.app.metrics.registry.collect())
+    families = [*own, *_process.collect(), *await _known(call)]
+    runs = await known_of_runs(call)
+    families += run_families(runs)
+    if call.query.aliases:
+        families += aliases(runs, own)
     if call.query.format == "json":
         plain = [_plain(family) for family in families]
         return Response(encode(plain), media_type="application/json")

@@ -18,7 +18,8 @@ from perdure.protocols.native import run_wire, wire
 from perdure.protocols.native.declare import PREFIX
 from perdure.protocols.native.events import streaming
 from perdure.protocols.native.handlers import paged
-from perdure.protocols.native.rooms import threads_of
+from perdure.protocols.native.rooms import outbox_of, threads_of
+from perdure.runtime.standing import standing
 from perdure.threads.records import Run, RunEnd, RunRequest
 from perdure.threads.service import ThreadService
 

@@ -275,9 +275,10 @@ class Info(msgspec.Struct, kw_only=True):
 
 
 class MetricsQuery(msgspec.Struct, kw_only=True):
-    """In which form."""
+    """In which form, and whether also by the names that boards for LangGraph's server read."""
 
     format: Literal["text", "json"] = "text"
+    aliases: bool = False
 
 
 class Sample(msgspec.Struct, kw_only=True):
