@@ -37,7 +37,7 @@ BLIND = {"Exception", "BaseException"}
 # Where each optional engine may be imported; everything else loads without it.
 ENGINES = {
     "asyncpg": re.compile(r"kernel/storage/postgres\w*\.py|kernel/signals/postgres\.py|testing/.*\.py"),
-    "opentelemetry": re.compile(r"rollouts/ot(el|el_tracer|lp|lp_reader)\.py|protocols/otlp/.*\.py|testing/.*\.py"),
+    "opentelemetry": re.compile(r"rollouts/ot(el|el_tracer|lp\w*)\.py|protocols/otlp/.*\.py|testing/.*\.py"),
     "google": re.compile(r"rollouts/otlp(_reader)?\.py|protocols/otlp/.*\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
     "langgraph": re.compile(r"assistants/graph(s|_saver)\.py"),

@@ -143,6 +143,43 @@ async def test_metrics_of_an_empty_store_can_be_read(visitor: Visitor) -> None:
     assert values["perdure_database_up", ()] == 1
 
 
+async def test_runs_are_measured_by_our_names_and_by_others(visitor: Visitor) -> None:
+    agent = {"name": "echo", "kind": "function"}
+    body = {"worker_id": "w1", "agents": [agent], "concurrency": 4}
+    assert (await visitor.post(API + "/work/register", json=body)).status == 200
+    for _ in range(3):
+        assert (await visitor.post(API + "/runs", json={"assistant_id": "echo"})).status == 201
+    await visitor.post(API + "/work/claim", json={"worker_id": "w1", "limit": 1})
+    values = _values((await visitor.get("/metrics?aliases=true")).body.decode())
+    here = ("namespace", "default")
+    expected = {
+        ("perdure_runs", (here, ("status", "pending"))): 2,
+        ("perdure_runs", (here, ("status", "running"))): 1,
+        ("perdure_workers_alive", (here,)): 1,
+        ("perdure_worker_places", (here, ("state", "max"))): 4,
+        ("perdure_worker_places", (here, ("state", "available"))): 3,
+        ("perdure_webhook_deliveries_total", (("result", "dead"),)): 0,
+        ("lg_api_num_pending_runs", ()): 2,
+        ("lg_api_num_running_runs", ()): 1,
+        ("lg_api_workers_max", ()): 4,
+        ("lg_api_workers_active", ()): 1,
+    }
+    assert {key: values.get(key) for key in expected} == expected
+    assert values["perdure_runs_pending_age_seconds", (here, ("which", "oldest"))] > 0
+    names = {name for name, _ in values}
+    assert {"lg_api_pending_runs_wait_time_max", "lg_api_http_requests_total"} <= names
+    assert "lg_api_http_requests_latency_seconds_count" in names
+    on_postgres = (await visitor.get(API + "/health")).body["engine"] == "postgres"
+    assert ("lg_api_pg_pool_max" in names) == on_postgres
+    plain = {name for name, _ in _values((await visitor.get("/metrics")).body.decode())}
+    assert not any(name.startswith("lg_api") for name in plain)
+    told = (await visitor.get(API + "/stats")).body
+    assert (told["n_pending"], told["n_running"]) == (2, 1)
+    assert told["workers"] == {"alive": 1, "max": 4, "active": 1, "available": 3}
+    assert told["outbox"] == {"pending": 0, "dead": 0}
+    assert ("database" in told["pools"]) == on_postgres
+
+
 async def test_spans_are_counted(visitor: Visitor) -> None:
     started = (await visitor.post(API + "/rollouts/start", json={"input": 1})).body
     span = own_span(started, 1)

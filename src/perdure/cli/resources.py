@@ -23,6 +23,7 @@ app = typer.Typer(help="Look at resources.", no_args_is_help=True)
 ResourcesArgument = Annotated[str, typer.Argument(metavar="RESOURCES_ID")]
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 @at_desk
 async def list_resources(desk: Desk, limit: LimitOption = 20) -> None:
@@ -41,6 +42,7 @@ async def list_resources(desk: Desk, limit: LimitOption = 20) -> None:
         desk.output.show(make_table(("resources_id", "version", "changed", "names"), rows))
 
 
+@app.command("get", hidden=True)
 @app.command("show")
 @at_desk
 async def show_resources(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.arguments import confirm, inputs_of, json_of
 from perdure.cli.options import Desk, LimitOption, StretchOption, YesOption, at_desk
 from perdure.cli.output import ago, make_table, parse_stretch, shorten
 
@@ -61,6 +60,7 @@ async def newest(
             return found, page.total
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 @at_desk
 async def list_rollouts(
@@ -109,6 +109,7 @@ async def find(store: LightningStore, rollout_id: str) -> Rollout:
     return rollout
 
 
+@app.command("get", hidden=True)
 @app.command("show")
 @at_desk
 async def show_rollout(desk: Desk, rollout_id: IdArgument) -> None:
@@ -264,13 +265,6 @@ def _tell_moved(desk: Desk, changed: Sequence[Rollout], unchanged: Sequence[str]
         desk.output.say("No rollout is like that.")
 
 
-def confirm(question: str) -> None:
-    """Ask on a terminal; elsewhere nobody could answer."""
-    if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} Nobody can be asked here; add --yes")
-    typer.confirm(question, abort=True, err=True)
-
-
 @app.command("enqueue")
 @at_desk
 async def enqueue_rollouts(
@@ -301,13 +295,13 @@ async def enqueue_rollouts(
     """Queue a rollout, or one for every line of stdin."""
     from perdure.cli.watching import watch
 
-    inputs = _inputs(input)
+    inputs = inputs_of(input)
     if key is not None and len(inputs) > 1:
         raise typer.BadParameter("--key names one rollout, and there are several")
     options = {
         "mode": mode,
         "resources_id": resources_id,
-        "metadata": None if metadata is None else _json(metadata, "--metadata"),
+        "metadata": None if metadata is None else json_of(metadata, "--metadata"),
         "queue": queue,
         "priority": priority,
         "not_before": None if delay is None else time.time() + delay,
@@ -340,25 +334,3 @@ def _tell_queued(desk: Desk, queued: Sequence[Rollout]) -> None:
         return
     for each in queued:
         desk.output.say(each.rollout_id)
-
-
-def _inputs(text: str) -> list[Any]:
-    if text == "-":
-        return [_json(line, f"line {number}") for number, line in enumerate(sys.stdin, 1) if line.strip()]
-    if text.startswith("@"):
-        try:
-            text = Path(text[1:]).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise typer.BadParameter(f"cannot read {text[1:]}: {error}") from None
-    return [_json(text, "INPUT")]
-
-
-def _json(text: str, what: str) -> Any:
-    from perdure.errors import InvalidInput
-    from perdure.kernel.codec import decode_json
-
-    try:
-        return decode_json(text)
-    except InvalidInput as error:
-        hint = """; a text needs quotes of its own: '"hello"'"""
-        raise typer.BadParameter(f"{what} is not JSON: {error.message}{hint}") from None

@@ -12,6 +12,7 @@ from perdure.cli.rollouts import IdArgument, find
 app = typer.Typer(help="Look at traces.", no_args_is_help=True)
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 @at_desk
 async def list_spans(

@@ -48,6 +48,7 @@ async def create_token(
     )
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 @at_desk
 async def list_tokens(desk: Desk) -> None:

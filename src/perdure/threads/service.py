@@ -23,6 +23,7 @@ from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.rows import RunRow, checkpoint_of, run_of, thread_of
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.operations.states import NewThread, ThreadSearch
+from perdure.threads.operations.workforce import Standing, Workforce
 from perdure.threads.records import (
     RUN_STATUSES,
     THREAD_STATUSES,
@@ -328,11 +329,11 @@ class ThreadService(RunExecution):
     def _alive(self) -> int:
         return to_micros(self.policy.lease * ALIVE_LEASES)
 
-    async def workforce(self) -> workforce.Workforce:
+    async def workforce(self) -> Workforce:
         """The workers that are alive, and how much they can take."""
         return await self._read(workforce.workforce, self._alive)
 
-    async def standing(self, namespaces: Collection[str] | None) -> workforce.Standing:
+    async def standing(self, namespaces: Collection[str] | None) -> Standing:
         """The queue and the workers of these namespaces, or of all."""
         return await self.storage.read(workforce.standing, namespaces, self._alive)
 

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "perdure"
 NOTIFY = "SELECT pg_notify($1, $2)"
+DO_NOT_WAIT = "SET synchronous_commit = off"
 PAYLOAD_BYTES = 7900
 """The server takes less than 8,000."""
 _AIM_BYTES = 7000
@@ -56,6 +57,8 @@ class PostgresSignals(SharedSignals):
     async def _converse(self) -> None:
         connection = await self._connect()
         try:
+            # A hint may be lost, so that nobody needs to wait for it to be on disk.
+            await connection.execute(DO_NOT_WAIT)
             for payload in _payloads(self._origin, [(WANTED, "")]):
                 await connection.execute(NOTIFY, CHANNEL, payload)
             await connection.add_listener(CHANNEL, self._receive)

@@ -1,0 +1,187 @@
+"""What the tests of threads share: databases whose time moves on command, callers and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+from tests.kernel.support import soon
+
+from perdure.assistants.records import AgentSpec
+from perdure.kernel.clock import to_micros
+from perdure.kernel.storage.dialect import Statement, statement
+from perdure.kernel.storage.port import Row, Storage, Tx
+from perdure.kernel.storage.postgres import PostgresStorage
+from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.rollouts.service import Rollouts
+from perdure.runtime.stores import KINDS, TABLES
+from perdure.streams.model import Event, NewEvent
+from perdure.testing.clock import ManualClock, SeededIds
+from perdure.testing.invariants import broken_rules
+from perdure.threads.encoding import Policy
+from perdure.threads.records import NewCheckpoint, Run, RunRequest
+from perdure.threads.service import ThreadService
+from perdure.threads.work import Assignment, Ending, Held, Result
+
+POLICY = Policy(timeout=500.0, max_attempts=3, lease=60.0, grace=30.0, linger=1000.0)
+"""Wide enough that a slow machine changes no answer; tests move the time by far more."""
+AGENTS = (AgentSpec(name="echo"), AgentSpec(name="other"))
+
+AGE = (
+    statement(
+        "UPDATE rollouts SET start_time = start_time - :age, end_time = end_time - :age,"
+        " due_at = due_at - :age, position = position - :age, ready = ready - :age, behind = behind - :age"
+        " WHERE ns = :ns"
+    ),
+    statement(
+        "UPDATE attempts SET start_time = start_time - :age, end_time = end_time - :age, born = born - :age,"
+        " check_at = check_at - :age, last_heartbeat_time = last_heartbeat_time - :age WHERE ns = :ns"
+    ),
+    statement("UPDATE spans SET born = born - :age WHERE ns = :ns"),
+    statement("UPDATE lines SET release_by = release_by - :age WHERE ns = :ns"),
+    statement(
+        "UPDATE threads SET created_at = created_at - :age, updated_at = updated_at - :age,"
+        " state_at = state_at - :age, gone_at = gone_at - :age WHERE ns = :ns"
+    ),
+    statement(
+        "UPDATE runs SET created_at = created_at - :age, updated_at = updated_at - :age,"
+        " gone_at = gone_at - :age WHERE ns = :ns"
+    ),
+    statement(
+        "UPDATE checkpoints SET position = position - :age, created_at = created_at - :age WHERE ns = :ns"
+    ),
+)
+EFFECTS = statement(
+    "SELECT o.subject, o.target, b.body FROM outbox AS o JOIN outbox_bodies AS b"
+    " ON b.ns = o.ns AND b.id = o.id WHERE o.ns = :ns ORDER BY o.id"
+)
+AUDIT = statement("SELECT actor, action, object FROM audit WHERE ns = :ns ORDER BY id")
+STEPS = statement("SELECT run_id, name, body FROM run_steps WHERE ns = :ns ORDER BY run_id, name")
+STATES = statement("SELECT thread_id, run_id, step FROM checkpoints WHERE ns = :ns ORDER BY thread_id, step")
+LINES = statement("SELECT line, holder FROM lines WHERE ns = :ns ORDER BY line")
+ATTEMPTS = statement(
+    "SELECT sequence_id, status, reason, charged FROM attempts WHERE ns = :ns AND rollout_id = :run_id"
+    " ORDER BY sequence_id"
+)
+
+
+def open_storage(url: str, *, clock: ManualClock | None = None, seed: int = 0) -> Storage:
+    if url.startswith("postgres"):
+        return PostgresStorage(url, TABLES, timeout=20.0)
+    return SqliteStorage(url, TABLES, clock=clock, ids=SeededIds(seed))
+
+
+async def _age(tx: Tx, seconds: float) -> None:
+    for each in AGE:
+        await tx.execute(each, age=to_micros(seconds))
+
+
+async def age(storage: Storage, seconds: float, ns: int) -> None:
+    """Make everything in a namespace so many seconds older, where the clock is the server's own."""
+    await storage.run(_age, seconds, ns=ns)
+
+
+async def _all(tx: Tx, sql: Statement, values: dict[str, Any]) -> Sequence[Row]:
+    return [tuple(row) for row in await tx.all(sql, **values)]
+
+
+def told(*names: str) -> list[NewEvent]:
+    """Events without much to say."""
+    return [NewEvent(name, "{}") for name in names]
+
+
+class World:
+    """The threads of a database, with a hand on its clock."""
+
+    def __init__(self, storage: Storage, clock: ManualClock, policy: Policy = POLICY) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.threads = ThreadService(storage, KINDS, policy=policy)
+        self.rollouts = Rollouts(storage, KINDS, kind="run")
+
+    async def begin(self) -> World:
+        await self.threads.register("w1", AGENTS)
+        return self
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, and the watchdog look."""
+        if self.storage.engine == "postgres":
+            await age(self.storage, seconds, await self.threads._ns())
+        else:
+            self.clock.advance(seconds)
+        await self.threads.sweep()
+
+    async def check(self) -> None:
+        """The stored rows keep every rule."""
+        wrong = await self.storage.read(broken_rules, ns=await self.threads._ns())
+        assert not wrong, wrong
+
+    async def rows(self, sql: Statement, **values: Any) -> Sequence[Row]:
+        return await self.storage.read(_all, sql, values, ns=await self.threads._ns())
+
+    # --- callers ------------------------------------------------------------------------------------------
+
+    async def thread(self, **options: Any) -> str:
+        return (await self.threads.create_thread(**options)).thread_id
+
+    async def run(self, thread_id: str | None = None, strategy: str = "reject", **options: Any) -> Run:
+        request = {"assistant_id": "echo", "thread_id": thread_id, "multitask_strategy": strategy}
+        return await self.threads.create_run(RunRequest(**(request | options)))
+
+    async def status(self, run: Run) -> str:
+        return (await self.threads.get_run(run.run_id)).status
+
+    async def statuses(self, thread_id: str) -> list[str]:
+        """Of the thread's runs, the oldest first."""
+        page = await self.threads.list_runs(thread_id=thread_id, limit=100)
+        return [run.status for run in reversed(page.items)]
+
+    async def rest(self, thread_id: str) -> str:
+        return (await self.threads.get_thread(thread_id)).status
+
+    async def values(self, thread_id: str) -> Any:
+        return (await self.threads.get_thread(thread_id)).values
+
+    async def kept(self, thread_id: str) -> list[Any]:
+        """The values of the thread's states, the oldest first."""
+        states = await self.threads.history(thread_id, limit=100)
+        return [state.values for state in reversed(states)]
+
+    async def events(self, run_id: str, after: str = "-1") -> list[Event]:
+        """The whole stream of a run that has ended."""
+        found: list[Event] = []
+        async with aclosing(self.threads.stream_run(run_id, after)) as bursts:
+            async for burst in bursts:
+                found += burst
+        return found
+
+    async def names(self, run_id: str) -> list[str]:
+        return [event.event for event in await soon(self.events(run_id))]
+
+    # --- workers ------------------------------------------------------------------------------------------
+
+    async def claim(self, limit: int = 10, worker_id: str = "w1") -> list[Assignment]:
+        return await self.threads.claim(worker_id, limit, 0)
+
+    async def take(self, run: Run | None = None, worker_id: str = "w1") -> Assignment:
+        """Claim the one run that is ready, which must be this one."""
+        claimed = await self.claim(worker_id=worker_id)
+        assert len(claimed) == 1
+        assert run is None or claimed[0].run.run_id == run.run_id
+        return claimed[0]
+
+    async def idle(self) -> None:
+        """Nothing is ready."""
+        assert await self.claim() == []
+
+    async def save(self, held: Held, values: Any, **fields: Any) -> str:
+        return (await self.threads.save(held, NewCheckpoint(values=values, **fields))).checkpoint_id
+
+    async def finish(self, held: Held, result: Result = "success", values: Any = None, **rest: Any) -> Run:
+        state = None if values is None else NewCheckpoint(values=values)
+        return await self.threads.finish(Ending(held=held, result=result, checkpoint=state, **rest))
+
+    async def done(self, run: Run, values: Any = None) -> Run:
+        """Execute the one run that is ready, which must be this one, to its success."""
+        return await self.finish((await self.take(run)).held, values=values)
