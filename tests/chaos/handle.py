@@ -8,25 +8,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import msgspec
-from tests.chaos.child import Plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = (sys.executable, "-m", "tests.chaos.child")
 
 
 class Child:
-    """A process that works on a store."""
+    """A process that works on a store; it begins when it gets its plan."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, command: Sequence[str] = COMMAND, *, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._process = subprocess.Popen(
-            COMMAND,
+            command,
             cwd=ROOT,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -49,7 +51,7 @@ class Child:
         """The pipe on which it speaks, to wait for several children at once."""
         return self._pipe
 
-    def go(self, plan: Plan) -> Self:
+    def go(self, plan: msgspec.Struct) -> Self:
         """Hand over the plan."""
         self._tell(msgspec.json.encode(plan) + b"\n")
         return self
@@ -86,6 +88,15 @@ class Child:
         *whole, self._rest = (self._rest + chunk).split(b"\n")
         self.lines += whole
         return whole
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it still runs."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

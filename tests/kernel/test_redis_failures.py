@@ -44,11 +44,11 @@ def publish_at_once(signals: RedisSignals, *keys: str) -> None:
     assert time.monotonic() - began < AT_ONCE
 
 
-async def until_heard(signals: RedisSignals, watch: Watch, key: str) -> None:
+async def until_heard(signals: RedisSignals, watch: Watch, key: str, channel: str = "things") -> None:
     """Publish until it arrives, which must be within two polls."""
     deadline = time.monotonic() + TWO_POLLS
     while key not in await watch.changed(timeout=0.05):
-        signals.publish([("things", key)])
+        signals.publish([(channel, key)])
         assert time.monotonic() < deadline
 
 
@@ -157,8 +157,8 @@ async def test_connections_that_died_silently_are_replaced(server: RedisServer) 
         assert proxy.connections > before
         await until_heard(there, watch, "a")
         await soon(work.changed())
-        there.publish([(READY, QUEUE)])
-        assert await soon(work.changed()) == {QUEUE}
+        # The server may still hand an element to a connection that it does not know to be dead.
+        await until_heard(there, work, QUEUE, READY)
 
 
 async def test_what_the_server_refuses_is_noted_once_and_the_rest_goes_on(
@@ -175,6 +175,7 @@ async def test_what_the_server_refuses_is_noted_once_and_the_rest_goes_on(
             await until_down(here)
             publish_at_once(there, "a")
             assert await soon(watch.changed()) == {"a"}
+            await until(lambda: len(caplog.records) >= 2)
         assert "WRONGTYPE" in str(here.status()[1])
         assert there.status() == ("ok", None)
         assert len(caplog.records) == 2, "one for each hub"

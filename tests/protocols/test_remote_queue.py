@@ -15,6 +15,7 @@ from tests.protocols.flaky import FAULTS, LOST_AFTER, FlakyServer
 from tests.protocols.native.support import API, House, Worker, gathered, housed, request, told
 from tests.protocols.otlp_support import ENGINES, opened
 
+from perdure import SqliteLightningStore
 from perdure.assistants.records import AgentSpec
 from perdure.kernel.errors import Fenced, InvalidInput, Unauthorized, Unreachable
 from perdure.protocols.native.remote import RemoteRunQueue
@@ -224,7 +225,7 @@ async def test_a_claim_that_was_heard_of_too_late_is_not_taken(line: Line) -> No
     async def meanwhile(request: Any) -> Any:
         answer = await passing(request)
         if not taken:
-            (given,) = json.loads(answer.body)["assignments"]
+            (given,) = json.loads(bytes(answer.body))["assignments"]
             held = {"run_id": run.run_id, "thread_id": run.thread_id, "attempt_id": given["attempt_id"]}
             await line.house.visitor.post(API + "/work/release", json={"held": [held]})
             taken.append(await line.house.worker.claim())
@@ -292,8 +293,6 @@ async def test_what_a_worker_may_not_send(line: Line) -> None:
 
 
 async def test_a_worker_needs_its_token(tmp_path: Path) -> None:
-    from perdure import SqliteLightningStore
-
     async with (
         SqliteLightningStore(tmp_path / "db") as store,
         housed(store, api_key="only-the-operator-knows") as house,

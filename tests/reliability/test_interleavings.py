@@ -123,8 +123,8 @@ def span(span_id: str = "1", which: int = 0, number: int | None = None) -> Opera
             body=b"{}",
         )
         if not lined:
-            return await spans.add_new_spans(tx, [[one]], [], TASK, KINDS)
-        return await spans.add_spans(tx, [[one]], [], TASK, KINDS, lined)
+            return await spans.add_new_spans(tx, [[one]], [], KINDS)
+        return await spans.add_spans(tx, [[one]], [], KINDS, lined)
 
     return run
 

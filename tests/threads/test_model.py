@@ -34,6 +34,7 @@ ENDED = {
         "cancelled": "interrupted",
     },
 }
+ENDINGS = ("success", "error", "timeout", "interrupted", "rollback")
 LIVE = {"queuing": "pending", "requeuing": "pending", "preparing": "running", "running": "running"}
 REAL = {
     ("succeeded", "success"),
@@ -48,7 +49,7 @@ REAL = {
 """What can be stored: only an end has an outcome, and each has those that its transitions write."""
 
 
-@pytest.mark.parametrize(("status", "outcome"), product(ROLLOUT_STATUSES, OUTCOMES))
+@pytest.mark.parametrize(("status", "outcome"), list(product(ROLLOUT_STATUSES, OUTCOMES)))
 def test_a_run_is_what_its_rollout_says(status: str, outcome: str | None) -> None:
     expected = LIVE[status] if status in LIVE else ENDED[status][outcome]
     assert run_status(status, outcome) == expected
@@ -77,12 +78,7 @@ def test_every_run_has_one_status() -> None:
 
 @pytest.mark.parametrize(
     ("ended", "began", "unfinished", "before"),
-    product(
-        ("success", "error", "timeout", "interrupted", "rollback"),
-        (True, False),
-        (True, False),
-        THREAD_STATUSES,
-    ),
+    list(product(ENDINGS, (True, False), (True, False), THREAD_STATUSES)),
 )
 def test_how_a_thread_rests(ended: str, began: bool, unfinished: bool, before: str) -> None:
     as_before = "idle" if before == "busy" else before

@@ -11,13 +11,15 @@ from typing import Annotated, NoReturn
 import typer
 
 from perdure import __version__
-from perdure.cli import resources, rollouts, spans, tokens, workers
+from perdure.cli import assistants, resources, rollouts, runs, spans, threads, tokens, webhooks, workers
+from perdure.cli.assistants import agents
 from perdure.cli.dev import RolloutsOption, SeedOption, dev
 from perdure.cli.doctor import doctor
 from perdure.cli.health import health
 from perdure.cli.options import JsonOption, NoColorOption
 from perdure.cli.output import NOT_FOUND, print_json, warn
 from perdure.cli.serve import serve
+from perdure.cli.standing import stats, why
 from perdure.cli.store import store
 from perdure.kernel.errors import DatabaseOwned, NotFound, PerdureError, Unauthorized, Unreachable
 
@@ -33,13 +35,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (dev, serve, store, health, doctor):
+for command in (dev, serve, store, health, doctor, why, stats, agents):
     app.command()(command)
 for name, group in (
+    ("run", runs.app),
+    ("thread", threads.app),
+    ("assistant", assistants.app),
     ("rollout", rollouts.app),
     ("span", spans.app),
     ("worker", workers.app),
     ("resources", resources.app),
+    ("webhook", webhooks.app),
     ("token", tokens.app),
 ):
     app.add_typer(group, name=name)

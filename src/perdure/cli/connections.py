@@ -9,22 +9,33 @@ from typing import Any
 import msgspec
 
 from perdure.access.service import Access
+from perdure.assistants.service import Assistants
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
+from perdure.kernel.pages import PaginatedResult
+from perdure.outbox.model import Effect
+from perdure.outbox.service import Outbox
 from perdure.protocols.http.session import HttpSession, step
 from perdure.protocols.lightning.client import LightningStoreClient
+from perdure.protocols.native.client import PerdureClient
+from perdure.protocols.native.client_rooms import RemoteAssistants, RemoteOutbox
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.overview import Overview
 from perdure.rollouts.records import ROLLOUT_STATUSES, Rollout
 from perdure.rollouts.resources import ResourcesUpdate
-from perdure.runtime.stores import open_configured, sqlite_file
+from perdure.runtime.app import policy_of
+from perdure.runtime.standing import standing
+from perdure.runtime.stores import KINDS, open_configured, sqlite_file
+from perdure.threads.service import ThreadService
 
 TOKENS = "/api/v1/tokens"
 RESOURCES = "/api/v1/resources"
 ROLLOUTS = "/api/v1/rollouts"
 READY = "/readyz"
+PATIENCE_SECONDS = 10.0
+"""How long a stream or a wait outlasts a server that is away."""
 Document = dict[str, Any]
 
 
@@ -35,10 +46,23 @@ class Remote:
         options: Document = {"token": token, "namespace": namespace, "retry_delays": ()}
         self.store: LightningStore = LightningStoreClient(url, **options)
         self.session: HttpSession = HttpSession(url, **options)
+        self.threads = PerdureClient(url, **options, patience=PATIENCE_SECONDS)
 
     async def close(self) -> None:
         await self.store.close()
         await self.session.close()
+        await self.threads.close()
+
+    @property
+    def assistants(self) -> RemoteAssistants:
+        return self.threads.assistants
+
+    @property
+    def outbox(self) -> RemoteOutbox:
+        return self.threads.outbox
+
+    async def stats(self) -> Document:
+        return await self.threads.stats()
 
     async def cancel(self, rollout_id: str) -> Rollout:
         return await self._move(rollout_id, "cancel")
@@ -72,6 +96,24 @@ class Remote:
         return dict((await self.session.request("GET", READY)).json())
 
 
+class LocalOutbox:
+    """The effects of one namespace of a database."""
+
+    def __init__(self, whole: Outbox, namespace: str, actor: str) -> None:
+        self.whole = whole
+        self._namespace = namespace
+        self._actor = actor
+
+    async def list(self, **terms: Any) -> PaginatedResult[Effect]:
+        return await self.whole.list(namespace=self._namespace, **terms)
+
+    async def get(self, effect_id: str) -> Effect:
+        return await self.whole.get(effect_id, namespace=self._namespace)
+
+    async def retry(self, effect_id: str) -> Effect:
+        return await self.whole.retry(effect_id, namespace=self._namespace, actor=self._actor)
+
+
 class Direct:
     """A database that this process opens, for as long as a command takes."""
 
@@ -91,9 +133,18 @@ class Direct:
         self._namespace = settings.namespace
         self._acting = opened.acting_as(settings.namespace, actor)
         self.store: LightningStore = self._acting
+        self.threads = ThreadService(
+            opened.storage, KINDS, namespace=settings.namespace, actor=actor, policy=policy_of(settings)
+        )
+        self.assistants = Assistants(opened.storage, settings.namespace, actor)
+        self.outbox = LocalOutbox(Outbox(opened.storage), settings.namespace, actor)
 
     async def close(self) -> None:
+        await self.threads.close()
         await self._acting.close()
+
+    async def stats(self) -> Document:
+        return await standing(self.threads, self.outbox.whole)
 
     async def cancel(self, rollout_id: str) -> Rollout:
         unended = frozenset(ROLLOUT_STATUSES) - ENDED

@@ -21,6 +21,7 @@ TIMED_OUT = 5
 PIPE_WIDTH = 10_000
 """What is read by a program or a file is not wrapped."""
 LONGEST_CELL = 60
+LONGEST_FACT = 2000
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _STRETCH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
@@ -86,6 +87,21 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     for row in rows:
         cells = ["-" if cell is None else str(cell) for cell in row]
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
+    return table
+
+
+def facts_table(rows: Iterable[tuple[str, Any]]) -> Table:
+    """What is known of one thing, a line each; what is not known is left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from perdure.cli.render import STYLES
+
+    table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
+    for name, value in rows:
+        if value is not None:
+            text = value if isinstance(value, str) else shorten(value, LONGEST_FACT)
+            table.add_row(Text(name, style="dim"), Text(text, style=STYLES.get(text, "")))
     return table
 
 

@@ -33,6 +33,13 @@ STYLES = {
     "idle": "dim",
     "busy": "yellow",
     "unknown": "magenta",
+    "pending": "cyan",
+    "success": "green",
+    "error": "red",
+    "interrupted": "magenta",
+    "rollback": "magenta",
+    "delivered": "green",
+    "dead": "red",
 }
 
 

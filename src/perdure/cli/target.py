@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from perdure.assistants.service import Assistants
+    from perdure.cli.connections import LocalOutbox
     from perdure.protocols.http.session import HttpSession
+    from perdure.protocols.native.client import PerdureClient
+    from perdure.protocols.native.client_rooms import RemoteAssistants, RemoteOutbox
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.records import Rollout
     from perdure.rollouts.resources import ResourcesUpdate
+    from perdure.threads.service import ThreadService
 
 DEFAULT_URL = "http://127.0.0.1:4747"
 
@@ -24,6 +29,13 @@ class Connection(Protocol):
 
     @property
     def session(self) -> HttpSession | None: ...
+    @property
+    def threads(self) -> ThreadService | PerdureClient: ...
+    @property
+    def assistants(self) -> Assistants | RemoteAssistants: ...
+    @property
+    def outbox(self) -> LocalOutbox | RemoteOutbox: ...
+    async def stats(self) -> dict[str, Any]: ...
     async def cancel(self, rollout_id: str) -> Rollout: ...
     async def retry(self, rollout_id: str) -> Rollout: ...
     async def create_token(

@@ -102,24 +102,31 @@ def start(
 
 def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
     """The agents that the command line, the settings and `langgraph.json` name; what fails is told."""
-    from perdure.assistants.agents import Agents
-    from perdure.assistants.loading import import_target, load_agents
+    from perdure.assistants.loading import load_agents
     from perdure.cli.output import warn
-    from perdure.kernel.errors import InvalidInput
 
     loaded = load_agents(settings)
     for failure in loaded.failures:
         warn(str(failure))
+    include(loaded.agents, given)
+    return loaded.agents
+
+
+def include(agents: Agents, given: Sequence[str]) -> None:
+    """Add the agents that the command line names."""
+    from perdure.assistants.agents import Agents
+    from perdure.assistants.loading import import_target
+    from perdure.kernel.errors import InvalidInput
+
     for path in given:
         try:
             target = import_target(path)
         except (ImportError, SyntaxError) as error:
             raise InvalidInput(f"--agents {path}: {type(error).__name__}: {error}") from error
         if isinstance(target, Agents):
-            loaded.agents.include(target)
+            agents.include(target)
         else:
-            loaded.agents.register(path.rpartition(":")[2], target)
-    return loaded.agents
+            agents.register(path.rpartition(":")[2], target)
 
 
 @asynccontextmanager

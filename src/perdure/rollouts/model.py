@@ -163,16 +163,26 @@ def deadline_of(limits: Limits, start_time: int, heartbeat: int | None) -> int |
     return min(ends) + 1 if ends else None
 
 
-def lapse_event(limits: Limits, now: int, start_time: int, heartbeat: int | None) -> str | None:
-    """Which limit a live attempt has passed; running too long counts before silence."""
-    if limits.timeout_seconds is not None and now - start_time > to_micros(limits.timeout_seconds):
-        return "too long"
-    silent_since = start_time if heartbeat is None else heartbeat
-    if limits.unresponsive_seconds is not None and now - silent_since > to_micros(
-        limits.unresponsive_seconds
-    ):
-        return "silent"
-    return None
+def lapse_event(
+    limits: Limits, now: int, start_time: int, heartbeat: int | None, *, earliest: bool = False
+) -> str | None:
+    """Which limit a live attempt has passed; running too long counts before silence.
+
+    With `earliest`, of two that are passed the one that was passed first counts: whoever fell silent has not
+    run on since.
+    """
+    heard = start_time if heartbeat is None else heartbeat
+    passed = [
+        (end, event)
+        for event, since, seconds in (
+            ("too long", start_time, limits.timeout_seconds),
+            ("silent", heard, limits.unresponsive_seconds),
+        )
+        if seconds is not None and now > (end := since + to_micros(seconds))
+    ]
+    if not passed:
+        return None
+    return min(passed)[1] if earliest else passed[0][1]
 
 
 class Ended(NamedTuple):

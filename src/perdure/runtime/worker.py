@@ -33,6 +33,8 @@ LONGEST_PAUSE = 5.0
 LOOK_SECONDS = 0.25
 WATCH_SECONDS = 0.05
 """A run that ends sooner is not worth a watch for being cancelled."""
+GATHER_SECONDS = 0.002
+"""How long a worker that was full waits for more of its runs to end, to claim for all of them at once."""
 LAST_CLAIM_SECONDS = 0.1
 """How long a claim that is under way may take when the worker stops: its runs are handed back."""
 HAND_BACK_SECONDS = 5.0
@@ -121,6 +123,7 @@ class Worker:
             if free <= 0:
                 self._freed.clear()
                 await self._freed.wait()
+                await asyncio.sleep(GATHER_SECONDS)
                 continue
             try:
                 await self._take(await self._queue.claim(self.worker_id, free, self.options.interval))

@@ -2,7 +2,8 @@
 
 Every call is written down before it is made and again when it is answered: `ok`, `fail` (it certainly had no
 effect) or `info` (nobody knows: the answer was lost, or whoever waited for it was killed). The lines are so
-small that a pipe takes each whole; a caller that is killed leaves its last call open.
+small that a pipe takes each whole; a caller that is killed leaves its last call open. What somebody did
+outside the store, an effect, is one line of its own.
 """
 
 from __future__ import annotations
@@ -59,6 +60,15 @@ class Call(msgspec.Struct):
         return f"{self.process}#{self.number} {self.function}"
 
 
+class Effect(msgspec.Struct, frozen=True):
+    """Something that was done outside the store: by whom, when, and what it was about."""
+
+    process: str
+    at: int
+    what: str
+    about: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
     """How a recorded call ended, and with which value if it is ok."""
@@ -82,6 +92,10 @@ class Recorder:
     def mark(self, what: str) -> None:
         """Note that something begins; a mark is no call."""
         self._line("mark", 0, what)
+
+    def did(self, what: str, **about: Any) -> None:
+        """Note an effect. Safe from any thread, if `write` is."""
+        self._line("did", 0, what, about)
 
     async def call(
         self,
@@ -119,6 +133,7 @@ class History:
 
     calls: dict[tuple[str, int], Call] = field(default_factory=dict)
     marks: list[tuple[str, str]] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Add the lines of recorders; each line must be whole."""
@@ -126,6 +141,8 @@ class History:
             what, process, number, at, *rest = _decode(line)
             if what == "mark":
                 self.marks.append((process, rest[0]))
+            elif what == "did":
+                self.effects.append(Effect(process, at, rest[0], rest[1]))
             elif what == "invoke":
                 self.calls[process, number] = Call(process, number, rest[0], rest[1], at)
             else:

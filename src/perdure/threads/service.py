@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -296,12 +296,12 @@ class ThreadService(RunExecution):
     async def _end_batch(self, run_ids: Sequence[str]) -> Sequence[Any]:
         return await self._read(queries.get_ends, run_ids)
 
-    async def stream_run(self, run_id: str, after: str | None = "-1") -> AsyncIterator[Burst]:
+    async def stream_run(self, run_id: str, after: str | None = "-1") -> AsyncGenerator[Burst]:
         """The events of a run after an id, in bursts, until its end; None is from now on."""
         async for burst in _bursts(await self.follow_run(run_id, after)):
             yield burst
 
-    async def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncIterator[Burst]:
+    async def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[Burst]:
         """The events of all runs of a thread after an id, without end."""
         async for burst in _bursts(await self.follow_thread(thread_id, after)):
             yield burst
@@ -357,7 +357,7 @@ class ThreadService(RunExecution):
         self.streams.start_timers(stream_ttl)
 
 
-async def _bursts(follower: Follower) -> AsyncIterator[Burst]:
+async def _bursts(follower: Follower) -> AsyncGenerator[Burst]:
     try:
         while (burst := await follower.next(None)) is not None:
             yield burst

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerPro
     else:
         database = request.getfixturevalue("postgres_url")
     command = [sys.executable, "-m", "perdure.cli", "serve", "--no-worker", "--database", database]
-    with ServerProcess(command) as started:
+    # Nobody renews leases here, and a server may take long to start again.
+    environment = {**os.environ, "BG_JOB_HEARTBEAT": "600"}
+    with ServerProcess(command, environment=environment) as started:
         yield started
 
 

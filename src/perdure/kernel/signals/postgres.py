@@ -59,9 +59,9 @@ class PostgresSignals(SharedSignals):
         try:
             # A hint may be lost, so that nobody needs to wait for it to be on disk.
             await connection.execute(DO_NOT_WAIT)
+            await connection.add_listener(CHANNEL, self._receive)
             for payload in _payloads(self._origin, [(WANTED, "")]):
                 await connection.execute(NOTIFY, CHANNEL, payload)
-            await connection.add_listener(CHANNEL, self._receive)
             await self._send_forever(connection)
         finally:
             connection.terminate()

@@ -13,7 +13,7 @@ from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.storage.dialect import BulkInsert, statement
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.storage.schema import Index, Table, text, integer
+from perdure.kernel.storage.schema import Index, Table, integer, text
 
 LABELS = Table(
     "labels",

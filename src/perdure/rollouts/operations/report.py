@@ -257,7 +257,13 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
     if rollout.status in ENDED and work.kinds[rollout.kind].final:
         give_up(work, rollout, attempt)
         return True
-    event = lapse_event(rollout.limits, work.tx.now, attempt.start_time, attempt.last_heartbeat_time)
+    event = lapse_event(
+        rollout.limits,
+        work.tx.now,
+        attempt.start_time,
+        attempt.last_heartbeat_time,
+        earliest=work.kinds[rollout.kind].final,
+    )
     if event is None or not ATTEMPT.moves(attempt.status, event):
         attempt.watch(rollout.limits)
         return False
