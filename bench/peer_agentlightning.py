@@ -1,18 +1,17 @@
 """The peer: agentlightning's in-memory store, driven from the other side of a pipe, or served.
 
-Run as `python -m bench.peer_agentlightning` in the peer's own environment. Each line on standard input is a
-job `{"work": name, "size": count, "url": address or null}`, done by the peer's client if there is an address;
-each line on standard output is its answer `{"figure": number}`. With `--port` it is the peer's server.
+Run as `python -m bench.peer_agentlightning` in the peer's own environment. A job that comes with an address is
+done by the peer's client. With `--port` it is the peer's server.
 """
 
 import asyncio
 import importlib
-import json
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from bench import work
+from bench.peer_loop import work_off
 
 
 class Peer:
@@ -28,8 +27,6 @@ class Peer:
         return self._stores.InMemoryLightningStore()
 
     async def do(self, name: str, size: int, url: str | None = None) -> float:
-        if name == "hello":
-            return 0.0
         if url is not None:
             return await self._do_by_client(name, size, url)
         if name == "seed_queries":
@@ -58,22 +55,12 @@ class Peer:
         return float(size)
 
 
-async def work_off(answers: TextIO) -> None:
-    peer = Peer()
-    for line in sys.stdin:
-        job = json.loads(line)
-        figure = await peer.do(job["work"], job["size"], job["url"])
-        print(json.dumps({"figure": figure}), file=answers, flush=True)
-
-
 def main() -> None:
-    """Keep standard output for answers alone: whatever else prints goes to standard error."""
+    peer = Peer()
     if sys.argv[1:2] == ["--port"]:
-        asyncio.run(Peer().serve(int(sys.argv[2])))
-        return
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    asyncio.run(work_off(answers))
+        asyncio.run(peer.serve(int(sys.argv[2])))
+    else:
+        asyncio.run(work_off(peer.do))
 
 
 if __name__ == "__main__":

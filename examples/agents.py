@@ -1,7 +1,7 @@
 """Agents of a few lines each. Run the file to see them at work, or serve them with `perdure dev --agents`."""
 
 import asyncio
-import os
+from functools import partial
 
 from perdure import Agents, Perdure
 
@@ -13,11 +13,15 @@ async def greet(ctx, input):
     return {"greeting": f"Hello, {input['name']}!"}
 
 
-@agents.agent("count", description="Counts, a step at a time, and goes on where it was if its worker dies.")
+@agents.agent("count", description="Counts, and goes on where it was if its worker dies.")
 async def count(ctx, input):
+    async def say(number):
+        await asyncio.sleep(input.get("pause", 0))
+        await ctx.emit({"counted": number})
+        return number
+
     for number in range(1, input["to"] + 1):
-        await ctx.step(f"step {number}", lambda: asyncio.sleep(input.get("pause", 0)))
-        await ctx.emit({"counted": number, "by": os.getpid()})
+        await ctx.step(f"count {number}", partial(say, number))
     return {"counted": input["to"]}
 
 

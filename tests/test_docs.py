@@ -44,8 +44,16 @@ COVERED = {
     "perdure dev": "tests/cli/test_serve.py starts it and plays the demo",
     "perdure serve": "tests/cli/test_serve.py and tests/cli/test_supervisor.py",
     "perdure store": "tests/cli/test_serve.py",
+    "perdure worker": "tests/cli/test_worker_command.py",
     "pip install": "tests/test_dev_script.py holds the installation to its pins",
 }
+
+
+# The commands of these pages build on each other and on a server: tests/cli/test_page.py runs them.
+SERVED = [
+    README,
+    *(DOCS / f"{name}.md" for name in ("cli", "runs", "workers", "webhooks", "troubleshooting")),
+]
 
 
 class Block(NamedTuple):
@@ -74,10 +82,9 @@ PYTHON_PAGES = [page for page in PAGES if any(block.language == "python" for blo
 COMMANDS = [
     pytest.param(line.partition("#")[0].strip(), id=f"{name_of(block.page)}: {line.strip()}")
     for block in ALL_BLOCKS
-    # The commands of that page build on each other and on a server: tests/cli/test_page.py runs them.
-    if block.language == "sh" and block.page != DOCS / "cli.md"
+    if block.language == "sh"
     for line in block.text.splitlines()
-    if line.partition("#")[0].strip()
+    if line.partition("#")[0].strip() and not (block.page in SERVED and line.startswith("perdure "))
 ]
 
 

@@ -18,9 +18,7 @@ from typing import Any
 import msgspec
 from tests.chaos.agents import AGENT
 
-from perdure.kernel.errors import Conflict, PerdureError
-from perdure.protocols.native.client import PerdureClient
-from perdure.protocols.native.sse import PASSING
+from perdure.kernel.errors import Conflict, PerdureError, StorageError, TooManyRequests, Unreachable
 from perdure.runtime.perdure import Perdure
 from perdure.streams.model import Event
 from perdure.testing.history import Recorder
@@ -29,6 +27,7 @@ from perdure.threads.records import CANCEL_ACTIONS, Run, RunRequest
 
 ENDED = b"ended\n"
 BEGINNING = "-1"
+PASSING = (Unreachable, StorageError, TooManyRequests)
 LAST_SECONDS = 60.0
 """How long readers of threads may take for the last events after all runs have ended."""
 MAX_ATTEMPTS = 40
@@ -58,6 +57,8 @@ class ClientPlan(msgspec.Struct):
 async def opened(plan: ClientPlan) -> AsyncIterator[Any]:
     """Threads and runs, here or behind the server."""
     if plan.url is not None:
+        from perdure.protocols.native.client import PerdureClient
+
         async with PerdureClient(plan.url, patience=2 * LAST_SECONDS) as client:
             yield client
     else:

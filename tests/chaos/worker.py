@@ -17,8 +17,6 @@ import msgspec
 from tests.chaos.agents import make_agents
 
 from perdure.kernel.config import load_settings
-from perdure.protocols.lightning.client import LightningStoreClient
-from perdure.protocols.native.remote import RemoteRunQueue
 from perdure.runtime.app import App
 from perdure.runtime.options import WorkerOptions
 from perdure.runtime.stores import open_configured
@@ -44,6 +42,9 @@ async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[Worker]:
     agents = make_agents(recorder)
     options = WorkerOptions.from_settings(settings, worker_id=plan.name)
     if plan.url is not None:
+        from perdure.protocols.lightning.client import LightningStoreClient
+        from perdure.protocols.native.remote import RemoteRunQueue
+
         async with LightningStoreClient(plan.url) as client:
             yield Worker(RecordingQueue(RemoteRunQueue(plan.url), recorder), agents, options, store=client)
         return

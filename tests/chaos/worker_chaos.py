@@ -92,13 +92,13 @@ class WorkerChaos:
 
     def perform(self) -> None:
         try:
-            self._spare = self._child(WORKER)
+            self._spare, self._client = self._child(WORKER), self._child(CLIENT)
             self._workers = [self._begin() for _ in range(WORKERS)]
             for worker in self._workers:
                 if not worker.listen(lambda line: line == READY):
                     self._run.found("at the start", [f"a worker does not start: {worker.errors()}"])
                     return
-            self._client = self._child(CLIENT).go(self._plan())
+            self._client.go(self._plan())
             self._torment()
             self._await_end()
             self._stop_all()
@@ -164,7 +164,9 @@ class WorkerChaos:
     def _torment(self) -> None:
         """Do one thing after another until most runs have ended; all of them are done at least once."""
         deck, rounds = self._deck(), 0
-        self._hear(0.5)
+        began = time.monotonic()
+        while not self._run.done and not self._client.finished and time.monotonic() - began < END_SECONDS:
+            self._hear(0.1)
         while not self._client.finished and (rounds == 0 or self._run.done < self._run.size * CALM):
             deck.pop()()
             self._hear(self._random.uniform(0, 0.8))

@@ -1,12 +1,14 @@
-"""Every command on docs/cli.md runs, in the order of the page."""
+"""Every command on the pages that need a server runs, in the order of each page."""
 
 import asyncio
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 import typer
+from tests.test_docs import DOCS, README, SERVED, blocks_of, name_of
 
 from perdure import LightningStore, NamedResources, PromptTemplate
 from perdure.cli import app
@@ -14,13 +16,21 @@ from perdure.protocols.lightning.client import LightningStoreClient
 
 from .command import ROOT, Server
 
-PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-LINES = [
-    line.partition(" #")[0].strip()
-    for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
-]
+PAGE = DOCS / "cli.md"
 SERVERS = ("dev", "serve", "store")
+FIRST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718292"
+LATEST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718293"
+"""What stands on the pages for the first run that a page makes, and for the one that it made last."""
+
+
+def lines_of(page: Path) -> list[str]:
+    return [
+        line.partition(" #")[0].strip()
+        for block in blocks_of(page)
+        if block.language == "sh"
+        for line in block.text.splitlines()
+        if line.startswith("perdure ")
+    ]
 
 
 def options_of(words: list[str]) -> set[str]:
@@ -31,16 +41,15 @@ def options_of(words: list[str]) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts}
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_the_options_of_every_command_exist(line: str) -> None:
+@pytest.mark.parametrize(("page", "line"), [(page, line) for page in SERVED for line in lines_of(page)])
+def test_the_options_of_every_command_exist(page: Path, line: str) -> None:
     words = shlex.split(line)
-    assert words[0] == "perdure"
     assert {word for word in words if word.startswith("--")} <= options_of(words[1:])
 
 
 def test_every_option_in_the_tables_exists() -> None:
     for command in ("serve", "store"):
-        section = PAGE.partition(f"### {command}\n")[2].partition("\n#")[0]
+        section = PAGE.read_text(encoding="utf-8").partition(f"### {command}\n")[2].partition("\n#")[0]
         named = set(re.findall(r"`(--[\w-]+)", section))
         assert named
         assert named <= options_of([command]) | {"--workers"}
@@ -58,17 +67,37 @@ async def resources_on(url: str) -> str:
         return await prepare(store)
 
 
-def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+def agents_for(page: Path, folder: Path) -> str:
+    """The agents that a page speaks of: the README brings its own along."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    if page != README:
+        return "./examples/agents.py:agents"
+    (own,) = [block.text for block in blocks_of(page) if block.text.startswith("# agents.py\n")]
+    (folder / "agents.py").write_text(own)
+    return "./agents.py:agents"
+
+
+def is_served(words: list[str]) -> bool:
+    return words[0] in SERVERS or (words[0] == "worker" and words[1] not in ("ls", "list"))
+
+
+@pytest.mark.parametrize("page", SERVED, ids=name_of)
+def test_the_commands_of_the_page_run(page: Path, tmp_path: Path) -> None:
     known = {}
-    with Server(tmp_path) as server:
+    with Server(tmp_path, "serve", "--agents", agents_for(page, tmp_path)) as server:
         known["rs-0123456789ab"] = asyncio.run(resources_on(server.url))
-        for line in LINES:
+        for line in lines_of(page):
             words = [known.get(word, word) for word in shlex.split(line)[1:]]
-            if words[0] in SERVERS:
+            if is_served(words):
                 continue
             ended = server.run(*words)
             assert ended.returncode == 0, (line, ended.stderr)
             if "enqueue" in words:
                 known.setdefault("ro-0123456789ab", ended.stdout.strip())
+            if words[:2] == ["run", "create"] and not {"--wait", "--watch"} & set(words):
+                known[LATEST_RUN] = ended.stdout.strip()
+                known.setdefault(FIRST_RUN, ended.stdout.strip())
+            if words[:2] == ["assistant", "create"]:
+                known["7d0c1c7e-53a4-4c3f-9d3a-0f5d5a0b8f11"] = ended.stdout.strip()
             if words[:2] == ["token", "create"]:
                 known["0123456789abcdef"] = ended.stdout.split("_")[1]

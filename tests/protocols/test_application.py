@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from tests.kernel.support import until
 from tests.protocols.support import Visitor, serving
 from yarl import URL
 
@@ -66,6 +67,7 @@ async def conflict(call: Call) -> Any:
 
 
 async def endless(call: Call) -> Any:
+    call.app.metrics.claims.labels("begun").inc()
     try:
         await asyncio.Event().wait()
     finally:
@@ -210,9 +212,10 @@ async def test_a_packed_body_is_unpacked_within_bounds(visitor: Visitor) -> None
 
 async def test_a_caller_who_hangs_up_ends_its_handler(visitor: Visitor) -> None:
     asked = asyncio.ensure_future(visitor.get("/endless"))
-    while not visitor.app.metrics.registry.get_sample_value("perdure_claims_total", {"result": "left"}):
-        await asyncio.sleep(0.01)
-        asked.cancel()
+    count = visitor.app.metrics.registry.get_sample_value
+    await until(lambda: bool(count("perdure_claims_total", {"result": "begun"})))
+    asked.cancel()
+    await until(lambda: bool(count("perdure_claims_total", {"result": "left"})))
     with pytest.raises(asyncio.CancelledError):
         await asked
 

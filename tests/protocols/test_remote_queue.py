@@ -22,6 +22,7 @@ from perdure.protocols.native.remote import RemoteRunQueue
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Assignment, Ending
 
+WORK = "/work"
 QUICK: dict[str, Any] = {"retry_delays": (0.01, 0.02, 0.05), "request_timeout": 1.0}
 
 
@@ -114,7 +115,7 @@ async def test_nothing_comes_in_time(line: Line) -> None:
 
 async def test_a_claim_waits_for_the_next_run(line: Line) -> None:
     claiming = asyncio.ensure_future(line.queue.claim("far-away", 3, 30))
-    await until(lambda: line.proxy.counts[API + "/work/claim"] == 1)
+    await until(lambda: line.proxy.counts[f"{API}/work/claim"] == 1)
     run = await line.house.run()
     (work,) = await soon(claiming)
     assert work.run.run_id == run.run_id
@@ -124,7 +125,7 @@ async def test_controls_come_at_once(line: Line) -> None:
     run = await line.house.run(on_completion="keep")
     work = await line.worker.claim()
     watching = asyncio.ensure_future(line.queue.controls([work.held], 30))
-    await until(lambda: line.proxy.counts[API + "/work/controls"] == 1)
+    await until(lambda: line.proxy.counts[f"{API}/work/controls"] == 1)
     await line.house.client.cancel_run(run.run_id)
     assert await soon(watching) == {run.run_id: "interrupt"}
     assert await line.queue.renew("far-away", [work.held]) == ["interrupt"]
@@ -150,7 +151,7 @@ async def test_one_that_is_refused_fails_no_neighbour(line: Line) -> None:
         *(line.queue.append(work.held, [told("custom", 1)]) for work in works), return_exceptions=True
     )
     assert [isinstance(each, Fenced) for each in appended] == [number == 2 for number in range(6)]
-    assert line.proxy.counts[API + "/work/events"] < 6
+    assert line.proxy.counts[f"{API}/work/events"] < 6
     endings = [Ending(held=work.held, result="success") for work in works]
     runs = await asyncio.gather(*map(line.queue.finish, endings))
     assert [run.status for run in runs].count("success") == 5
@@ -223,11 +224,11 @@ async def test_a_claim_that_was_heard_of_too_late_is_not_taken(line: Line) -> No
     taken: list[Assignment] = []
 
     async def meanwhile(request: Any) -> Any:
-        answer = await passing(request)
+        answer: Any = await passing(request)
         if not taken:
-            (given,) = json.loads(bytes(answer.body))["assignments"]
+            (given,) = json.loads(answer.body)["assignments"]
             held = {"run_id": run.run_id, "thread_id": run.thread_id, "attempt_id": given["attempt_id"]}
-            await line.house.visitor.post(API + "/work/release", json={"held": [held]})
+            await line.house.visitor.post(f"{API}/work/release", json={"held": [held]})
             taken.append(await line.house.worker.claim())
         return answer
 
@@ -267,9 +268,9 @@ async def test_hostile_events_are_refused(line: Line) -> None:
         {"event": "custom", "body": ""},
     ):
         for path, body in (
-            ("/work/events", {"appends": [{"held": held, "events": [event]}]}),
-            ("/work/checkpoints", {"held": held, "checkpoint": {}, "events": [event]}),
-            ("/work/finish", {"endings": [{"held": held, "result": "success", "events": [event]}]}),
+            (f"{WORK}/events", {"appends": [{"held": held, "events": [event]}]}),
+            (f"{WORK}/checkpoints", {"held": held, "checkpoint": {}, "events": [event]}),
+            (f"{WORK}/finish", {"endings": [{"held": held, "result": "success", "events": [event]}]}),
         ):
             answer = await line.house.visitor.post(API + path, json=body)
             assert (answer.status, answer.body["code"]) == (422, "invalid_input"), (path, event)
@@ -278,13 +279,13 @@ async def test_hostile_events_are_refused(line: Line) -> None:
 
 async def test_what_a_worker_may_not_send(line: Line) -> None:
     for path, body in (
-        ("/work/claim", {"worker_id": "w", "wait": 31}),
-        ("/work/claim", {"worker_id": "", "wait": 1}),
-        ("/work/claim", {"worker_id": "w", "limit": 0}),
-        ("/work/controls", {"held": [{"run_id": 1}]}),
-        ("/work/finish", {"endings": [{"held": {}, "result": "won"}]}),
-        ("/work/steps", {}),
-        ("/work/register", {"worker_id": "w", "agents": [{}]}),
+        (f"{WORK}/claim", {"worker_id": "w", "wait": 31}),
+        (f"{WORK}/claim", {"worker_id": "", "wait": 1}),
+        (f"{WORK}/claim", {"worker_id": "w", "limit": 0}),
+        (f"{WORK}/controls", {"held": [{"run_id": 1}]}),
+        (f"{WORK}/finish", {"endings": [{"held": {}, "result": "won"}]}),
+        (f"{WORK}/steps", {}),
+        (f"{WORK}/register", {"worker_id": "w", "agents": [{}]}),
     ):
         answer = await line.house.visitor.post(API + path, json=body)
         assert (answer.status, answer.body["code"]) == (422, "bad_body"), path

@@ -113,13 +113,13 @@ async def test_many_runs_end_once_each(place: Place) -> None:
     async with place.working(concurrency=8), place.working(concurrency=8):
         runs = [
             await place.ask("adder", 1, thread_id=f"t{number % 7}", multitask_strategy="enqueue")
-            for number in range(70)
+            for number in range(35)
         ]
         ends = [await place.ended(run_id) for run_id in runs]
     assert {end.run.status for end in ends} == {"success"}
     assert {end.run.attempt for end in ends} == {1}
     for number in range(7):
-        assert (await place.threads.get_thread(f"t{number}")).values == {"sum": 10}
+        assert (await place.threads.get_thread(f"t{number}")).values == {"sum": 5}
 
 
 async def test_a_run_that_keeps_failing_says_what_may_help(place: Place) -> None:

@@ -14,6 +14,7 @@ from perdure.threads.service import ThreadService
 from perdure.threads.work import Assignment
 
 API = "/api/v1"
+WORK = "/work"
 AWAITED = {API + "/runs/wait", API + "/runs/stream"}
 """What ends only when a worker has done its part."""
 
@@ -60,20 +61,20 @@ async def _work_lines(threads: ThreadService, worker: Worker) -> list[Line]:
     # The last of all makes something to be claimed.
     await threads.create_run(request())
     return [
-        ("POST", "/work/claim", "", {"worker_id": "w"}, "claim_run"),
-        ("POST", "/work/register", "", {"worker_id": "w", "agents": [{"name": "n"}]}, "register_agent"),
-        ("POST", "/work/renew", "", {"worker_id": "w", "held": [work["held"]]}, "renew_run"),
+        ("POST", f"{WORK}/claim", "", {"worker_id": "w"}, "claim_run"),
+        ("POST", f"{WORK}/register", "", {"worker_id": "w", "agents": [{"name": "n"}]}, "register_agent"),
+        ("POST", f"{WORK}/renew", "", {"worker_id": "w", "held": [work["held"]]}, "renew_run"),
         (
             "POST",
-            "/work/events",
+            f"{WORK}/events",
             "",
             {"appends": [work | {"events": [{"event": "custom", "body": "1"}]}]},
             "add_events",
         ),
-        ("POST", "/work/checkpoints", "", work | {"checkpoint": {"values": 1}}, "save_checkpoint"),
-        ("POST", "/work/steps", "", work | {"origin": "o", "name": "s", "body": "1"}, "keep_step"),
-        ("POST", "/work/finish", "", {"endings": [ended | {"result": "success"}]}, "finish_run"),
-        ("POST", "/work/release", "", {"held": [given_back["held"]]}, "release_run"),
+        ("POST", f"{WORK}/checkpoints", "", work | {"checkpoint": {"values": 1}}, "save_checkpoint"),
+        ("POST", f"{WORK}/steps", "", work | {"origin": "o", "name": "s", "body": "1"}, "keep_step"),
+        ("POST", f"{WORK}/finish", "", {"endings": [ended | {"result": "success"}]}, "finish_run"),
+        ("POST", f"{WORK}/release", "", {"held": [given_back["held"]]}, "release_run"),
     ]
 
 

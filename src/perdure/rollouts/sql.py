@@ -165,7 +165,7 @@ LOCK_LINES_OF = statement(
     FROM lines
     WHERE ns = :ns AND line IN (SELECT line
     FROM rollouts
-    WHERE ns = :ns AND id {among:ids} AND line IS NOT NULL)
+    WHERE ns = :ns AND id {among:ids} AND {plain:line} IS NOT NULL)
     ORDER BY line {lock}
     """
 )

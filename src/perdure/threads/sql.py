@@ -146,15 +146,16 @@ ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS)
 GET_CHECKPOINT = statement(
     "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
 )
+# An expression, so that ids alone lead to the rows: with both in the index every pair would be looked up.
 GET_CHECKPOINTS = statement(
-    "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND thread_id {among:thread_ids}"
-    " AND id {among:ids}"
+    "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND id {among:ids}"
+    " AND thread_id || '' {among:thread_ids}"
 )
 NEXT_OF = statement(
     """
     SELECT thread_id, id, next
     FROM checkpoints
-    WHERE ns = :ns AND thread_id {among:thread_ids} AND id {among:ids}
+    WHERE ns = :ns AND id {among:ids} AND thread_id || '' {among:thread_ids}
     """
 )
 LATEST_WITHOUT = statement(

@@ -78,7 +78,7 @@ CHECKPOINTS = Table(
         text("body"),
         blob("state", null=True),
     ),
-    key=("ns", "thread_id", "id"),
+    key=("ns", "id", "thread_id"),
     indexes=(
         Index("checkpoints_position", ("ns", "thread_id", "position DESC")),
         Index("checkpoints_run", ("ns", "run_id"), "run_id IS NOT NULL"),

@@ -14,6 +14,8 @@ from perdure.kernel.errors import BadQuery, Conflict, InvalidInput, NotFound, Ou
 from perdure.outbox.operations import NewEffect, put
 from perdure.protocols.native.client import PerdureClient
 
+WORK = "/work"
+
 
 async def test_threads_are_made_changed_found_and_removed(house: House) -> None:
     client = house.client
@@ -215,7 +217,7 @@ async def test_a_store_of_another_make_has_none_of_this() -> None:
             ("GET", "/runs/r", None),
             ("GET", "/runs/r/stream", None),
             ("POST", "/runs", {"assistant_id": "a"}),
-            ("POST", "/work/claim", {"worker_id": "w"}),
+            ("POST", f"{WORK}/claim", {"worker_id": "w"}),
             ("GET", "/assistants", None),
             ("GET", "/outbox", None),
             ("GET", "/why/x", None),

@@ -88,13 +88,11 @@ class Interests:
     def update(self, touched: Iterable[Hint]) -> list[tuple[str, ...]]:
         """Look again at hints whose watchers have changed; gives the commands that follow from it."""
         before = set(self.names)
-        for hint in touched:
-            name = self._keys.own(hint)
-            if name is not None:
-                self._look_at(name, hint)
+        # A channel that is heard already is joined again for a new hint: the answer tells it to look once.
+        grown = {name for hint in touched if (name := self._keys.own(hint)) and self._look_at(name, hint)}
         patterns = {each for channel in self._local.followed() for each in self._keys.patterns(channel)}
         changes = {
-            "SUBSCRIBE": self.names.keys() - before,
+            "SUBSCRIBE": grown & self.names.keys(),
             "UNSUBSCRIBE": before - self.names.keys(),
             "PSUBSCRIBE": patterns - self.patterns,
             "PUNSUBSCRIBE": self.patterns - patterns,
@@ -107,10 +105,11 @@ class Interests:
         commands = [("SUBSCRIBE", self._keys.hints, *self.names)]
         return [*commands, ("PSUBSCRIBE", *self.patterns)] if self.patterns else commands
 
-    def _look_at(self, name: str, hint: Hint) -> None:
-        if self._local.is_watched(hint):
-            self.names.setdefault(name, set()).add(hint)
-        elif name in self.names:
-            self.names[name].discard(hint)
-            if not self.names[name]:
-                del self.names[name]
+    def _look_at(self, name: str, hint: Hint) -> bool:
+        """Whether somebody new is interested in a channel."""
+        known = self.names.setdefault(name, set())
+        before = hint in known
+        (known.add if self._local.is_watched(hint) else known.discard)(hint)
+        if not known:
+            del self.names[name]
+        return not before and hint in known

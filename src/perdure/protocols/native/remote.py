@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+WORK = "/work"
 RETRY_DELAYS = (0.1, 0.5, 1.0)
 RENEW_SECONDS = 5.0
 BATCHES = 4
@@ -92,7 +93,7 @@ class RemoteRunQueue:
     ) -> None:
         """Say which agents this worker can run, and how many runs at once; each gets its system assistant."""
         body = {"worker_id": worker_id, "agents": list(agents), "concurrency": concurrency}
-        await self._ask(wire.Ok, "/work/register", body)
+        await self._ask(wire.Ok, f"{WORK}/register", body)
 
     async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:
         """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""
@@ -111,7 +112,7 @@ class RemoteRunQueue:
         body = {"worker_id": worker_id, "limit": min(limit, MAX_BATCH), "wait": seconds}
         asking = self._session.request(
             "POST",
-            PREFIX + "/work/claim",
+            f"{PREFIX}{WORK}/claim",
             body=encoded(body),
             headers=keyed(key),
             effect="none",
@@ -149,7 +150,7 @@ class RemoteRunQueue:
         for part in _parts(held):
             body = {"worker_id": worker_id, "held": part}
             sending = self._brief.send(
-                work_wire.Verdicts, "POST", "/work/renew", body, effect="none", timeout=RENEW_SECONDS
+                work_wire.Verdicts, "POST", f"{WORK}/renew", body, effect="none", timeout=RENEW_SECONDS
             )
             found: work_wire.Verdicts = await self._open(sending)
             verdicts += found.verdicts
@@ -159,7 +160,9 @@ class RemoteRunQueue:
         """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
         seconds = min(max(wait, 0.0), work_wire.MAX_WAIT_SECONDS)
         body = {"held": list(held)[:MAX_BATCH], "wait": seconds}
-        found: work_wire.Controls = await self._ask(work_wire.Controls, "/work/controls", body, wait=seconds)
+        found: work_wire.Controls = await self._ask(
+            work_wire.Controls, f"{WORK}/controls", body, wait=seconds
+        )
         return found.controls
 
     # --- what agents write --------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ class RemoteRunQueue:
             "events": list(events),
             "after": after,
         }
-        saved: Checkpoint = await self._ask(Checkpoint, "/work/checkpoints", body)
+        saved: Checkpoint = await self._ask(Checkpoint, f"{WORK}/checkpoints", body)
         if after is not None:
             self._places[held.attempt_id] = after + len(events)
         return saved
@@ -192,7 +195,7 @@ class RemoteRunQueue:
     async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""
         kept = {"held": held, "origin": origin, "name": name, "body": body}
-        await self._ask(wire.Ok, "/work/steps", kept)
+        await self._ask(wire.Ok, f"{WORK}/steps", kept)
 
     async def finish(self, ending: Ending) -> Run:
         """End the attempt. Doing it twice does it once."""
@@ -206,7 +209,7 @@ class RemoteRunQueue:
     async def hand_back(self, held: Sequence[Held]) -> None:
         """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
         for part in _parts(held):
-            await self._ask(wire.Ok, "/work/release", {"held": part})
+            await self._ask(wire.Ok, f"{WORK}/release", {"held": part})
         for each in held:
             self._places.pop(each.attempt_id, None)
 
@@ -219,12 +222,12 @@ class RemoteRunQueue:
 
     async def _append_all(self, items: Sequence[_Item]) -> list[Any]:
         body = {"appends": [item.body for item in items]}
-        answer: work_wire.Appended = await self._ask(work_wire.Appended, "/work/events", body)
+        answer: work_wire.Appended = await self._ask(work_wire.Appended, f"{WORK}/events", body)
         return [_refused(each) if isinstance(each, work_wire.Refusal) else each for each in answer.results]
 
     async def _finish_all(self, items: Sequence[_Item]) -> list[Any]:
         body = {"endings": [item.body for item in items]}
-        answer: work_wire.Results = await self._ask(work_wire.Results, "/work/finish", body)
+        answer: work_wire.Results = await self._ask(work_wire.Results, f"{WORK}/finish", body)
         return [_refused(each.error) if each.error is not None else each.run for each in answer.results]
 
     def _merged(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from perdure.kernel.errors import Fenced, NotFound, NotSupported
 from perdure.protocols.native import run_work_handlers as handlers
 from perdure.protocols.native import wire, work_wire
-from perdure.protocols.native.declare import declaring
+from perdure.protocols.native.declare import PREFIX, declaring
 from perdure.threads.records import Checkpoint
 
-_work = declaring("work")
+_work = declaring("work", PREFIX + "/work")
 
 MAX_BODY = 32 << 20
 """What agents write may be large."""
@@ -16,7 +16,7 @@ MAX_BODY = 32 << 20
 RUN_WORK_ROUTES = (
     _work(
         "POST",
-        "/work/register",
+        "/register",
         handlers.register,
         "worker",
         "Say which agents a worker can run",
@@ -26,7 +26,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/claim",
+        "/claim",
         handlers.claim,
         "worker",
         "Claim runs, as soon as there is one; a repeated Idempotency-Key gives the same ones",
@@ -37,7 +37,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/renew",
+        "/renew",
         handlers.renew,
         "worker",
         "Keep leases, and hear what is to become of each run",
@@ -47,7 +47,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/controls",
+        "/controls",
         handlers.controls,
         "worker",
         "Wait for runs that are not to go on",
@@ -58,7 +58,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/events",
+        "/events",
         handlers.append,
         "worker",
         "Add events to the streams of runs; each item is told of by itself",
@@ -69,7 +69,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/checkpoints",
+        "/checkpoints",
         handlers.save,
         "worker",
         "Keep a state of a run's thread",
@@ -80,7 +80,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/steps",
+        "/steps",
         handlers.keep,
         "worker",
         "Keep the result of a step",
@@ -91,7 +91,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/finish",
+        "/finish",
         handlers.finish,
         "worker",
         "End attempts; each is told of by itself, and doing it twice does it once",
@@ -102,7 +102,7 @@ RUN_WORK_ROUTES = (
     ),
     _work(
         "POST",
-        "/work/release",
+        "/release",
         handlers.release,
         "worker",
         "Give runs back, uncharged and at their old place",

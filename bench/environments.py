@@ -1,0 +1,87 @@
+"""The peers' environments: each peer is installed once, on demand, into a folder of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRATCH = ROOT / ".bench"
+PINS = Path(__file__).with_name("constraints")
+
+
+class PeerError(RuntimeError):
+    """A peer could not be installed, or ended before it answered."""
+
+
+def make_scratch() -> Path:
+    """The folder for environments and databases; it tells git to ignore it."""
+    SCRATCH.mkdir(exist_ok=True)
+    (SCRATCH / ".gitignore").write_text("*\n")
+    return SCRATCH
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A peer's packages, the first of which it is called after; what they bring along is pinned."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return self.packages[0]
+
+    @property
+    def folder(self) -> Path:
+        return SCRATCH / f"{self.name}-{self.title.rpartition('==')[2]}"
+
+    @property
+    def pins(self) -> Path:
+        return PINS / f"{self.name}.txt"
+
+    def program(self, name: str) -> Path:
+        """The path of a program in this environment."""
+        return self.folder / (f"Scripts/{name}.exe" if os.name == "nt" else f"bin/{name}")
+
+    def ensure(self) -> Path:
+        """Make the environment if it is not there yet, and return its Python."""
+        stamp = self.folder / "installed"
+        contents = "\n".join((*self.packages, self.pins.read_text()))
+        if not stamp.exists() or stamp.read_text() != contents:
+            print(f"installing {self.title} into {self.folder.relative_to(ROOT)}", file=sys.stderr)
+            make_scratch()
+            self._install()
+            stamp.write_text(contents)
+        return self.program("python")
+
+    def _install(self) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.folder)], check=True)
+        for pins in (["--constraint", str(self.pins)], []):
+            if any(self._run(command, pins) for command in self._installers()):
+                return
+            # The pins are of one platform; on another the peer's own bounds have to do.
+            print(f"{self.title} with its pinned dependencies cannot be installed here", file=sys.stderr)
+        raise PeerError(f"{self.title} could not be installed; ./dev bench --no-peer leaves it out")
+
+    def _installers(self) -> list[list[str]]:
+        python = str(self.program("python"))
+        places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        uv = shutil.which("uv", path=places)
+        pip = [python, "-m", "pip", "install", "--progress-bar", "off", "--disable-pip-version-check"]
+        return [[uv, "pip", "install", "--python", python], pip] if uv else [pip]
+
+    def _run(self, command: list[str], pins: list[str]) -> bool:
+        # What it prints is progress; standard output belongs to results.
+        words = [*command, *pins, *self.packages]
+        return subprocess.run(words, stdout=sys.stderr, check=False).returncode == 0
+
+
+AGENTLIGHTNING = Environment("agentlightning", ("agentlightning==0.3.0",))
+PGQUEUER = Environment("pgqueuer", ("pgqueuer==1.6.0", "asyncpg"))
+PROCRASTINATE = Environment("procrastinate", ("procrastinate==3.10.0", "psycopg[binary,pool]"))
+DBOS = Environment("dbos", ("dbos==3.3.0", "psycopg[binary]"))
+LANGGRAPH = Environment("langgraph", ("langgraph-cli[inmem]==0.4.40", "langgraph-api==0.16.7"))
+AEGRA = Environment("aegra", ("aegra-api==0.6.0", "greenlet"))
