@@ -12,14 +12,13 @@ import msgspec
 from bench import report
 from bench.host import Host
 from bench.measures import Measure
-from bench.peer import PEER
 from bench.rows import all_measures
 from bench.sizes import FULL, QUICK
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="bench", description="Measure perdure beside its peer and its engines."
+        prog="bench", description="Measure perdure beside its peers and its engines."
     )
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, one round: to see that all of it runs"
@@ -29,7 +28,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
     parser.add_argument("--list", action="store_true", help="list the rows and measure nothing")
-    parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out, and do not install it")
+    parser.add_argument("--no-peer", action="store_true", help="leave all peers out, and install none")
     parser.add_argument("--postgres", metavar="URL", help="use this server instead of starting one")
     parser.add_argument("--output", type=Path, default=report.RESULTS, help="where the results are written")
     return parser.parse_args()
@@ -48,6 +47,8 @@ async def run(measures: list[Measure], options: argparse.Namespace) -> list[repo
     async with Host(sizes, with_peer=not options.no_peer, postgres_url=options.postgres) as host:
         for measure in measures:
             started = time.monotonic()
+            if measure.needs_peer and await host.peer() is None:
+                continue
             found = await measure.results(host)
             results += found
             figures = ", ".join(report.brief(each) for each in found)

@@ -35,8 +35,12 @@ class Environment:
         return self.packages[0]
 
     @property
+    def version(self) -> str:
+        return self.title.rpartition("==")[2]
+
+    @property
     def folder(self) -> Path:
-        return SCRATCH / f"{self.name}-{self.title.rpartition('==')[2]}"
+        return SCRATCH / f"{self.name}-{self.version}"
 
     @property
     def pins(self) -> Path:

@@ -1,30 +1,37 @@
-"""What a run has at hand: scratch files, databases, the peer, each made when first asked for."""
+"""What a run has at hand: scratch files, databases, peers, each made when first asked for."""
 
 import asyncio
 import shutil
+import sys
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from bench.peer import PeerProcess, make_scratch
+from bench.environments import PeerError, make_scratch
+from bench.peer import PeerProcess
 from bench.sizes import Sizes
 from perdure.testing import servers
+from perdure.testing.redis_server import RedisServer, given_redis_url
+
+T = TypeVar("T")
 
 # Room enough that no checkpoint falls into one side's round and not into the other's.
 POSTGRES_SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h", "shared_buffers": "256MB"}
 
 
 class Host:
-    """The scratch folder, the PostgreSQL server and the peer of one run."""
+    """The scratch folder, the servers and the peers of one run."""
 
     def __init__(self, sizes: Sizes, *, with_peer: bool = True, postgres_url: str | None = None) -> None:
         self.sizes = sizes
         self.with_peer = with_peer
         self._server_url = postgres_url
         self._peer: PeerProcess | None = None
+        self._peer_asked = False
+        self._redis_url: str | None = given_redis_url()
         self._made = 0
         self._stack = AsyncExitStack()
         self._folder = Path()
@@ -47,6 +54,12 @@ class Host:
         """The path of a database file that does not exist yet."""
         return self._folder / f"{self._number()}.db"
 
+    def new_folder(self) -> Path:
+        """A new, empty folder."""
+        folder = self._folder / str(self._number())
+        folder.mkdir()
+        return folder
+
     async def new_database(self) -> str:
         """The URL of a new, empty PostgreSQL database."""
         server_url = await asyncio.to_thread(self._start_postgres)
@@ -61,8 +74,27 @@ class Host:
             self._server_url = server.url()
         return self._server_url
 
+    async def redis_url(self) -> str:
+        """The address of a Redis or Valkey."""
+        if self._redis_url is None:
+            server = await asyncio.to_thread(RedisServer().start)
+            self._stack.callback(server.close)
+            self._redis_url = server.url
+        return self._redis_url
+
     async def peer(self) -> PeerProcess | None:
-        """The peer, or None where the run leaves it out."""
-        if self.with_peer and self._peer is None:
-            self._peer = await self._stack.enter_async_context(PeerProcess())
+        """The store's peer, or None where the run leaves it out."""
+        if not self._peer_asked:
+            self._peer_asked = True
+            self._peer = await self.try_peer(self._stack, PeerProcess())
         return self._peer
+
+    async def try_peer(self, stack: AsyncExitStack, peer: AbstractAsyncContextManager[T]) -> T | None:
+        """A peer, or None where the run leaves peers out or this one cannot be had, which is said."""
+        if not self.with_peer:
+            return None
+        try:
+            return await stack.enter_async_context(peer)
+        except (PeerError, servers.ServerFailed) as error:
+            print(f"a peer is left out: {error}", file=sys.stderr, flush=True)
+            return None

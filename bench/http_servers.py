@@ -4,13 +4,21 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 
 from bench import peer
 from bench.host import Host
 from perdure.testing.serving import ServerProcess
 
+Engine = Literal["sqlite", "postgres"]
+
 START_SECONDS = 180.0
 SERVE = (sys.executable, "-m", "perdure.cli", "serve", "--log-level", "warning", "--database")
+
+
+async def new_url(host: Host, engine: Engine) -> str:
+    """The address of a new database."""
+    return f"sqlite:///{host.new_file()}" if engine == "sqlite" else await host.new_database()
 
 
 @asynccontextmanager
@@ -23,9 +31,11 @@ async def running(server: ServerProcess) -> AsyncIterator[ServerProcess]:
 
 
 @asynccontextmanager
-async def our_server(host: Host) -> AsyncIterator[ServerProcess]:
-    """Our server on a new SQLite file, as `perdure serve` starts it."""
-    command: Sequence[str] = (*SERVE, f"sqlite:///{host.new_file()}")
+async def our_server(
+    host: Host, engine: Engine = "sqlite", options: Sequence[str] = ()
+) -> AsyncIterator[ServerProcess]:
+    """Our server on a new database, as `perdure serve` starts it."""
+    command = (*SERVE, await new_url(host, engine), *options)
     async with running(ServerProcess(command, start_seconds=START_SECONDS)) as server:
         yield server
 

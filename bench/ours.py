@@ -10,15 +10,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import Literal
 
 import perdure
 from bench import seed, work
 from bench.host import Host
+from bench.http_servers import Engine
 from bench.timing import milliseconds
 from perdure import LightningStore, PostgresLightningStore, SqliteLightningStore
 
-Engine = Literal["sqlite", "postgres"]
 KIT = SimpleNamespace(
     Span=perdure.Span,
     TraceStatus=perdure.TraceStatus,

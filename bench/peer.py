@@ -34,9 +34,7 @@ def variables() -> dict[str, str]:
 class PeerProcess:
     """A peer behind a pipe, where it sleeps while the others are measured."""
 
-    def __init__(
-        self, environment: Environment = AGENTLIGHTNING, module: Sequence[str] = (MODULE,)
-    ) -> None:
+    def __init__(self, environment: Environment = AGENTLIGHTNING, module: Sequence[str] = (MODULE,)) -> None:
         self._environment = environment
         self._module = module
         self._process: asyncio.subprocess.Process | None = None
@@ -77,5 +75,7 @@ class PeerProcess:
             await self._process.stdin.drain()
         answer = await self._process.stdout.readline()
         if not answer:
-            raise PeerError(f"{self._environment.title} ended during {work}:\n{self._log.read_text()[-2000:]}")
+            raise PeerError(
+                f"{self._environment.title} ended during {work}:\n{self._log.read_text()[-2000:]}"
+            )
         return float(json.loads(answer)["figure"])

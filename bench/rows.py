@@ -5,7 +5,18 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from bench import http_rows, ours, raw_postgres, raw_sqlite, work
+from bench import (
+    http_rows,
+    ours,
+    queue_rows,
+    raw_postgres,
+    raw_sqlite,
+    run_rows,
+    start_rows,
+    stream_rows,
+    thread_rows,
+    work,
+)
 from bench.host import Host
 from bench.measures import Figures, Measure, Row
 from bench.ours import Engine
@@ -26,6 +37,11 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         _waits(sizes, "postgres"),
         _opening(sizes),
         *http_rows.measures(sizes),
+        *run_rows.measures(sizes),
+        *queue_rows.measures(sizes),
+        *start_rows.measures(sizes),
+        *stream_rows.measures(sizes),
+        *thread_rows.measures(sizes),
         _import(),
     ]
 

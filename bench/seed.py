@@ -3,7 +3,7 @@
 Nothing here knows the columns beyond those it changes, so the tables may grow without a change here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,8 @@ class SqliteSeeder:
 
     def seed_lines(self, running_id: str, queued_id: str, lines: int) -> None:
         running, queued = self._take(running_id), self._take(queued_id)
-        with self._connection:
-            self._connection.execute("DELETE FROM rollouts WHERE id = ?", (queued_id,))
-            rows = line_rows(running, queued, lines)
-            while chunk := list(islice(rows, CHUNK)):
-                self._insert(chunk)
+        self._connection.execute("DELETE FROM rollouts WHERE id = ?", (queued_id,))
+        self.insert(line_rows(running, queued, lines))
 
     def multiply_spans(self, copies: int) -> None:
         """Give every stored span that many siblings, which differ by span and sequence id alone."""
@@ -88,16 +85,28 @@ class SqliteSeeder:
         names = [column[0] for column in cursor.get_description()]
         return dict(zip(names, cursor.fetchall()[0], strict=True))
 
-    def _insert(self, rows: list[tuple[str, Row]]) -> None:
-        for table in ("rollouts", "lines"):
-            records = [row for name, row in rows if name == table]
-            if records:
+    def insert(self, rows: Iterable[tuple[str, Row]]) -> None:
+        with self._connection:
+            for table, records in chunks(rows):
                 columns = list(records[0])
                 marks = ", ".join("?" * len(columns))
                 self._connection.executemany(
                     f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})",
                     [tuple(record.values()) for record in records],
                 )
+
+    def rows_of(self, table: str) -> list[Row]:
+        names = [row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")]
+        rows = self._connection.execute(f"SELECT {', '.join(names)} FROM {table}")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def chunks(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, list[Row]]]:
+    """Rows in large parts, each of one table."""
+    pending = iter(rows)
+    while chunk := list(islice(pending, CHUNK)):
+        for table in dict.fromkeys(name for name, _ in chunk):
+            yield table, [row for name, row in chunk if name == table]
 
 
 async def seed_postgres_lines(dsn: str, running_id: str, queued_id: str, lines: int) -> None:
@@ -109,15 +118,15 @@ async def seed_postgres_lines(dsn: str, running_id: str, queued_id: str, lines: 
         ]
         running, queued = (dict(row) for row in taken if row is not None)
         await connection.execute("DELETE FROM rollouts WHERE id = $1", queued_id)
-        rows = line_rows(running, queued, lines)
-        while chunk := list(islice(rows, CHUNK)):
-            for table in ("rollouts", "lines"):
-                records = [row for name, row in chunk if name == table]
-                if records:
-                    values = [tuple(record.values()) for record in records]
-                    await connection.copy_records_to_table(table, columns=list(records[0]), records=values)
+        await copy_into(connection, line_rows(running, queued, lines))
     finally:
         await connection.close()
+
+
+async def copy_into(connection: Any, rows: Iterable[tuple[str, Row]]) -> None:
+    for table, records in chunks(rows):
+        values = [tuple(record.values()) for record in records]
+        await connection.copy_records_to_table(table, columns=list(records[0]), records=values)
 
 
 async def settle_postgres(dsn: str) -> None:

@@ -25,6 +25,14 @@ class Sizes:
     http_cycles: int
     otlp_spans: int
     served_spans: int
+    runs: int
+    jobs: int
+    starts: int
+    polled_starts: int
+    events: int
+    listeners: int
+    heard_events: int
+    first_events: int
     imports: int
 
 
@@ -47,6 +55,14 @@ FULL = Sizes(
     http_cycles=300,
     otlp_spans=20_480,
     served_spans=1_000_000,
+    runs=1_000,
+    jobs=8_000,
+    starts=200,
+    polled_starts=10,
+    events=10_000,
+    listeners=200,
+    heard_events=2_000,
+    first_events=100,
     imports=5,
 )
 QUICK = Sizes(
@@ -68,6 +84,14 @@ QUICK = Sizes(
     http_cycles=20,
     otlp_spans=1_024,
     served_spans=5_120,
+    runs=40,
+    jobs=400,
+    starts=5,
+    polled_starts=1,
+    events=500,
+    listeners=10,
+    heard_events=100,
+    first_events=5,
     imports=1,
 )
 

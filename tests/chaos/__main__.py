@@ -31,6 +31,7 @@ from tests.chaos.scenario import ROLLOUTS, Run, Scenario, Show
 from tests.chaos.server_kills import kill_server_on_postgres, kill_server_on_sqlite
 from tests.chaos.sqlite_kills import kill_on_sqlite
 from tests.chaos.torn import tear_logs
+from tests.chaos.worker_chaos import torment_on_postgres, torment_on_sqlite
 
 SCENARIOS = (
     Scenario(
@@ -53,6 +54,20 @@ SCENARIOS = (
         10,
         "kill -9 of the server on PostgreSQL under --rollouts",
         kill_server_on_postgres,
+    ),
+    Scenario(
+        "worker-chaos-postgres",
+        "runs",
+        5_000,
+        "workers and Redis killed, frozen and stopped under runs on PostgreSQL",
+        torment_on_postgres,
+    ),
+    Scenario(
+        "worker-chaos-sqlite",
+        "runs",
+        5_000,
+        "remote workers and their server on SQLite killed, frozen and stopped under runs",
+        torment_on_sqlite,
     ),
     Scenario(
         "model",

@@ -38,6 +38,10 @@ LEASE = 1.5
 RUNS_A_THREAD = 16
 MANY = 1000
 """From so many runs on they are short, so that it does not take too long."""
+FAULTS = 150
+"""So many faults or so are spread over many runs, and at least one over a few."""
+FEW = 6
+SPREAD_SECONDS = 5.0
 CALM = 0.9
 """When so many of the runs have ended the faults end, and the rest must end in good time."""
 END_SECONDS = 120.0
@@ -50,13 +54,13 @@ FAILURES = ("the worker failed to execute it", "a loop of the worker failed")
 Fault = Callable[[], None]
 
 
-def surroundings(**settings: Any) -> dict[str, str]:
+def surroundings(run: Run, **settings: Any) -> dict[str, str]:
     """The environment of all processes: short clocks, and no surprise from outside."""
     own = {
         "BG_JOB_HEARTBEAT": LEASE,
         "BG_JOB_INTERVAL": 0.5,
         "BG_JOB_TIMEOUT_SECS": 120,
-        "N_JOBS_PER_WORKER": 12,
+        "N_JOBS_PER_WORKER": 12 if run.size >= MANY else 3,
         "SHUTDOWN_GRACE_PERIOD_SECS": 0.2,
         "PERDURE_WATCHDOG_INTERVAL": 0.25,
         "PERDURE_WEBHOOK_ALLOW_PRIVATE": "true",
@@ -154,11 +158,11 @@ class WorkerChaos:
 
     def _deck(self) -> list[Fault]:
         """Everything that can be done, each at least once, in a random order."""
-        deck: list[Fault] = [self._freeze_worker, self._kill_worker, self._ask_worker_to_stop]
+        deck: list[Fault] = [self._freeze_worker] * 2 + [self._kill_worker, self._ask_worker_to_stop]
         if self._carrier is not None:
             deck += [self._kill_redis, self._flush_redis, self._freeze_redis]
         if self._server is not None:
-            deck += [self._kill_server, self._kill_server]
+            deck.append(self._kill_server)
         return self._random.sample(deck, len(deck))
 
     def _torment(self) -> None:
@@ -169,10 +173,17 @@ class WorkerChaos:
             self._hear(0.1)
         while not self._client.finished and (rounds == 0 or self._run.done < self._run.size * CALM):
             deck.pop()()
-            self._hear(self._random.uniform(0, 0.8))
+            self._work_on()
             self._part_with([worker for worker in self._leaving if not worker.running])
             if not deck:
                 deck, rounds = self._deck(), rounds + 1
+
+    def _work_on(self) -> None:
+        """Let some runs end before the next fault, if they do."""
+        enough = self._run.done + max(self._run.size / FAULTS, FEW) * self._random.uniform(0, 2)
+        deadline = time.monotonic() + SPREAD_SECONDS
+        while not self._client.finished and self._run.done < enough and time.monotonic() < deadline:
+            self._hear(0.05)
 
     def _did(self, fault: str) -> None:
         self._run.facts[f"fault: {fault}"] += 1
@@ -320,13 +331,13 @@ def torment_on_postgres(run: Run) -> None:
 def torment_on(run: Run, database: str) -> None:
     """Workers on a PostgreSQL that runs already."""
     with RedisServer() as carrier:
-        environment = surroundings(PERDURE_DATABASE_URL=database, PERDURE_REDIS_URL=carrier.url)
+        environment = surroundings(run, PERDURE_DATABASE_URL=database, PERDURE_REDIS_URL=carrier.url)
         WorkerChaos(run, database, environment, carrier=carrier).perform()
 
 
 def torment_on_sqlite(run: Run) -> None:
     """Remote workers of a server on a SQLite file."""
     database = f"sqlite:///{Path(run.folder) / 'runs.db'}"
-    environment = surroundings()
+    environment = surroundings(run)
     with ServerProcess([*SERVER, database], folder=ROOT, environment=environment) as server:
         WorkerChaos(run, database, environment, server=server).perform()

@@ -20,9 +20,9 @@ def test_a_killed_server_ends_neither_the_run_nor_its_watcher(tmp_path: Path) ->
     serving = ("serve", "--agents", "./agents.py:agents")
     first = Server(tmp_path, *serving, more=QUICK).__enter__()
     port = str(urlsplit(first.url).port)
-    run_id = first.run("run", "create", "count", "20", "--thread", "demo", "--new-thread").stdout.strip()
+    asking = ("run", "create", "count", "20", "--thread", "demo", "--new-thread", "--watch", "--json")
     watching = subprocess.Popen(
-        [*COMMAND, "run", "watch", run_id, "--json", "--url", first.url],
+        [*COMMAND, *asking, "--url", first.url],
         env=settings(tmp_path, {"PYTHONUNBUFFERED": "1"}),
         stdout=subprocess.PIPE,
         text=True,
@@ -30,6 +30,7 @@ def test_a_killed_server_ends_neither_the_run_nor_its_watcher(tmp_path: Path) ->
     assert watching.stdout is not None
     events: list[dict[str, Any]] = [json.loads(watching.stdout.readline()) for _ in range(4)]
     first.stop(signal.SIGKILL)
+    run_id = events[0]["data"]["run_id"]
     with Server(tmp_path, *serving, "--port", port, more=QUICK) as second:
         rest, _ = watching.communicate()
         end = second.json("run", "wait", run_id)

@@ -100,8 +100,8 @@ def test_a_rollout_from_the_queue_to_its_end(server: Server, place: Mapping[str,
     listed = said(server.run("rollout", "list", more=place))
     assert re.search(rf"{rollout_id} +queuing .*ago +{{\"question\":1}}", listed)
     shown = said(server.run("rollout", "show", rollout_id, more=place))
-    assert "It has waited in the queue" in shown
-    assert "No worker has ever come here" in shown
+    assert "is ready for a worker; no worker is alive for its queue 'default'" in shown
+    assert "none has come here yet" in shown
 
     assert server.json("rollout", "cancel", rollout_id, more=place)["changed"] == [
         {"rollout_id": rollout_id, "status": "cancelled"}
@@ -109,7 +109,7 @@ def test_a_rollout_from_the_queue_to_its_end(server: Server, place: Mapping[str,
     again = server.run("rollout", "cancel", rollout_id, more=place)
     assert (again.returncode, again.stdout) == (1, "")
     assert "conflict" in again.stderr
-    assert "It was cancelled" in said(server.run("rollout", "show", rollout_id, more=place))
+    assert "was cancelled by anonymous at" in said(server.run("rollout", "show", rollout_id, more=place))
 
     assert "requeuing" in said(server.run("rollout", "retry", rollout_id, more=place))
     assert "has not ended yet" in server.run("rollout", "retry", rollout_id, more=place).stderr
@@ -118,7 +118,7 @@ def test_a_rollout_from_the_queue_to_its_end(server: Server, place: Mapping[str,
 def test_a_failure_is_explained_and_its_trace_drawn(server: Server, place: Mapping[str, str]) -> None:
     rollout_id = with_store(server, place, fail_once)
     shown = said(server.run("rollout", "show", rollout_id, more=place))
-    assert "failed is not in its retry_condition, so it was not tried again" in shown
+    assert "attempt 1 failed, and 'failed' is not in its retry_condition" in shown
     assert "The last error: tool: no answer" in shown
     assert "perdure span list" in shown
     document = server.json("rollout", "show", rollout_id, more=place)

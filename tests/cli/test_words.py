@@ -1,4 +1,4 @@
-"""What commands say: stretches of time, why a rollout is where it is, and how a trace is drawn."""
+"""What commands say: stretches of time, the last error, and how a trace is drawn."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 
 from perdure import Attempt, Rollout, RolloutConfig, Span, TraceStatus
-from perdure.cli.explain import explain, last_error
 from perdure.cli.output import ago, make_table, parse_stretch, shorten, stretch
 from perdure.cli.render import trace_tree
+from perdure.cli.rollouts import last_error
 
 NOW = 1000.0
 
@@ -70,56 +70,6 @@ def test_a_cell_holds_a_value_in_short() -> None:
     assert shorten({"a": [1, None]}) == '{"a":[1,null]}'
     assert shorten("two\nlines") == "two lines"
     assert shorten("x" * 100) == "x" * 59 + "…"
-
-
-@pytest.mark.parametrize(
-    ("given", "attempts", "said"),
-    [
-        (rollout("queuing"), [], "It has waited in the queue for 100 s, until a worker claims it."),
-        (
-            rollout("requeuing", max_attempts=3),
-            [attempt(1, "timeout")],
-            "Attempt 1 ended as timeout; it waits in the queue for the next of up to 3.",
-        ),
-        (
-            rollout("running", timeout_seconds=90, unresponsive_seconds=30),
-            [attempt(1, "running", last_heartbeat_time=NOW - 10)],
-            "Attempt 1 has been with worker-1 for 60 s, last heard of 10 s ago. It times out in 30 s. "
-            "It is given up after 20 s more of silence.",
-        ),
-        (
-            rollout("preparing"),
-            [attempt(2, "preparing", worker_id=None)],
-            "Attempt 2 has been under way for 60 s, and has not been heard of yet.",
-        ),
-        (rollout("running"), [], "It was set to running by hand; no attempt is under way."),
-        (rollout("cancelled"), [attempt(1, "failed")], "It was cancelled 5.0 s ago."),
-        (
-            rollout("succeeded"),
-            [attempt(1, "failed"), attempt(2, "succeeded", end_time=NOW - 20)],
-            "Attempt 2 ended as succeeded after 40 s.",
-        ),
-        (
-            rollout("failed", max_attempts=2, retry_condition=["failed"]),
-            [attempt(1, "failed"), attempt(2, "failed")],
-            "Attempt 2 ended as failed; that was the last of 2 attempts.",
-        ),
-        (
-            rollout("failed", max_attempts=2),
-            [attempt(1, "timeout")],
-            "Attempt 1 ended as timeout; timeout is not in its retry_condition, so it was not tried again.",
-        ),
-        (rollout("succeeded"), [], "It was set to succeeded by hand 5.0 s ago."),
-        (rollout("succeeded"), [attempt(1, "failed")], "It was set to succeeded by hand 5.0 s ago."),
-    ],
-)
-def test_why_a_rollout_is_where_it_is(given: Rollout, attempts: list[Attempt], said: str) -> None:
-    assert explain(given, attempts, NOW) == said
-
-
-def test_nobody_works() -> None:
-    assert explain(rollout("queuing"), [], NOW, workers=0).endswith("No worker has ever come here.")
-    assert "No worker" not in explain(rollout("queuing"), [], NOW, workers=1)
 
 
 def test_the_last_error_is_that_of_the_latest_span() -> None:

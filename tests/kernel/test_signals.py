@@ -21,7 +21,7 @@ from perdure.rollouts.store import DatabaseLightningStore
 LISTENERS = """
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'perdure'
-AND state = 'idle' AND query LIKE 'LISTEN%'
+AND state = 'idle' AND (query LIKE 'LISTEN%' OR query LIKE '%pg_notify%')
 """
 
 

@@ -11,6 +11,7 @@ from tests.threads.support import LINES, STATES, STEPS, World, told
 
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import statement
+from perdure.threads.operations import remove
 from perdure.threads.records import RunRequest
 
 LEFT = (
@@ -95,19 +96,13 @@ async def test_a_thread_is_purged_while_somebody_still_executes_in_it(world: Wor
     run = await world.run(thread)
     await world.take(run)
     await world.threads.delete_thread(thread)
-    await world.storage.background(remove_now)
+    await world.storage.background(remove.purge, -1_000_000)
     assert await world.rows(LINES) == [(thread, run.run_id)]
     await world.thread(thread_id=thread)
     after = await world.run(thread)
     await world.idle()
     await world.advance(50)
     await world.done(after)
-
-
-async def remove_now(tx: object) -> None:
-    from perdure.threads.operations.remove import purge as operation
-
-    await operation(tx, -1_000_000)  # type: ignore[arg-type]
 
 
 async def test_a_deleted_thread_can_be_made_anew(world: World) -> None:

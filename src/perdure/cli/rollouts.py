@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from perdure.cli.options import Desk, LimitOption, StretchOption, YesOption, at_
 from perdure.cli.output import ago, make_table, parse_stretch, shorten
 
 if TYPE_CHECKING:
-    from perdure import EnqueueRolloutRequest, LightningStore, Rollout
+    from perdure import EnqueueRolloutRequest, LightningStore, Rollout, Span
     from perdure.rollouts.records import RolloutStatus
 
 A_PAGE = 200
@@ -99,6 +99,15 @@ def _row(rollout: Rollout) -> tuple[Any, ...]:
     )
 
 
+def last_error(spans: Iterable[Span]) -> str | None:
+    """What the latest span that failed says of it."""
+    failed = [span for span in spans if span.status.status_code == "ERROR"]
+    if not failed:
+        return None
+    span = max(failed, key=lambda span: (span.end_time or span.start_time or 0.0, span.sequence_id))
+    return f"{span.name}: {span.status.description or 'error'}"
+
+
 async def find(store: LightningStore, rollout_id: str) -> Rollout:
     """The rollout, or NotFound."""
     from perdure.errors import NotFound
@@ -114,7 +123,7 @@ async def find(store: LightningStore, rollout_id: str) -> Rollout:
 @at_desk
 async def show_rollout(desk: Desk, rollout_id: IdArgument) -> None:
     """Show a rollout: where it stands and why, its attempts, its input."""
-    from perdure.cli.explain import explain, last_error
+    from perdure.errors import NotSupported
 
     async with desk.target.open() as connection:
         store = connection.store
@@ -122,18 +131,24 @@ async def show_rollout(desk: Desk, rollout_id: IdArgument) -> None:
         attempts = list(await store.query_attempts(rollout_id))
         spans = (await store.query_spans(rollout_id, limit=1)).total
         latest = await store.query_spans(rollout_id, "latest", sort_order="desc", limit=SPANS_SEARCHED)
-        workers = (await store.query_workers(limit=1)).total
-    why = explain(rollout, attempts, time.time(), workers=workers)
+        try:
+            why: str | None = (await connection.threads.why(rollout_id)).sentence
+        except NotSupported:
+            # A store of somebody's own behind our server knows no reasons.
+            why = None
     error = last_error(latest) if attempts and attempts[-1].status != "succeeded" else None
     if desk.as_json:
         desk.output.document(
             {"rollout": rollout, "attempts": attempts, "spans": spans, "why": why, "error": error}
         )
     else:
-        _print_rollout(desk, rollout, attempts, spans, f"{why} The last error: {error}." if error else why)
+        told = f"{why or ''} The last error: {error}.".strip() if error else why
+        _print_rollout(desk, rollout, attempts, spans, told)
 
 
-def _print_rollout(desk: Desk, rollout: Rollout, attempts: Sequence[Any], spans: int, why: str) -> None:
+def _print_rollout(
+    desk: Desk, rollout: Rollout, attempts: Sequence[Any], spans: int, why: str | None
+) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -144,7 +159,7 @@ def _print_rollout(desk: Desk, rollout: Rollout, attempts: Sequence[Any], spans:
     for name, value in (
         ("rollout", Text(rollout.rollout_id, style="bold")),
         ("status", status),
-        ("why", Text(why)),
+        ("why", Text(why or "-")),
         ("started", Text(ago(rollout.start_time) or "-")),
         ("mode", Text(rollout.mode or "-")),
         ("resources", Text(rollout.resources_id or "-")),

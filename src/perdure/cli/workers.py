@@ -10,7 +10,11 @@ from perdure.cli.options import Desk, LimitOption, at_desk
 from perdure.cli.output import ago, make_table
 from perdure.cli.worker_command import start
 
-EMPTY = """No worker has come here yet. A worker is whoever claims a rollout under a name:
+EMPTY = """No worker has come here yet. One that executes runs is started with
+
+  perdure worker --agents ./agents.py:agents
+
+and whoever claims a rollout under a name is one too:
 
   claimed = await store.dequeue_rollout(worker_id="worker-1")"""
 

@@ -24,7 +24,7 @@ POLL_ROWS = 1000
 
 
 class Rollouts(Runner):
-    """The rollouts of one namespace. `kind` is what this holder sees and changes.
+    """The rollouts of one namespace. `kind` is what this holder lists and changes; by its id it sees any.
 
     With an `actor` every write leaves an entry in the audit, in its own transaction.
     """
@@ -184,7 +184,9 @@ class Rollouts(Runner):
         return freed
 
     async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> tuple[Page, Any]:
-        return await self._read_watched(queries.query_spans, rollout_id, attempt_id, query, self._kind)
+        return await self._read_watched(
+            queries.query_spans, rollout_id, attempt_id, query, self._kinds.names()
+        )
 
     # --- reading ----------------------------------------------------------------------------------------
 
@@ -192,13 +194,13 @@ class Rollouts(Runner):
         return self._merger.call("get", self._get_batch, rollout_id)
 
     async def _get_batch(self, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None] | None]:
-        return await self._read_watched(queries.get_rollouts, rollout_ids, self._kind)
+        return await self._read_watched(queries.get_rollouts, rollout_ids, self._kinds.names())
 
     async def query(self, query: Query) -> tuple[Page, Any]:
         return await self._read_watched(queries.query_rollouts, query, self._kind)
 
     async def query_attempts(self, rollout_id: str, query: Query) -> Page:
-        return await self._read_watched(queries.query_attempts, rollout_id, query, self._kind)
+        return await self._read_watched(queries.query_attempts, rollout_id, query, self._kinds.names())
 
     async def statistics(self) -> dict[str, int]:
         return await self._read(queries.statistics, self._kind)

@@ -43,10 +43,6 @@ class Claim(NamedTuple):
     def __str__(self) -> str:
         return f"attempt {self.number} of run {self.run} ({self.attempt}, {self.call.process})"
 
-    def before(self, other: Claim) -> bool:
-        """Whether this one was certainly claimed first."""
-        return self.call.before(other.call) or (self.run == other.run and self.number < other.number)
-
 
 class Index:
     """A history by attempts and threads."""
@@ -62,7 +58,8 @@ class Index:
             Claim.of(claim, call) for call in self.calls["claim"] for claim in call.got.get("claims", ())
         ]
         self.threads: dict[str, list[Claim]] = defaultdict(list)
-        for claim in sorted(self.claims, key=lambda claim: (claim.call.ended or 0, claim.number)):
+        """In the order in which they were claimed."""
+        for claim in sorted(self.claims, key=self._place):
             self.threads[claim.thread].append(claim)
         self._by_attempt = self._calls_by_attempt()
         self._cancels: dict[str, list[Call]] = defaultdict(list)
@@ -73,6 +70,11 @@ class Index:
         for effect in history.effects:
             if effect.what in OF_AGENTS:
                 self.effects[effect.about["run"], effect.about["number"]].append(effect)
+
+    def _place(self, claim: Claim) -> tuple[int, int]:
+        """Where it stands among the claims of its thread; whoever is frozen hears of its own too late."""
+        row = self.rows.attempts.get(claim.attempt)
+        return (0 if row is None else row.started, claim.call.started)
 
     def _calls_by_attempt(self) -> dict[str, list[Call]]:
         found: dict[str, list[Call]] = defaultdict(list)
@@ -109,8 +111,8 @@ class Index:
         """Effects of attempts after a later one of the same thread was claimed, and that one."""
         for claims in self.threads.values():
             for older, newer in combinations(claims, 2):
-                for effect in self.effects[older.run, older.number]:
-                    if older.before(newer) and effect.at > (newer.call.ended or 0):
+                for effect in self.effects.get((older.run, older.number), ()):
+                    if effect.at > (newer.call.ended or 0):
                         yield effect, newer
 
     def facts(self) -> Counter[str]:

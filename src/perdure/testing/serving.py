@@ -28,12 +28,14 @@ class ServerProcess:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
         start_seconds: float = 60.0,
+        health_path: str = HEALTH_PATH,
     ) -> None:
         self.port = free_port()
         self._command = [*command, "--port", str(self.port)]
         self._folder = folder
         self._environment = environment
         self._seconds = start_seconds
+        self._health_path = health_path
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -67,7 +69,7 @@ class ServerProcess:
     def _healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PROBE_SECONDS)
         try:
-            connection.request("GET", HEALTH_PATH)
+            connection.request("GET", self._health_path)
             return connection.getresponse().status == 200
         except (OSError, http.client.HTTPException):
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,16 +12,18 @@ from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import check_keys
 from perdure.rollouts.model import UNRESPONSIVE
+from perdure.streams.model import NewEvent
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
 from perdure.threads.operations.finish import Finish
 from perdure.threads.operations.rows import RunLimits
 from perdure.threads.records import NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.work import Ending
+from perdure.threads.work import Ending, Held
 
 BACKSTOP_SECONDS = 5.0
 """So long after a worker should have ended a run that takes too long, the watchdog does."""
 MAX_ID = 255
+MAX_BODY = 1 << 30
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_id(value: object, what: str) -> str:
     return check_text(value, what, max_length=MAX_ID)
+
+
+def optional_id(value: object, what: str) -> str | None:
+    return None if value is None else check_id(value, what)
+
+
+def check_ids(values: Sequence[object] | None, what: str) -> list[str] | None:
+    return None if values is None else [check_id(value, what) for value in values]
+
+
+def check_held(held: Held) -> Held:
+    """A claim as it can be looked up; whoever made it up learns that it holds nothing."""
+    check_id(held.run_id, "run_id")
+    check_id(held.thread_id, "thread_id")
+    check_id(held.attempt_id, "attempt_id")
+    return held
+
+
+def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
+    for event in events:
+        check_id(event.event, "the name of an event")
+        check_text(event.body, "the body of an event", max_length=MAX_BODY)
+    return tuple(events)
 
 
 def metadata_text(metadata: Mapping[str, Any] | None, what: str = "metadata") -> str:
@@ -113,6 +138,9 @@ def _webhook(url: str | None, policy: Policy) -> str | None:
 
 def checked(checkpoint: NewCheckpoint) -> Checked:
     """A state, encoded."""
+    for each in (checkpoint.checkpoint_id, checkpoint.parent_id):
+        if each is not None:
+            check_id(each, "checkpoint_id")
     return Checked(
         values=encode_json(checkpoint.values, what="values"),
         next=encode_json(checkpoint.next, what="next"),
@@ -126,10 +154,10 @@ def checked(checkpoint: NewCheckpoint) -> Checked:
 
 def finish_of(ending: Ending) -> Finish:
     return Finish(
-        held=ending.held,
+        held=check_held(ending.held),
         result=ending.result,
         error=ending.error,
         retry_after=ending.retry_after,
         checkpoint=None if ending.checkpoint is None else checked(ending.checkpoint),
-        events=tuple(ending.events),
+        events=check_events(ending.events),
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 from perdure.assistants.operations import outdated, register
 from perdure.assistants.records import AgentSpec
-from perdure.kernel.codec import encode_json
-from perdure.kernel.errors import Fenced
+from perdure.kernel.codec import check_text, encode_json
+from perdure.kernel.errors import Fenced, NotFound
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import ENDED, LIVE, Kinds
 from perdure.rollouts.operations.claim import Claim
@@ -19,7 +19,7 @@ from perdure.rollouts.operations.workers import Beat, beat
 from perdure.rollouts.running import Keys, Runner
 from perdure.streams.model import NewEvent
 from perdure.streams.service import Streams
-from perdure.threads.encoding import checked, finish_of
+from perdure.threads.encoding import MAX_BODY, check_events, check_held, check_id, checked, finish_of
 from perdure.threads.marks import Marks
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import assign, execute, finish, noted, queries
@@ -69,6 +69,7 @@ class RunExecution(Runner):
         self, worker_id: str, limit: int, wait: float, idempotency_key: str | None = None
     ) -> list[Assignment]:
         """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""
+        check_id(worker_id, "worker_id")
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait
         watch = self.storage.signals.watch(READY_CHANNEL, [AGENTS_QUEUE])
@@ -121,7 +122,8 @@ class RunExecution(Runner):
 
     async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
         """Keep the leases; the verdicts are in the order of `held`."""
-        verdicts: list[Verdict] = await self._write(execute.renew, worker_id, tuple(held))
+        check_id(worker_id, "worker_id")
+        verdicts: list[Verdict] = await self._write(execute.renew, worker_id, tuple(map(check_held, held)))
         self._marks.renewed(held, verdicts)
         return verdicts
 
@@ -133,7 +135,7 @@ class RunExecution(Runner):
         watch = self.storage.signals.watch(CONTROL_CHANNEL, [control_key(ns, each.run_id) for each in held])
         try:
             while True:
-                said = await self._read(execute.verdicts, tuple(held))
+                said = await self._read(execute.verdicts, tuple(map(check_held, held)))
                 found: dict[str, Verdict] = {
                     each.run_id: v for each, v in zip(held, said, strict=True) if v != "go"
                 }
@@ -147,7 +149,7 @@ class RunExecution(Runner):
     async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
         """Add events to the run's stream; gives the `seq` of the last one once they are durable."""
         size = sum(len(event.body) for event in events)
-        call = Told(held, tuple(events), after)
+        call = Told(check_held(held), check_events(events), after)
         answer: Placed | int = await self._merger.call(
             "tell", self._tell_batch, call, rows=max(len(events), 1), size=size
         )
@@ -172,7 +174,7 @@ class RunExecution(Runner):
         after: int | None = None,
     ) -> Checkpoint:
         """Keep a state of the thread, with the events that tell of it."""
-        call = Saved(held, checked(checkpoint), tuple(events), after)
+        call = Saved(check_held(held), checked(checkpoint), check_events(events), after)
         size = len(call.checkpoint.values) + sum(len(event.body) for event in events)
         state: State = await self._merger.call("save", self._save_batch, call, size=size)
         return checkpoint_of(state.row[1:])
@@ -182,7 +184,11 @@ class RunExecution(Runner):
 
     async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""
-        await self._merger.call("keep", self._keep_batch, Kept(held, origin, name, body), size=len(body))
+        check_id(origin, "origin")
+        check_text(name, "the name of a step")
+        check_text(body, "the result of a step", max_length=MAX_BODY)
+        call = Kept(check_held(held), origin, name, body)
+        await self._merger.call("keep", self._keep_batch, call, size=len(body))
 
     async def _keep_batch(self, calls: Sequence[Kept]) -> Sequence[Fenced | None]:
         return await self._write(execute.keep, calls)
@@ -195,7 +201,10 @@ class RunExecution(Runner):
         size = sum(len(event.body) for event in new.events)
         done: Finished = await self._merger.call("finish", self._finish_batch, new, size=size)
         self._marks.released([ending.held.run_id])
-        found = await self._merger.call("get_end", self._ends, done.run_id)
+        try:
+            found = await self._merger.call("get_end", self._ends, done.run_id)
+        except NotFound:
+            raise Fenced(f"run {done.run_id} was removed while it was executed") from None
         return run_of(found[0])
 
     async def _finish_batch(self, endings: Sequence[Finish]) -> Sequence[Any]:
@@ -207,13 +216,14 @@ class RunExecution(Runner):
     async def hand_back(self, held: Sequence[Held]) -> None:
         """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
         if held:
-            await self._write(finish.hand_back, tuple(held), self._kinds)
+            await self._write(finish.hand_back, tuple(map(check_held, held)), self._kinds)
             self._marks.released([each.run_id for each in held])
 
     # --- waiting ----------------------------------------------------------------------------------------
 
     async def ended(self, run_id: str, timeout: float | None) -> bool:
         """Wait until a run has ended; False when the time is up."""
+        check_id(run_id, "run_id")
         ns = await self._ns()
 
         async def done() -> bool:

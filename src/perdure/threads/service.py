@@ -15,7 +15,15 @@ from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.running import Keys
 from perdure.streams.model import Burst, seq_of
 from perdure.streams.service import Follower, Streams
-from perdure.threads.encoding import Policy, check_id, checked, metadata_text, new_run
+from perdure.threads.encoding import (
+    Policy,
+    check_id,
+    check_ids,
+    checked,
+    metadata_text,
+    new_run,
+    optional_id,
+)
 from perdure.threads.execution import RunExecution
 from perdure.threads.operations import cancel, create, queries, remove, states, why, workforce
 from perdure.threads.operations.create import NewRun
@@ -104,7 +112,7 @@ class ThreadService(RunExecution):
         return await self._write(states.create_threads, requests, keys=keys)
 
     async def get_thread(self, thread_id: str) -> Thread:
-        return thread_of(*await self._read(states.get_thread, thread_id))
+        return thread_of(*await self._read(states.get_thread, check_id(thread_id, "thread_id")))
 
     async def update_thread(
         self,
@@ -114,6 +122,7 @@ class ThreadService(RunExecution):
         config: Mapping[str, Any] | None = None,
     ) -> Thread:
         """Merge into its metadata, replace its config."""
+        check_id(thread_id, "thread_id")
         metadata_text(metadata)
         metadata_text(config, "config")
         await self._write(states.update_thread, thread_id, metadata, config)
@@ -121,9 +130,11 @@ class ThreadService(RunExecution):
 
     async def delete_thread(self, thread_id: str) -> None:
         """Cancel its live runs and remove it with its runs, checkpoints and streams. Traces stay."""
+        check_id(thread_id, "thread_id")
         await self._write(remove.delete_thread, thread_id, self._grace, self._kinds)
 
     async def copy_thread(self, thread_id: str) -> Thread:
+        check_id(thread_id, "thread_id")
         return await self.get_thread(await self._write(states.copy_thread, thread_id))
 
     async def search_threads(
@@ -144,7 +155,7 @@ class ThreadService(RunExecution):
         metadata_text(metadata)
         search = ThreadSearch(
             status,
-            None if ids is None else list(ids),
+            check_ids(ids, "thread_id"),
             metadata or {},
             values,
             sort_by,
@@ -158,7 +169,8 @@ class ThreadService(RunExecution):
 
     async def get_state(self, thread_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
         """A state of the thread, or its latest; None while there is none."""
-        row = await self._read(states.get_state, thread_id, checkpoint_id)
+        check_id(thread_id, "thread_id")
+        row = await self._read(states.get_state, thread_id, optional_id(checkpoint_id, "checkpoint_id"))
         return None if row is None else checkpoint_of(row)
 
     async def update_state(
@@ -171,6 +183,7 @@ class ThreadService(RunExecution):
         next: Sequence[str] = (),
     ) -> Checkpoint:
         """Keep another state after the given one. Conflict while the thread is busy."""
+        check_id(thread_id, "thread_id")
         new = NewCheckpoint(
             values=values,
             next=list(next),
@@ -189,7 +202,9 @@ class ThreadService(RunExecution):
     ) -> list[Checkpoint]:
         """States, the newest first; those before a checkpoint."""
         check_page(limit, 0)
-        rows = await self._read(states.history, thread_id, limit, before, metadata or {})
+        check_id(thread_id, "thread_id")
+        place = optional_id(before, "checkpoint_id")
+        rows = await self._read(states.history, thread_id, limit, place, metadata or {})
         return [checkpoint_of(row) for row in rows]
 
     # --- runs -------------------------------------------------------------------------------------------
@@ -217,10 +232,12 @@ class ThreadService(RunExecution):
         return [run_of(row) for row in found if row is not None]
 
     async def _run(self, run_id: str) -> Run:
+        check_id(run_id, "run_id")
         row, _ = await self._merger.call("get_end", self._end_batch, run_id)
         return run_of(row)
 
     async def get_run(self, run_id: str, thread_id: str | None = None) -> Run:
+        check_id(run_id, "run_id")
         row: RunRow | None = await self._merger.call("get_run", self._get_batch, run_id)
         if row is None or thread_id not in (None, row.thread_id):
             raise NotFound(f"Run {run_id} not found")
@@ -240,7 +257,7 @@ class ThreadService(RunExecution):
         """Runs, the newest first."""
         _check_choice(status, RUN_STATUSES, "status")
         check_page(limit, offset)
-        search = RunSearch(thread_id, cast(Any, status), limit, offset)
+        search = RunSearch(optional_id(thread_id, "thread_id"), cast(Any, status), limit, offset)
         rows, total = await self._read_watched(queries.list_runs, search)
         items = [run_of(row) for row in rows]
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
@@ -257,7 +274,8 @@ class ThreadService(RunExecution):
     async def _cancel(self, run_ids: Sequence[str], action: CancelAction) -> Sequence[Row | Exception]:
         if action not in ("interrupt", "rollback"):
             raise InvalidInput(f"action is {action!r}; it must be interrupt or rollback")
-        return await self._write_watched(cancel.cancel_runs, run_ids, action, self._grace, self._kinds)
+        wanted = check_ids(run_ids, "run_id")
+        return await self._write_watched(cancel.cancel_runs, wanted, action, self._grace, self._kinds)
 
     async def cancel_runs(
         self,
@@ -269,7 +287,8 @@ class ThreadService(RunExecution):
     ) -> list[Run]:
         """End those of the runs that have not ended: some by id, or all, pending or running ones."""
         wanted = _live_statuses(status)
-        found = await self._read(cancel.find_live, thread_id, run_ids, wanted)
+        named = (optional_id(thread_id, "thread_id"), check_ids(run_ids, "run_id"))
+        found = await self._read(cancel.find_live, *named, wanted)
         ended: list[Run] = []
         while found:
             for answer in await self._cancel(found, action):
@@ -281,6 +300,7 @@ class ThreadService(RunExecution):
 
     async def delete_run(self, run_id: str) -> None:
         """Cancel it if it is live, and remove it with its checkpoints and stream. Its trace stays."""
+        check_id(run_id, "run_id")
         await self._write(remove.delete_run, run_id, self._grace, self._kinds)
 
     async def join_run(self, run_id: str, timeout: float | None = None) -> RunEnd:

@@ -142,10 +142,12 @@ async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> d
     return {row[0]: row for row in rows}
 
 
-async def get_rollouts(tx: Tx, rollout_ids: Sequence[str], kind: str) -> list[tuple[Row, Row | None] | None]:
+async def get_rollouts(
+    tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]
+) -> list[tuple[Row, Row | None] | None]:
     """Each rollout with its latest attempt; None for an unknown one."""
-    rows = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=[kind])}
-    attempts = await _latest(tx, [row[0] for row in rows.values() if row[9]], [kind])
+    rows = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds))}
+    attempts = await _latest(tx, [row[0] for row in rows.values() if row[9]], kinds)
     return [(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
 
 
@@ -170,22 +172,22 @@ async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
 # --- attempts, spans, resources, workers ------------------------------------------------------------------
 
 
-async def query_attempts(tx: Tx, rollout_id: str, query: Query, kind: str) -> Page:
-    if await tx.one(sql.ROLLOUT_EXISTS, id=rollout_id, kinds=[kind]) is None:
+async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]) -> Page:
+    if await tx.one(sql.ROLLOUT_EXISTS, id=rollout_id, kinds=list(kinds)) is None:
         return [], 0
     order = order_by(ATTEMPT_FIELDS, query.sort_by, query.sort_order, "sequence_id")
     return await _page(tx, sql.LIST_ATTEMPTS, Clause("TRUE", {"rollout_id": rollout_id}), order, query)
 
 
 async def query_spans(
-    tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kind: str
+    tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
 ) -> tuple[Page, Mapping[str, bytes]]:
     """A page of one rollout's spans, and the parts that they share by hash."""
     evicted = await tx.one(sql.IS_EVICTED, rollout_id=rollout_id)
     if evicted is not None and evicted[0]:
         raise SpansEvicted(f"the spans of rollout {rollout_id} were evicted to free memory")
     if attempt_id == "latest":
-        latest = (await _latest(tx, [rollout_id], [kind])).get(rollout_id)
+        latest = (await _latest(tx, [rollout_id], kinds)).get(rollout_id)
         if latest is None:
             return ([], 0), {}
         attempt_id = latest[2]

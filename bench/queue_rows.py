@@ -1,0 +1,68 @@
+"""The bare queue on PostgreSQL, without agents: ours beside the queues that others build on it."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+
+from bench.environments import DBOS, PGQUEUER, PROCRASTINATE, Environment
+from bench.host import Host
+from bench.measures import Figures, Measure, Row
+from bench.peer import PeerProcess
+from bench.sizes import Sizes
+from bench.timing import Side, interleave, spread
+from bench.work import BATCH, BATCH_CALLERS
+from perdure import PostgresLightningStore
+from perdure.rollouts.operations.enqueue import NewRollout
+from perdure.rollouts.operations.report import AttemptReport
+from perdure.rollouts.service import Rollouts
+from perdure.runtime.stores import KINDS
+
+PEERS: tuple[tuple[Environment, float, int], ...] = (
+    (PGQUEUER, 3.0, 1),
+    (PROCRASTINATE, 20.0, 10),
+    (DBOS, 20.0, 10),
+)
+"""Each with our target, and by what its share of the jobs is divided, since some are slower."""
+
+
+def measures(sizes: Sizes) -> list[Measure]:
+    what = f"drain no-op jobs by {BATCH} on PostgreSQL, {BATCH_CALLERS} callers"
+    rows = tuple(
+        Row(
+            f"queue/vs_{peer.name}", f"{what}; peer: {peer.name} {peer.version}", "jobs/s", target_peer=target
+        )
+        for peer, target, _ in PEERS
+    )
+    return [Measure(rows, partial(_figures, size=sizes.jobs))]
+
+
+async def _figures(host: Host, size: int) -> list[Figures]:
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(PostgresLightningStore(await host.new_database()))
+        sides: dict[str, Side] = {"ours": partial(_drain_ours, Rollouts(store.storage, KINDS))}
+        for environment, _, share in PEERS:
+            process = PeerProcess(environment, ("bench.peer_queues", environment.name))
+            if peer := await host.try_peer(stack, process):
+                sides[environment.name] = partial(_drain, peer, await host.new_database(), share)
+        fewer = {environment.name: host.sizes.peer_rounds for environment, _, _ in PEERS}
+        found = await interleave(size, host.sizes.rounds, sides, fewer)
+    return [
+        {"ours": found["ours"], **({"peer": found[each.name]} if each.name in found else {})}
+        for each, _, _ in PEERS
+    ]
+
+
+async def _drain(peer: PeerProcess, url: str, share: int, size: int) -> float:
+    return await peer.do("drain", max(size // share, BATCH), url)
+
+
+async def _drain_ours(rollouts: Rollouts, size: int) -> float:
+    """Claim a hundred jobs and report the end of each, until none is left."""
+    await rollouts.enqueue_many([NewRollout(input="{}", config="{}", metadata="{}")] * size)
+
+    async def call(_number: int) -> None:
+        claimed = await rollouts.claim(None, BATCH)
+        reports = [AttemptReport(rollout[0], attempt[2], "succeeded") for rollout, attempt in claimed]
+        await asyncio.gather(*map(rollouts.report, reports))
+
+    return BATCH * await spread(BATCH_CALLERS, max(size // BATCH, 1), call)

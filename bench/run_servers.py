@@ -1,0 +1,82 @@
+"""Servers that execute runs: ours with its worker inside, `langgraph dev`, and aegra on PostgreSQL."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from bench import agents
+from bench.environments import AEGRA, LANGGRAPH, ROOT
+from bench.host import Host
+from bench.http_servers import START_SECONDS, Engine, our_server, running
+from perdure.testing.serving import ServerProcess
+
+GRAPH = """
+from typing import Any, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+
+
+class State(TypedDict):
+    number: int
+
+
+def noop(state: State) -> dict[str, Any]:
+    return {"number": state["number"]}
+
+
+graph = StateGraph(State).add_node("noop", noop).add_edge(START, "noop").add_edge("noop", END).compile()
+"""
+"""The smallest graph: it does nothing, as our agent does."""
+
+
+def agent_server(host: Host, engine: Engine) -> AbstractAsyncContextManager[ServerProcess]:
+    """Our server with the agents that are measured, executed in its own process."""
+    return our_server(host, engine, ("--agents", agents.PATH))
+
+
+@asynccontextmanager
+async def langgraph_server(host: Host) -> AsyncIterator[ServerProcess]:
+    """`langgraph dev`, which keeps everything in memory, with its own number of jobs at once."""
+    await asyncio.to_thread(LANGGRAPH.ensure)
+    folder = graph_folder(host, "langgraph.json", {"dependencies": ["."]})
+    server = ServerProcess(
+        (str(LANGGRAPH.program("langgraph")), "dev", "--no-browser", "--no-reload"),
+        folder=folder,
+        environment={**os.environ, "LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1"},
+        start_seconds=START_SECONDS,
+        health_path="/ok",
+    )
+    async with running(server):
+        yield server
+
+
+@asynccontextmanager
+async def aegra_server(host: Host) -> AsyncIterator[ServerProcess]:
+    """aegra on a database of its own."""
+    python = await asyncio.to_thread(AEGRA.ensure)
+    server = ServerProcess(
+        (str(python), "-m", "bench.peer_aegra"),
+        folder=graph_folder(host, "aegra.json", {}),
+        environment={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "DATABASE_URL": await host.new_database(),
+            "ENV_MODE": "PRODUCTION",
+            "LOG_LEVEL": "WARNING",
+        },
+        start_seconds=START_SECONDS,
+        health_path="/health",
+    )
+    async with running(server):
+        yield server
+
+
+def graph_folder(host: Host, file: str, settings: dict[str, object]) -> Path:
+    """A folder with the graph, and with the file that names it."""
+    folder = host.new_folder()
+    (folder / "graph.py").write_text(GRAPH)
+    (folder / file).write_text(json.dumps({**settings, "graphs": {"noop": "./graph.py:graph"}}))
+    return folder

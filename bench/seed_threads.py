@@ -1,0 +1,97 @@
+"""Many threads with runs, made fast: a thread that the service made itself, copied with other ids.
+
+Nothing here knows the tables: whatever row has the id of the thread or of one of its runs in its key is copied.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from bench.http_servers import Engine
+from bench.seed import Row, SqliteSeeder, copy_into
+from perdure import Perdure
+from perdure.assistants.records import AgentSpec
+from perdure.runtime.stores import TABLES
+from perdure.threads.records import RunRequest
+
+AGENT = "noop"
+WORKER = "bench"
+ORDERED = ("position", "ready", "behind", "created_at", "start_time")
+"""Columns of which each copy has its own value, so that copies have an order."""
+LEASES = ("check_at",)
+LONG = 3_600_000_000
+"""An hour in microseconds: nothing is given up while it is measured."""
+
+Template = list[tuple[str, Row]]
+
+
+async def make_thread(perdure: Perdure, thread_id: str, runs: int, *, held: bool) -> list[str]:
+    """A thread with waiting runs, behind a running one if it is `held`; gives all ids."""
+    threads = perdure.threads
+    ids = [(await threads.create_thread(thread_id)).thread_id]
+    if held:
+        ids.append((await threads.create_run(_request(thread_id))).run_id)
+        (taken,) = await threads.claim(WORKER, 1, 0.0)
+        assert taken.run.thread_id == thread_id
+    ids += [(await threads.create_run(_request(thread_id))).run_id for _ in range(runs)]
+    return ids
+
+
+async def register(perdure: Perdure) -> None:
+    await perdure.threads.register(WORKER, [AgentSpec(name=AGENT)])
+
+
+def _request(thread_id: str) -> RunRequest:
+    return RunRequest(assistant_id=AGENT, thread_id=thread_id, multitask_strategy="enqueue")
+
+
+def template_of(rows: Iterable[tuple[str, Row]], ids: Sequence[str]) -> Template:
+    """The rows that belong to a thread: an id of it stands in their key."""
+    wanted = set(ids) | {f"thread/{each}" for each in ids}
+    keys = {table.name: table.key for table in TABLES}
+    return [(name, row) for name, row in rows if any(row[column] in wanted for column in keys[name])]
+
+
+def copies(template: Template, ids: Sequence[str], numbers: Iterable[int]) -> Iterator[tuple[str, Row]]:
+    """The template once for each number, with ids and order of its own."""
+    for number in numbers:
+        renamed = {each: f"{each}-{number}" for each in ids}
+        renamed |= {f"thread/{each}": f"thread/{new}" for each, new in renamed.items()}
+        for table, row in template:
+            yield table, {name: _copied(name, value, renamed, number) for name, value in row.items()}
+
+
+def _copied(name: str, value: Any, renamed: dict[str, str], number: int) -> Any:
+    if isinstance(value, str):
+        return renamed.get(value, value)
+    if value is None:
+        return None
+    if name in ORDERED:
+        return value + number
+    return value + LONG if name in LEASES else value
+
+
+async def multiply(engine: Engine, place: str, threads: Sequence[tuple[list[str], int]]) -> None:
+    """Make so many of each thread, which is known by its ids, in a database that nobody has open."""
+    names = [table.name for table in TABLES]
+    if engine == "sqlite":
+        seeder = SqliteSeeder(Path(place))
+        rows = [(name, row) for name in names for row in seeder.rows_of(name)]
+        seeder.insert(_all_copies(rows, threads))
+        seeder.close()
+        return
+    connection = await asyncpg.connect(place)
+    try:
+        rows = [
+            (name, dict(row)) for name in names for row in await connection.fetch(f"SELECT * FROM {name}")
+        ]
+        await copy_into(connection, _all_copies(rows, threads))
+    finally:
+        await connection.close()
+
+
+def _all_copies(rows: Template, threads: Sequence[tuple[list[str], int]]) -> Iterator[tuple[str, Row]]:
+    for ids, count in threads:
+        yield from copies(template_of(rows, ids), ids, range(1, count))

@@ -1,0 +1,96 @@
+"""From asking for a run to its start, in another process: by NOTIFY, by Redis, and without any signal."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from statistics import median
+
+from bench import agents
+from bench.host import Host
+from bench.measures import Figures, Measure, Row
+from bench.sizes import Sizes
+from perdure import Perdure
+from perdure.testing.servers import ServerFailed, free_port
+from perdure.threads.records import RunRequest
+
+POLL_SECONDS = 0.5
+LOOK_SECONDS = 0.1
+WARM_STARTS = 3
+TARGET = 5.0
+WORKER = (sys.executable, "-m", "perdure.cli", "worker", "--json", "--agents", agents.PATH, "--database")
+
+
+def measures(sizes: Sizes) -> list[Measure]:
+    what = "asking for a run to its start in another process, p50"
+    rows = (
+        (Row("start/notify", f"{what}, by NOTIFY", "ms", "lower", target=TARGET), _by_notify, sizes.starts),
+        (Row("start/redis", f"{what}, by Redis", "ms", "lower", target=TARGET), _by_redis, sizes.starts),
+        (
+            Row(
+                "start/poll",
+                f"{what}, without signals, polled every {POLL_SECONDS * 1000:g} ms",
+                "ms",
+                "lower",
+                target=POLL_SECONDS * 1000,
+            ),
+            _by_polling,
+            sizes.polled_starts,
+        ),
+    )
+    return [Measure((row,), partial(run, times=times)) for row, run, times in rows]
+
+
+async def _by_notify(host: Host, times: int) -> list[Figures]:
+    return [{"ours": await _start_time(await host.new_database(), {}, times)}]
+
+
+async def _by_redis(host: Host, times: int) -> list[Figures]:
+    settings = {"redis_url": await host.redis_url(), "redis_key_prefix": f"bench-{time.time_ns()}-"}
+    return [{"ours": await _start_time(await host.new_database(), settings, times)}]
+
+
+async def _by_polling(host: Host, times: int) -> list[Figures]:
+    """Signals go by a Redis that is not there, so that none arrives."""
+    settings = {"redis_url": f"redis://127.0.0.1:{free_port()}", "job_interval": str(POLL_SECONDS)}
+    return [{"ours": await _start_time(await host.new_database(), settings, times)}]
+
+
+async def _start_time(url: str, settings: Mapping[str, str], times: int) -> float:
+    """Median milliseconds from the call that makes a run to the first line of its agent."""
+    redis = {name: value for name, value in settings.items() if name.startswith("redis")}
+    async with worker_on(url, settings), Perdure(url, **redis) as perdure:
+        taken = [await _once(perdure) for _ in range(WARM_STARTS + times)]
+    return median(taken[WARM_STARTS:])
+
+
+async def _once(perdure: Perdure) -> float:
+    asked = time.time()
+    run = await perdure.threads.create_run(RunRequest(assistant_id="begin"))
+    while True:
+        # Where no signal tells of the end, it is asked for.
+        with suppress(TimeoutError):
+            end = await perdure.threads.join_run(run.run_id, LOOK_SECONDS)
+            return float(end.values["began"] - asked) * 1000
+
+
+@asynccontextmanager
+async def worker_on(url: str, settings: Mapping[str, str]) -> AsyncIterator[None]:
+    """`perdure worker` on a database, from when it works until it is asked to stop."""
+    variables = {f"PERDURE_{name.upper()}": value for name, value in settings.items()}
+    process = await asyncio.create_subprocess_exec(
+        *WORKER, url, "--log-level", "error",
+        env={**os.environ, **variables}, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        if not await process.stdout.readline():
+            raise ServerFailed("perdure worker did not start")
+        yield
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()

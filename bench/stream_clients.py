@@ -1,0 +1,88 @@
+"""Many readers of one stream, in a process of their own: raw sockets, which keep bytes and look at them later.
+
+Run as `python -m bench.stream_clients HOST PORT PATH CLIENTS EVENTS GO`. When every client has its answer's
+first bytes, the file GO is made, which lets the run talk. Prints `{"seconds": from there to the last byte}`,
+once it is sure that every client got every event, in order and once.
+"""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+HEAD_END = b"\r\n\r\n"
+EVENT = re.compile(rb"id: \d+-(\d+)\nevent: custom\ndata: ")
+SHOWN = 300
+
+
+class Reader(asyncio.Protocol):
+    """Reads one stream to its end."""
+
+    def __init__(self, request: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self.connected: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.last = 0.0
+        self._request = request
+        self._parts: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self.last = time.perf_counter()
+        self._parts.append(data)
+        if not self.connected.done():
+            self.connected.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for future in (self.connected, self.ended):
+            if not future.done():
+                future.set_result(None)
+
+    def check(self, events: int) -> None:
+        """Every event is there, in order and once."""
+        head, _, body = b"".join(self._parts).partition(HEAD_END)
+        if not head.startswith(b"HTTP/1.1 200") or b"chunked" not in head.lower():
+            raise RuntimeError(f"a stream was refused: {head[:SHOWN]!r}")
+        numbers = [int(number) for number in EVENT.findall(unchunked(body))]
+        if len(numbers) != events or any(b - a != 1 for a, b in zip(numbers, numbers[1:], strict=False)):
+            raise RuntimeError(f"a client got {len(numbers)} of {events} events")
+
+
+def unchunked(body: bytes) -> bytes:
+    """The content of a body that was sent in chunks."""
+    parts, place = [], 0
+    while place < len(body):
+        line_end = body.index(b"\r\n", place)
+        size = int(body[place:line_end], 16)
+        parts.append(body[line_end + 2 : line_end + 2 + size])
+        place = line_end + 2 + size + 2
+    return b"".join(parts)
+
+
+async def listen(host: str, port: int, path: str, clients: int, events: int, go: Path) -> float:
+    request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode()
+    loop = asyncio.get_running_loop()
+    made = [await loop.create_connection(lambda: Reader(request), host, port) for _ in range(clients)]
+    readers = [reader for _, reader in made]
+    await asyncio.gather(*(reader.connected for reader in readers))
+    started = time.perf_counter()
+    go.touch()
+    await asyncio.gather(*(reader.ended for reader in readers))
+    for reader in readers:
+        reader.check(events)
+    return max(reader.last for reader in readers) - started
+
+
+def main() -> None:
+    host, port, path, clients, events, go = sys.argv[1:]
+    seconds = asyncio.run(listen(host, int(port), path, int(clients), int(events), Path(go)))
+    print(json.dumps({"seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()

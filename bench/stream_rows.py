@@ -1,0 +1,92 @@
+"""Streams of runs over HTTP: how fast one client and many get every event, and how soon the first one comes."""
+
+import asyncio
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+
+from bench.environments import ROOT
+from bench.host import Host
+from bench.http_servers import Engine
+from bench.measures import Figures, Measure, Row
+from bench.run_servers import agent_server
+from bench.sizes import Sizes, label
+from bench.timing import interleave
+from perdure.testing.serving import ServerProcess
+
+WARM_EVENTS = 3
+ENGINES: tuple[Engine, ...] = ("sqlite", "postgres")
+
+
+def measures(sizes: Sizes) -> list[Measure]:
+    return [_of(sizes, engine) for engine in ENGINES]
+
+
+def _of(sizes: Sizes, engine: Engine) -> Measure:
+    one = f"one run that emits {label(sizes.events)} events, durable, to one SSE client"
+    many = f"{sizes.listeners} SSE clients on one run, every event to each"
+    first = "asking for a run to the first event of its stream, p50"
+    rows = (
+        Row(f"stream/{engine}_one", one, "events/s", target=10_000.0),
+        Row(f"stream/{engine}_many", many, "deliveries/s", target=40_000.0),
+        Row(f"stream/{engine}_first", first, "ms", "lower", target=20.0),
+    )
+    return Measure(rows, partial(_figures, engine=engine))
+
+
+async def _figures(host: Host, engine: Engine) -> list[Figures]:
+    sizes = host.sizes
+    async with agent_server(host, engine) as server:
+        one = await interleave(sizes.events, sizes.rounds, {"ours": partial(_rate, host, server, 1)}, {})
+        many = await interleave(
+            sizes.heard_events, sizes.rounds, {"ours": partial(_rate, host, server, sizes.listeners)}, {}
+        )
+        times = [await _first(server) for _ in range(WARM_EVENTS + sizes.first_events)]
+    return [one, many, {"ours": median(times[WARM_EVENTS:])}]
+
+
+async def _rate(host: Host, server: ServerProcess, clients: int, events: int) -> float:
+    """Events per second that reach all clients together."""
+    go = host.new_file()
+    async with aiohttp.ClientSession() as session:
+        wanted = {"assistant_id": "talk", "input": {"go": str(go), "events": events}}
+        async with session.post(f"{server.url}/api/v1/runs", json=wanted) as response:
+            response.raise_for_status()
+            run_id = (await response.json())["run_id"]
+    return clients * events / await _listen(server, f"/api/v1/runs/{run_id}/stream", clients, events, go)
+
+
+async def _listen(server: ServerProcess, path: str, clients: int, events: int, go: Path) -> float:
+    program = (sys.executable, "-m", "bench.stream_clients", "127.0.0.1", str(server.port), path)
+    process = await asyncio.create_subprocess_exec(
+        *program, str(clients), str(events), str(go), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"the readers of {path} failed:\n{server.log()}")
+    return float(json.loads(told)["seconds"])
+
+
+async def _first(server: ServerProcess) -> float:
+    """Milliseconds from the request for a run to the first event of its stream."""
+    body = json.dumps({"assistant_id": "noop"}).encode()
+    head = (
+        f"POST /api/v1/runs/stream HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        started = time.perf_counter()
+        writer.write(head.encode() + body)
+        await reader.readuntil(b"event: ")
+        taken = (time.perf_counter() - started) * 1000
+        await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return taken
