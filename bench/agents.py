@@ -9,7 +9,6 @@ from perdure import Agents
 
 PATH = f"{Path(__file__).resolve()}:agents"
 """Names these agents to `perdure serve` and `perdure worker`."""
-LOOK_SECONDS = 0.005
 
 agents = Agents()
 
@@ -27,9 +26,8 @@ async def begin(ctx: Any, input: Any) -> Any:
 
 @agents.agent("talk")
 async def talk(ctx: Any, input: Any) -> Any:
-    """Tells many events, as soon as a file says that everybody listens."""
-    while not Path(input["go"]).exists():
-        await asyncio.sleep(LOOK_SECONDS)
+    """Tells many events, as soon as a named pipe says that everybody listens."""
+    await asyncio.to_thread(Path(input["go"]).read_bytes)
     for number in range(input["events"]):
         await ctx.emit({"number": number, "token": "a word or two"})
     return {"told": input["events"]}

@@ -4,13 +4,14 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 from bench import peer
 from bench.host import Host
 from perdure.testing.serving import ServerProcess
 
 Engine = Literal["sqlite", "postgres"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 START_SECONDS = 180.0
 SERVE = (sys.executable, "-m", "perdure.cli", "serve", "--log-level", "warning", "--database")

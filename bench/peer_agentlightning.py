@@ -1,7 +1,7 @@
 """The peer: agentlightning's in-memory store, driven from the other side of a pipe, or served.
 
-Run as `python -m bench.peer_agentlightning` in the peer's own environment. A job that comes with an address is
-done by the peer's client. With `--port` it is the peer's server.
+Run as `python -m bench.peer_agentlightning` in the peer's own environment. A job that comes with an address
+is done by the peer's client. With `--port` it is the peer's server.
 """
 
 import asyncio

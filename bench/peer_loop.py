@@ -1,7 +1,7 @@
 """How a peer works in a process of its own: jobs come by standard input, answers go by standard output.
 
-Only the standard library is imported, since every peer runs this in an environment of its own. Each line in is
-a job `{"work": name, "size": count, "url": address or null}`, each line out an answer `{"figure": number}`.
+Only the standard library is imported, since every peer runs this in an environment of its own. Each line in
+is a job `{"work": name, "size": count, "url": address or null}`, each line out `{"figure": number}`.
 """
 
 import json

@@ -138,7 +138,7 @@ class Dbos:
 
     async def _emptied(self, queue: str) -> None:
         async with await self._psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
-            while (await (await connection.execute(LEFT, (queue,))).fetchone())[0]:
+            while (await (await connection.execute(LEFT, (queue,))).fetchone())[0]:  # noqa: ASYNC110
                 await asyncio.sleep(POLLING_SECONDS)
 
 

@@ -28,9 +28,7 @@ PEERS: tuple[tuple[Environment, float, int], ...] = (
 def measures(sizes: Sizes) -> list[Measure]:
     what = f"drain no-op jobs by {BATCH} on PostgreSQL, {BATCH_CALLERS} callers"
     rows = tuple(
-        Row(
-            f"queue/vs_{peer.name}", f"{what}; peer: {peer.name} {peer.version}", "jobs/s", target_peer=target
-        )
+        Row(f"queue/vs_{peer.name}", f"{what}; {peer.name} {peer.version}", "jobs/s", target_peer=target)
         for peer, target, _ in PEERS
     )
     return [Measure(rows, partial(_figures, size=sizes.jobs))]

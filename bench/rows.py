@@ -18,8 +18,8 @@ from bench import (
     work,
 )
 from bench.host import Host
+from bench.http_servers import Engine
 from bench.measures import Figures, Measure, Row
-from bench.ours import Engine
 from bench.sizes import Sizes, label
 from bench.timing import Side, interleave
 

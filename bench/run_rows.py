@@ -8,6 +8,7 @@ import aiohttp
 
 from bench.environments import AEGRA, LANGGRAPH
 from bench.host import Host
+from bench.http_servers import ENGINES
 from bench.measures import Figures, Measure, Row
 from bench.run_servers import aegra_server, agent_server, langgraph_server
 from bench.sizes import Sizes
@@ -18,7 +19,6 @@ PEERS = {
     "langgraph_dev": (langgraph_server, f"langgraph dev {LANGGRAPH.version} in memory", 20.0),
     "aegra": (aegra_server, f"aegra {AEGRA.version} on PostgreSQL", 15.0),
 }
-ENGINES = ("sqlite", "postgres")
 PEER_SHARE = 10
 """A peer does a tenth of the runs, since it is slower; a rate is a rate."""
 

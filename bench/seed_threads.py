@@ -1,6 +1,6 @@
 """Many threads with runs, made fast: a thread that the service made itself, copied with other ids.
 
-Nothing here knows the tables: whatever row has the id of the thread or of one of its runs in its key is copied.
+Nothing here knows the tables: every row is copied that has the id of the thread or of a run of it in its key.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -84,9 +84,8 @@ async def multiply(engine: Engine, place: str, threads: Sequence[tuple[list[str]
         return
     connection = await asyncpg.connect(place)
     try:
-        rows = [
-            (name, dict(row)) for name in names for row in await connection.fetch(f"SELECT * FROM {name}")
-        ]
+        stored = {name: await connection.fetch(f"SELECT * FROM {name}") for name in names}
+        rows = [(name, dict(row)) for name in names for row in stored[name]]
         await copy_into(connection, _all_copies(rows, threads))
     finally:
         await connection.close()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from statistics import median
+from typing import Any
 
 from bench import agents
 from bench.host import Host
@@ -61,7 +62,7 @@ async def _by_polling(host: Host, times: int) -> list[Figures]:
 
 async def _start_time(url: str, settings: Mapping[str, str], times: int) -> float:
     """Median milliseconds from the call that makes a run to the first line of its agent."""
-    redis = {name: value for name, value in settings.items() if name.startswith("redis")}
+    redis: dict[str, Any] = {name: each for name, each in settings.items() if name.startswith("redis")}
     async with worker_on(url, settings), Perdure(url, **redis) as perdure:
         taken = [await _once(perdure) for _ in range(WARM_STARTS + times)]
     return median(taken[WARM_STARTS:])

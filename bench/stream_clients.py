@@ -1,8 +1,8 @@
-"""Many readers of one stream, in a process of their own: raw sockets, which keep bytes and look at them later.
+"""Many readers of one stream, in a process of their own, which keep the bytes and look at them later.
 
 Run as `python -m bench.stream_clients HOST PORT PATH CLIENTS EVENTS GO`. When every client has its answer's
-first bytes, the file GO is made, which lets the run talk. Prints `{"seconds": from there to the last byte}`,
-once it is sure that every client got every event, in order and once.
+first bytes, a word into the named pipe GO lets the run talk. Prints the seconds from there to the last byte,
+as `{"seconds": number}`, once it is sure that every client got every event, in order and once.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 HEAD_END = b"\r\n\r\n"
@@ -49,7 +50,7 @@ class Reader(asyncio.Protocol):
         if not head.startswith(b"HTTP/1.1 200") or b"chunked" not in head.lower():
             raise RuntimeError(f"a stream was refused: {head[:SHOWN]!r}")
         numbers = [int(number) for number in EVENT.findall(unchunked(body))]
-        if len(numbers) != events or any(b - a != 1 for a, b in zip(numbers, numbers[1:], strict=False)):
+        if len(numbers) != events or any(b - a != 1 for a, b in pairwise(numbers)):
             raise RuntimeError(f"a client got {len(numbers)} of {events} events")
 
 
@@ -71,7 +72,7 @@ async def listen(host: str, port: int, path: str, clients: int, events: int, go:
     readers = [reader for _, reader in made]
     await asyncio.gather(*(reader.connected for reader in readers))
     started = time.perf_counter()
-    go.touch()
+    await asyncio.to_thread(go.write_bytes, b"go")
     await asyncio.gather(*(reader.ended for reader in readers))
     for reader in readers:
         reader.check(events)

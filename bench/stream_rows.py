@@ -1,7 +1,8 @@
-"""Streams of runs over HTTP: how fast one client and many get every event, and how soon the first one comes."""
+"""Streams of runs over HTTP: how fast one client and many get every event, and how soon the first comes."""
 
 import asyncio
 import json
+import os
 import sys
 import time
 from functools import partial
@@ -12,7 +13,7 @@ import aiohttp
 
 from bench.environments import ROOT
 from bench.host import Host
-from bench.http_servers import Engine
+from bench.http_servers import ENGINES, Engine
 from bench.measures import Figures, Measure, Row
 from bench.run_servers import agent_server
 from bench.sizes import Sizes, label
@@ -20,7 +21,6 @@ from bench.timing import interleave
 from perdure.testing.serving import ServerProcess
 
 WARM_EVENTS = 3
-ENGINES: tuple[Engine, ...] = ("sqlite", "postgres")
 
 
 def measures(sizes: Sizes) -> list[Measure]:
@@ -52,7 +52,8 @@ async def _figures(host: Host, engine: Engine) -> list[Figures]:
 
 async def _rate(host: Host, server: ServerProcess, clients: int, events: int) -> float:
     """Events per second that reach all clients together."""
-    go = host.new_file()
+    go = host.new_folder() / "go"
+    os.mkfifo(go)
     async with aiohttp.ClientSession() as session:
         wanted = {"assistant_id": "talk", "input": {"go": str(go), "events": events}}
         async with session.post(f"{server.url}/api/v1/runs", json=wanted) as response:

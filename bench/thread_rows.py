@@ -1,4 +1,4 @@
-"""Claiming runs: the time of a claim must not grow with the runs that wait, nor with the threads that block."""
+"""Claiming runs: the time of a claim must not grow with the runs that wait or the threads that block."""
 
 import time
 from functools import partial
@@ -6,13 +6,11 @@ from statistics import median
 
 from bench import ours, seed, seed_threads
 from bench.host import Host
-from bench.http_servers import Engine
+from bench.http_servers import ENGINES, Engine
 from bench.measures import Figures, Measure, Row
 from bench.seed import FREE_SHARE, PENDING_A_LINE
 from bench.sizes import Sizes, label
 from perdure import Perdure
-
-ENGINES: tuple[Engine, ...] = ("sqlite", "postgres")
 
 
 def measures(sizes: Sizes) -> list[Measure]:

@@ -4,16 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import http_otlp, report, rows
+from bench import environments, http_otlp, report, rows
 from bench.__main__ import chosen
+from bench.environments import Environment, PeerError
+from bench.host import Host
 from bench.http_rows import resident_mebibytes
 from bench.measures import Row
+from bench.peer import PeerProcess
 from bench.report import Result
+from bench.seed_threads import copies, template_of
 from bench.sizes import FULL, QUICK, label
+from bench.stream_clients import Reader, unchunked
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,3 +125,62 @@ async def test_a_batch_holds_its_spans_and_says_whose_they_are() -> None:
 
 def test_the_memory_of_a_process_is_read() -> None:
     assert 5 < resident_mebibytes(os.getpid()) < 100_000
+
+
+PEERS = [each for each in vars(environments).values() if isinstance(each, Environment)]
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_everything_that_a_peer_brings_along_is_pinned(peer: Environment) -> None:
+    pins = dict(line.split("==") for line in peer.pins.read_text().split())
+    for package in peer.packages:
+        name, _, version = package.partition("==")
+        assert version in ("", pins.get(name.partition("[")[0], version))
+    assert len({each.folder for each in PEERS}) == len(PEERS)
+
+
+async def test_a_peer_that_cannot_be_installed_is_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: Environment) -> Path:
+        raise PeerError(f"{self.title} could not be installed")
+
+    monkeypatch.setattr(Environment, "ensure", fail)
+    async with Host(QUICK) as host, AsyncExitStack() as stack:
+        assert await host.try_peer(stack, PeerProcess(environments.DBOS)) is None
+        assert await host.peer() is None
+    assert "dbos==3.3.0 could not be installed" in capsys.readouterr().err
+
+
+def test_a_row_without_its_peer_has_no_ratio() -> None:
+    result = Row("a", "what", "x/s", target_peer=3.0).result({"ours": 30.0})
+    assert (result.ours, result.ratio_peer, result.passed()) == (30.0, None, None)
+
+
+def test_a_copied_thread_has_ids_an_order_and_a_lease_of_its_own() -> None:
+    rows = [
+        ("threads", {"ns": 1, "id": "t", "created_at": 5}),
+        ("attempts", {"ns": 1, "rollout_id": "r", "sequence_id": 1, "check_at": 7, "worker_id": "w"}),
+        ("workers", {"ns": 1, "id": "w", "rollout_id": "r"}),
+    ]
+    made = list(copies(template_of(rows, ["t", "r"]), ["t", "r"], [3]))
+    assert made[0] == ("threads", {"ns": 1, "id": "t-3", "created_at": 8})
+    assert made[1][1]["rollout_id"] == "r-3"
+    assert made[1][1]["check_at"] > 1_000_000_000
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(("numbers", "whole"), [([2, 3, 4], True), ([2, 4], False), ([2, 2, 3], False)])
+async def test_a_reader_sees_whether_an_event_is_missing_or_came_twice(
+    numbers: list[int], whole: bool
+) -> None:
+    body = "".join(f"id: 17-{number}\nevent: custom\ndata: 1\n\n" for number in numbers).encode()
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    assert unchunked(sent) == body
+    reader = Reader(b"")
+    reader.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + sent)
+    if whole:
+        reader.check(3)
+    else:
+        with pytest.raises(RuntimeError, match="of 3 events"):
+            reader.check(3)

@@ -20,6 +20,7 @@ from perdure.runtime.stores import KINDS, TABLES
 from perdure.streams.model import Event, NewEvent
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.testing.invariants import broken_rules
+from perdure.testing.simulation import InlineStorage
 from perdure.threads.encoding import Policy
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
 from perdure.threads.service import ThreadService
@@ -27,6 +28,8 @@ from perdure.threads.work import Assignment, Ending, Held, Result
 
 POLICY = Policy(timeout=500.0, max_attempts=3, lease=60.0, grace=30.0, linger=1000.0)
 """Wide enough that a slow machine changes no answer; tests move the time by far more."""
+INLINE = "inline"
+"""SQLite in memory without a thread of its own: the same operations, without the way to them."""
 AGENTS = (AgentSpec(name="echo"), AgentSpec(name="other"))
 
 AGE = (
@@ -70,6 +73,8 @@ ATTEMPTS = statement(
 def open_storage(url: str, *, clock: ManualClock | None = None, seed: int = 0) -> Storage:
     if url.startswith("postgres"):
         return PostgresStorage(url, TABLES, timeout=20.0)
+    if url == INLINE:
+        return InlineStorage.open(TABLES, clock=clock or ManualClock(), ids=SeededIds(seed))
     return SqliteStorage(url, TABLES, clock=clock, ids=SeededIds(seed))
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from tests.reliability.engines import TickingClock
 from tests.reliability.test_model import exactly, size
-from tests.threads.support import AGENTS, World, open_storage, told
+from tests.threads.support import AGENTS, INLINE, World, open_storage, told
 from tests.threads.thread_checks import LIMITS, POLICY, compare
 
 from perdure.kernel.errors import Conflict, Fenced, NotFound
@@ -349,15 +349,20 @@ def run_on(url: str, limits: settings) -> None:
         run_state_machine_as_test(machine, settings=limits)
 
 
-def run(url: str = ":memory:", examples: int = 20_000, steps: int = 100) -> None:
-    """The long run, on `:memory:`, `FILE` or the URL of a PostgreSQL."""
+def run(url: str = INLINE, examples: int = 20_000, steps: int = 100) -> None:
+    """The long run, on `inline`, `:memory:`, `FILE` or the URL of a PostgreSQL."""
     run_on(url, exactly(examples, steps))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("share", range(2))
-def test_in_memory(share: int) -> None:
-    run_on(":memory:", size(100, 50))
+def test_without_threads(share: int) -> None:
+    run_on(INLINE, size(100, 50))
+
+
+@pytest.mark.timeout(300)
+def test_in_memory() -> None:
+    run_on(":memory:", size(15, 30))
 
 
 @pytest.mark.timeout(300)

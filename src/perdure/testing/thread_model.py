@@ -84,12 +84,13 @@ class ThreadModel:
         temporary: bool = False,
     ) -> ModelRun:
         """A run that was accepted; its thread is made if it is not there."""
+        thread = self.thread(thread_id)
+        if thread is None:
+            self._forget(thread_id)
+            thread = self.threads[thread_id] = ModelThread(thread_id, temporary)
         if strategy in STOPPING:
             self._stop(self.live_in(thread_id), STOPPING[strategy])
-        if self.thread(thread_id) is None:
-            self._forget(thread_id)
-            self.threads[thread_id] = ModelThread(thread_id, temporary)
-        thread = self.threads[thread_id]
+        thread.gone_at = None
         self._calls += 1
         place = (self.now + delay, self._calls)
         run = ModelRun(run_id, thread_id, place, priority, max_attempts, thread.temporary)

@@ -95,6 +95,7 @@ class _Creation:
         self._threads: dict[str, ThreadRow] = {}
         self._states: set[tuple[str, str]] = set()
         self._unknown: set[str] = set()
+        self._gone: set[str] = set()
         self._made = 0
 
     async def prepare(self, requests: Sequence[NewRun]) -> None:
@@ -104,14 +105,12 @@ class _Creation:
         if named:
             await lock_lines(tx, named)
             self._threads = await load_threads(tx, named, lock=True)
-        gone = [thread.id for thread in self._threads.values() if thread.gone_at is not None]
-        if gone:
-            await purge_threads(tx, gone)
-            for thread_id in gone:
-                del self._threads[thread_id]
+        self._gone = {thread.id for thread in self._threads.values() if thread.gone_at is not None}
+        for thread_id in self._gone:
+            del self._threads[thread_id]
         asked = [r.checkpoint_id for r in requests if r.checkpoint_id is not None]
         if asked:
-            rows = await tx.all(sql.NEXT_OF, thread_ids=named, ids=asked)
+            rows = await tx.all(sql.NEXT_OF, thread_ids=list(self._threads), ids=asked)
             self._states = {(row[0], row[1]) for row in rows}
 
     async def tidy(self) -> None:
@@ -129,8 +128,16 @@ class _Creation:
             for thread_id, run_id in await tx.all(sql.LIVE_RUNS, thread_ids=named):
                 live.setdefault(thread_id, []).append(run_id)
         made = [each for each in requests if not self._refused(*each, live)]
+        await self._make_room(made)
         await self._stop_others(made, live)
         await self._add([(number, request, self._thread_for(request)) for number, request in made])
+
+    async def _make_room(self, made: Sequence[tuple[int, NewRun]]) -> None:
+        """What is on its way out goes now where a thread of that name is made anew."""
+        anew = [r.thread_id for _, r in made if r.thread_id is not None and r.thread_id in self._gone]
+        if anew:
+            await purge_threads(self._tx, anew)
+            self._gone.difference_update(anew)
 
     def _refused(self, number: int, request: NewRun, live: dict[str, list[str]]) -> bool:
         error = self._refusal(request, live.get(request.thread_id or "", []))
@@ -201,7 +208,8 @@ class _Creation:
             runs.append(self._run_row(run_id, request, thread))
             self._made += 1
             (new if not thread.status else busy).append(thread)
-            thread.status, thread.updated_at = "busy", tx.now
+            # One of its own may have gone just now with the runs that gave way.
+            thread.status, thread.updated_at, thread.gone_at = "busy", tx.now, None
             self._threads[thread.id] = thread
         added = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in new]
         moved = [thread.moved(tx.ns) for thread in busy]
