@@ -47,7 +47,7 @@ class Story:
         attempt = f"{run}/{number}"
         claims = [[run, THREAD, attempt, number, LEASE]]
         self.call(process, at, "claim", worker=process, limit=1, got={"claims": claims})
-        self.rows.attempts[attempt] = AttemptRow(run, number, attempt, "succeeded", started=int(at * 1e6))
+        self.rows.attempts[attempt] = AttemptRow(run, number, attempt, "succeeded")
         self.rows.runs[run] = self.rows.runs[run]._replace(attempts=number)
         self.did(process, at + 0.1, "begin", run, number)
         return attempt
@@ -231,6 +231,25 @@ def test_an_end_whose_answer_was_lost_may_be_told_again() -> None:
     story.write("w2", 4.95, "finish", "a/2", result="success", outcome="info")
     story.write("w2", 5.9, "finish", "a/2", result="success")
     assert story.violations() == []
+
+
+def test_the_order_of_claims_that_overlap_is_not_known() -> None:
+    """A worker that was frozen while it claimed hears of it late: the other may have come before or after."""
+    story = sound()
+    for run in "de":
+        story.create(run, 6.5)
+    first = story.claim("w1", 7.0, "d", 1)
+    second = story.claim("w2", 7.5, "e", 1)
+    claims = [call for call in story.history if call.function == "claim"]
+    claims[-2].ended = 9 * SECOND
+    story.did("w2", 7.7, "end", "e", 1)
+    story.write("w2", 7.8, "finish", second, result="success")
+    story.write("w1", 9.1, "append", first)
+    story.tell("e", "end")
+    story.tell("d", "end")
+    assert story.violations() == []
+    story.write("w2", 9.2, "append", second)
+    assert any("append of attempt 1 of run e" in each for each in story.violations())
 
 
 def test_a_cancelled_attempt_may_be_followed_after_its_stop_or_its_grace() -> None:

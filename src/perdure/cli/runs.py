@@ -47,6 +47,9 @@ async def create_run(
     new_thread: Annotated[
         bool, typer.Option("--new-thread", help="Make the thread if it does not exist.")
     ] = False,
+    temporary: Annotated[
+        bool, typer.Option("--temporary", help="Without a thread: remove the run when it has ended.")
+    ] = False,
     strategy: Annotated[
         str, typer.Option(help="If the thread is busy: reject, enqueue, interrupt or rollback.")
     ] = "reject",
@@ -72,13 +75,14 @@ async def create_run(
     watch: Annotated[bool, typer.Option("--watch", help="Print its events until its end.")] = False,
     timeout: StretchOption = None,
 ) -> None:
-    """Ask for a run of an assistant: on a thread, or on one of its own that ends with it."""
+    """Ask for a run of an assistant: on a thread, or on a new one."""
     request = _request(
         assistant_id=assistant,
         input=None if input is None else input_of(input),
         command=None if resume is None else {"resume": json_of(resume, "--resume")},
         thread_id=thread,
         if_not_exists="create" if new_thread else "reject",
+        on_completion="delete" if temporary else "keep",
         multitask_strategy=strategy,
         config=object_of(config, "--config") or {},
         context=object_of(context, "--context"),

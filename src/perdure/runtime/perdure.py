@@ -65,7 +65,7 @@ class Perdure:
         assert app.threads is not None
         queue = app.threads.acting_as(store.namespace, None)
         options = WorkerOptions.from_settings(self.settings)
-        self._worker = Worker(queue, self._agents, options, store=store, queue_stats=queue.statistics)
+        self._worker = Worker(queue, self._agents, options, store=store, queue_stats=queue.stats)
         await self._worker.start()
 
     async def __aexit__(self, *_: object) -> None:

@@ -43,6 +43,12 @@ class Claim(NamedTuple):
     def __str__(self) -> str:
         return f"attempt {self.number} of run {self.run} ({self.attempt}, {self.call.process})"
 
+    def before(self, other: Claim) -> bool:
+        """Whether this one was certainly claimed first; of calls that overlap nobody knows."""
+        if self.run == other.run:
+            return self.number < other.number
+        return self.call.before(other.call)
+
 
 class Index:
     """A history by attempts and threads."""
@@ -58,8 +64,7 @@ class Index:
             Claim.of(claim, call) for call in self.calls["claim"] for claim in call.got.get("claims", ())
         ]
         self.threads: dict[str, list[Claim]] = defaultdict(list)
-        """In the order in which they were claimed."""
-        for claim in sorted(self.claims, key=self._place):
+        for claim in self.claims:
             self.threads[claim.thread].append(claim)
         self._by_attempt = self._calls_by_attempt()
         self._cancels: dict[str, list[Call]] = defaultdict(list)
@@ -70,11 +75,6 @@ class Index:
         for effect in history.effects:
             if effect.what in OF_AGENTS:
                 self.effects[effect.about["run"], effect.about["number"]].append(effect)
-
-    def _place(self, claim: Claim) -> tuple[int, int]:
-        """Where it stands among the claims of its thread; whoever is frozen hears of its own too late."""
-        row = self.rows.attempts.get(claim.attempt)
-        return (0 if row is None else row.started, claim.call.started)
 
     def _calls_by_attempt(self) -> dict[str, list[Call]]:
         found: dict[str, list[Call]] = defaultdict(list)
@@ -107,13 +107,24 @@ class Index:
         ]
         return min(asked) + self.grace - CLOCK_ERROR if asked else None
 
-    def stale(self) -> Iterator[tuple[Effect, Claim]]:
-        """Effects of attempts after a later one of the same thread was claimed, and that one."""
+    def pairs(self) -> Iterator[list[tuple[Claim, Claim]]]:
+        """Any two attempts of a thread, older and newer, in each order in which they may have come."""
         for claims in self.threads.values():
-            for older, newer in combinations(claims, 2):
-                for effect in self.effects.get((older.run, older.number), ()):
-                    if effect.at > (newer.call.ended or 0):
-                        yield effect, newer
+            for one, other in combinations(claims, 2):
+                if one.before(other):
+                    yield [(one, other)]
+                elif other.before(one):
+                    yield [(other, one)]
+                else:
+                    yield [(one, other), (other, one)]
+
+    def stale(self) -> Iterator[Effect]:
+        """Effects of attempts after a later one of the same thread was claimed."""
+        for orders in self.pairs():
+            older, newer = orders[0]
+            for effect in self.effects.get((older.run, older.number), ()):
+                if len(orders) == 1 and effect.at > (newer.call.ended or 0):
+                    yield effect
 
     def facts(self) -> Counter[str]:
         rows = self.rows
@@ -126,7 +137,7 @@ class Index:
                 "lapses": sum(row.status == UNRESPONSIVE for row in rows.attempts.values()),
                 "hand-backs": sum(row.reason == RELEASED for row in rows.attempts.values()),
                 "effects": sum(map(len, self.effects.values())),
-                "stale effects": len({(effect.process, effect.at) for effect, _ in self.stale()}),
+                "stale effects": len({(effect.process, effect.at) for effect in self.stale()}),
                 "fenced writes": sum(call.code == Fenced.code for call in refused),
                 "accepted writes": sum(call.ok for call in refused),
                 "events read": sum(len(each.about["events"]) for each in reads(self.history)),

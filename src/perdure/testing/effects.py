@@ -37,13 +37,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from perdure.testing.effect_index import WRITES, Claim, Index, reads
-from perdure.testing.history import UNTYPED, Call, Effect, History
+from perdure.testing.history import UNTYPED, Effect, History
 from perdure.testing.run_snapshot import EventRow, RunRow, RunRows
 from perdure.threads.model import LIVE_STATUSES, RELEASED, STOPPED
 
@@ -152,38 +152,33 @@ def _claimed_once(checking: Index) -> Iterator[str]:
             yield f"{claim} is {row} in the database"
 
 
-def _one_live_attempt_a_thread(checking: Index) -> Iterator[str]:
-    """When an attempt was claimed, the one before it in its thread was not live any more."""
-    for claims in checking.threads.values():
-        for older, newer in pairwise(claims):
-            claimed = newer.call.ended or 0
-            told, cancelled = checking.told_end(older), checking.cancel_grace_end(older)
-            if told is not None and told < claimed:
-                continue
-            if checking.lease_end(older) <= claimed or (cancelled is not None and cancelled <= claimed):
-                continue
-            left = (checking.lease_end(older) - claimed) / 1e9
-            yield f"{newer} was claimed while {older} had {left:.2f} s left and had not told its end"
+def _one_attempt_holds_a_thread(checking: Index) -> Iterator[str]:
+    """Of any two attempts of a thread one was not live any more, and could not write, when the other came."""
+    for orders in checking.pairs():
+        objections = [_live_too(checking, *order) or _stale_write(checking, *order) for order in orders]
+        if all(objections):
+            yield " and ".join(map(str, objections))
 
 
-def _stale_writers_are_fenced(checking: Index) -> Iterator[str]:
-    """Once another attempt of its thread was claimed, nothing that an attempt asks for is accepted."""
-    for claims in checking.threads.values():
-        for older, newer in combinations(claims, 2):
-            late = _first_late(checking, older, newer)
-            if late is not None:
-                yield f"{late} of {older} was accepted after {newer} was claimed"
+def _live_too(checking: Index, older: Claim, newer: Claim) -> str | None:
+    """What is wrong if the older attempt was live when the newer one was claimed."""
+    claimed = newer.call.ended or 0
+    ends = (checking.told_end(older), checking.cancel_grace_end(older), checking.lease_end(older))
+    if any(end is not None and end <= claimed for end in ends):
+        return None
+    left = (checking.lease_end(older) - claimed) / 1e9
+    return f"{newer} was claimed while {older} had {left:.2f} s left and had not told its end"
 
 
-def _first_late(checking: Index, older: Claim, newer: Claim) -> Call | None:
-    """A write of one that was certainly carried out after the other was claimed."""
+def _stale_write(checking: Index, older: Claim, newer: Claim) -> str | None:
+    """What is wrong if a write of the older one was certainly carried out after the newer was claimed."""
     claimed = newer.call.ended or 0
     told = checking.told_end(older)
     for call in checking.of(older, *WRITES):
         # An end that was told before, and whose answer was lost, is answered again; a stop only confirms.
         again = call.function == "finish" and told is not None and told < claimed
         if call.ok and call.started > claimed and not again and call.given.get("result") != STOPPED:
-            return call
+            return f"{call} of {older} was accepted after {newer} was claimed"
     return None
 
 
@@ -279,8 +274,7 @@ _RULES: Sequence[Rule] = (
     _ended_once,
     _handed_back_for_nothing,
     _claimed_once,
-    _one_live_attempt_a_thread,
-    _stale_writers_are_fenced,
+    _one_attempt_holds_a_thread,
     _agents_stay_within_their_attempt,
     _one_run_at_a_time_in_a_thread,
     _steps_are_kept_once,

@@ -21,7 +21,7 @@ _RUNS = statement(
     " FROM runs AS r JOIN rollouts AS o ON o.ns = r.ns AND o.id = r.id WHERE r.ns = :ns ORDER BY r.id"
 )
 _ATTEMPTS = statement(
-    "SELECT rollout_id, sequence_id, id, status, reason, charged, start_time FROM attempts WHERE ns = :ns"
+    "SELECT rollout_id, sequence_id, id, status, reason, charged FROM attempts WHERE ns = :ns"
     " ORDER BY rollout_id, sequence_id"
 )
 _EVENTS = statement("SELECT stream, seq, event, body FROM stream_events WHERE ns = :ns ORDER BY stream, seq")
@@ -57,8 +57,6 @@ class AttemptRow(NamedTuple):
     status: str
     reason: str | None = None
     charged: int = 1
-    started: int = 0
-    """By the clock of the database, which claims the attempts of a thread one after the other."""
 
 
 class EventRow(NamedTuple):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any, cast
 
-import msgspec
-
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Row, Storage
@@ -360,10 +358,6 @@ class ThreadService(RunExecution):
     async def stats(self) -> QueueStats:
         """How much waits and runs in this namespace."""
         return await self._read_watched(queries.stats)
-
-    async def statistics(self) -> dict[str, Any]:
-        """The same by the names that they have in logs."""
-        return msgspec.structs.asdict(await self.stats())
 
     async def purge(self) -> None:
         """Remove the rows of what was deleted a while ago."""
