@@ -26,6 +26,7 @@ LEFT = (
     statement("SELECT stream FROM stream_links WHERE ns = :ns"),
 )
 ROLLOUTS = statement("SELECT id, status FROM rollouts WHERE ns = :ns ORDER BY id")
+SPAN_ROWS = statement("SELECT rollout_id, name FROM spans WHERE ns = :ns")
 ATTEMPT_ROWS = statement("SELECT rollout_id FROM attempts WHERE ns = :ns ORDER BY rollout_id")
 
 
@@ -62,6 +63,7 @@ async def test_a_thread_goes_with_everything_but_its_trace(world: World) -> None
     held = (await world.take(ended)).held
     await world.threads.append(held, told("custom"))
     await world.threads.keep(held, ended.run_id, "s", "1")
+    await world.span(held, "seen")
     await world.finish(held, values="end")
     pending = await world.run(thread)
     await world.threads.delete_thread(thread)
@@ -73,6 +75,7 @@ async def test_a_thread_goes_with_everything_but_its_trace(world: World) -> None
     expected = sorted([(ended.run_id, "succeeded"), (pending.run_id, "cancelled")])
     assert await world.rows(ROLLOUTS) == expected
     assert await world.rows(ATTEMPT_ROWS) == [(ended.run_id,)]
+    assert await world.rows(SPAN_ROWS) == [(ended.run_id, "seen")]
 
 
 async def test_whoever_waits_for_a_run_of_a_deleted_thread_gets_its_values(world: World) -> None:

@@ -31,6 +31,8 @@ FAILURE = Failure(error="ValueError", message="bad")
 NAMES = ("a", "b")
 """The threads that are made, removed and made anew."""
 
+USUAL = {"strategy": "enqueue", "delay": 0.0, "priority": 0, "max_attempts": 3}
+
 picks = st.integers(0, 1000)
 names = st.sampled_from(NAMES)
 states = st.sampled_from([None, 1, 2])
@@ -67,6 +69,7 @@ class Bench:
             self._storage = open_storage(url, clock=clock)
         world = World(self._storage, clock, POLICY)
         world.threads = world.threads.acting_as(f"example {number}", None)
+        world.rollouts = world.rollouts.acting_as(f"example {number}", None)
         self.do(world.threads.register("w1", AGENTS))
         return world
 
@@ -111,10 +114,21 @@ class ThreadMachine(RuleBasedStateMachine):
         self.bench.do(compare(self.world, self.model))
 
     def _pick(self, pick: int) -> Held | None:
-        """A claim, more often one of the last."""
-        if not self.held:
-            return None
-        return self.held[-1 - (pick % min(len(self.held), 3 if pick % 2 else 1000))]
+        """A claim: mostly one that somebody holds, and now and then any that was ever made."""
+        among = self._working() if pick % 4 else self.held
+        return among[pick // 4 % len(among)] if among else None
+
+    def _working(self) -> list[Held]:
+        """The claims that hold their runs; if there are none, some are made if that can be."""
+        if not self._holding():
+            self._claim(10, "w3")
+        if not self._holding() and self.model.may_create_run("a", "reject"):
+            self._create("a", USUAL, True)
+            self._claim(10, "w3")
+        return self._holding()
+
+    def _holding(self) -> list[Held]:
+        return [each for each in self.held if self.model.holds(each.run_id, each.attempt_id)]
 
     def _run(self, pick: int) -> ModelRun | None:
         found = list(self.model.runs.values())
@@ -178,8 +192,10 @@ class ThreadMachine(RuleBasedStateMachine):
             assert (answer if isinstance(answer, str) else "ok") == expected
             self._compare()
 
-    @rule(status=st.sampled_from(["pending", "running", "all"]), action=actions)
-    def cancel_many(self, status: str, action: Any) -> None:
+    @rule(status=st.sampled_from(["pending", "running", "all"]), action=actions, chance=st.integers(0, 4))
+    def cancel_many(self, status: str, action: Any, chance: int) -> None:
+        if chance:
+            return
         ended = self._do(self.world.threads.cancel_runs(status=status, action=action))
         assert {run.run_id for run in ended} == self.model.cancel_all(status, action)
         self._compare()
@@ -192,8 +208,10 @@ class ThreadMachine(RuleBasedStateMachine):
             assert (answer is None) == self.model.delete_run(run.run_id)
             self._compare()
 
-    @rule(name=names)
-    def delete_thread(self, name: str) -> None:
+    @rule(name=names, chance=st.integers(0, 2))
+    def delete_thread(self, name: str, chance: int) -> None:
+        if chance:
+            return
         answer = self._do(self.world.threads.delete_thread(name))
         assert (answer is None) == self.model.delete_thread(name)
         self._compare()
@@ -208,8 +226,15 @@ class ThreadMachine(RuleBasedStateMachine):
 
     # --- workers ------------------------------------------------------------------------------------------
 
-    @rule(limit=st.sampled_from([1, 2, 10]), worker_id=st.sampled_from(["w1", "w2"]))
-    def claim(self, limit: int, worker_id: str) -> None:
+    @rule(limit=st.sampled_from([1, 2]), worker_id=st.sampled_from(["w1", "w2"]))
+    def claim_some(self, limit: int, worker_id: str) -> None:
+        self._claim(limit, worker_id)
+
+    @rule()
+    def claim_all(self) -> None:
+        self._claim(10, "w3")
+
+    def _claim(self, limit: int, worker_id: str) -> None:
         claimed = self._do(self.world.threads.claim(worker_id, limit, 0))
         assert [each.run.run_id for each in claimed] == [run.run_id for run in self.model.ready()[:limit]]
         for each in claimed:
@@ -255,8 +280,26 @@ class ThreadMachine(RuleBasedStateMachine):
         self, pick: int, result: Any, values: Any, unfinished: bool, retry_after: float, events: list[str]
     ) -> None:
         held = self._pick(pick)
-        if held is None:
-            return
+        if held is not None:
+            self._finish(held, result, values, unfinished, retry_after, events)
+
+    @rule(pick=picks, retry_after=st.sampled_from([0.0, 75.0]))
+    def fail_for_now(self, pick: int, retry_after: float) -> None:
+        held = self._pick(pick)
+        if held is not None:
+            self._finish(held, "retriable", None, False, retry_after, [])
+
+    @rule(pick=picks, result=results)
+    def give_back_and_speak(self, pick: int, result: Any) -> None:
+        """One that has given its run back has nothing more to say."""
+        held = self._pick(pick)
+        if held is not None:
+            self.hand_back([held])
+            self._finish(held, result, 8, False, 0.0, ["custom"])
+
+    def _finish(
+        self, held: Held, result: Any, values: Any, unfinished: bool, retry_after: float, events: list[str]
+    ) -> None:
         following = ["more"] if unfinished else []
         state = None if values is None else NewCheckpoint(values=values, next=following)
         error = None if result in ("success", "stopped", "retriable") else FAILURE
@@ -282,8 +325,11 @@ class ThreadMachine(RuleBasedStateMachine):
         self._compare()
 
     @rule(some=st.lists(picks, max_size=3))
-    def hand_back(self, some: list[int]) -> None:
-        held = list(dict.fromkeys(each for pick in some if (each := self._pick(pick)) is not None))
+    def hand_back_some(self, some: list[int]) -> None:
+        found = [self._pick(pick) for pick in some]
+        self.hand_back([each for each in dict.fromkeys(found) if each is not None])
+
+    def hand_back(self, held: list[Held]) -> None:
         self._do(self.world.threads.hand_back(held))
         for each in held:
             self.model.hand_back(each.run_id, each.attempt_id)
@@ -308,7 +354,7 @@ class ThreadMachine(RuleBasedStateMachine):
         """It is kept, and nothing else changes."""
         held = self._pick(pick)
         if held is not None:
-            self._do(self.world.span(held, name))
+            assert self._do(self.world.span(held, name)) is None
             self._compare()
 
     # --- time ---------------------------------------------------------------------------------------------

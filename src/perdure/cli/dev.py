@@ -149,6 +149,8 @@ class Show:
 
     def _snippets(self, rollout_id: str | None = None) -> list[str]:
         lines = [] if self._url == STANDARD_URL else [f"  export PERDURE_URL={self._url}"]
+        if rollout_id is None and self._agents:
+            return [*lines, f"  perdure run create {min(self._agents)} '{{}}' --watch", "  perdure run ls"]
         if rollout_id is None:
             lines.append("""  perdure rollout enqueue '{"question": 1}'""")
         lines.append("  perdure rollout list")
