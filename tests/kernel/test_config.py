@@ -51,12 +51,53 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "max_decompressed_bytes": 16 << 20,
         "rate_limit": None,
         "keep_traces": False,
+        "redis_url": None,
+        "redis_key_prefix": "",
+        "redis_max_connections": 50,
+        "jobs_per_worker": os.cpu_count(),
+        "job_interval": 5.0,
+        "job_heartbeat": 10.0,
+        "job_timeout": 300.0,
+        "job_max_retries": 3,
+        "job_isolated_loops": False,
+        "job_retriable": (),
+        "stats_interval": 60.0,
+        "shutdown_grace_period": 5.0,
+        "stream_ttl": None,
+        "webhook_secret": None,
+        "webhook_allow_private": False,
+        "webhook_allowed_hosts": (),
+        "agents": {},
         "log_level": "info",
         "log_json": False,
         "sources": settings.sources,
     }
     assert set(settings.sources.values()) == {"default"}
     assert set(settings.sources) == set(Settings.__struct_fields__) - {"sources"}
+
+
+SEED = {
+    "N_JOBS_PER_WORKER": ("7", "jobs_per_worker", 7),
+    "BG_JOB_INTERVAL": ("2", "job_interval", 2.0),
+    "BG_JOB_HEARTBEAT": ("20", "job_heartbeat", 20.0),
+    "BG_JOB_TIMEOUT_SECS": ("86400", "job_timeout", 86400.0),
+    "BG_JOB_MAX_RETRIES": ("5", "job_max_retries", 5),
+    "BG_JOB_ISOLATED_LOOPS": ("true", "job_isolated_loops", True),
+    "STATS_INTERVAL_SECS": ("30", "stats_interval", 30.0),
+    "SHUTDOWN_GRACE_PERIOD_SECS": ("9", "shutdown_grace_period", 9.0),
+    "REDIS_URI": ("redis://localhost:6379", "redis_url", "redis://localhost:6379"),
+    "REDIS_MAX_CONNECTIONS": ("10", "redis_max_connections", 10),
+    "DATABASE_URI": ("postgresql://h/d", "database_url", "postgresql://h/d"),
+}
+"""The variables that users of a LangGraph server know, and what each of them sets."""
+
+
+@pytest.mark.parametrize("variable", SEED)
+def test_the_variables_of_a_langgraph_server_count(variable: str, tmp_path: Path) -> None:
+    given, name, value = SEED[variable]
+    settings = load(tmp_path, **{variable: given})
+    assert getattr(settings, name) == value
+    assert settings.sources[name] == f"environment {variable}"
 
 
 def test_the_process_and_its_working_directory_are_where_it_looks(
