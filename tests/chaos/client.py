@@ -1,7 +1,7 @@
 """`python -m tests.chaos.client`: asks for runs with every strategy, cancels some, and reads every stream.
 
 It waits for a plan on stdin, writes its history to the plan's log, and says on stdout that a run has ended.
-It ends when all runs have.
+A line on its stdin says that it is enough; it ends when all runs have.
 """
 
 import asyncio
@@ -77,36 +77,44 @@ class Client:
         self._made: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
         self._readers: dict[str, asyncio.Task[None]] = {}
+        self.enough = asyncio.Event()
 
     async def run(self) -> None:
+        """The runs of the plan, and more of them until it is enough."""
         plan, names = self._plan, [f"thread-{number}" for number in range(self._plan.threads)]
         width = asyncio.Semaphore(plan.width)
         counts = Counter(names[number % len(names)] for number in range(plan.runs))
         async with asyncio.TaskGroup() as group:
             for place, name in enumerate(names):
                 group.create_task(self._thread(name, counts[name], width, whole=place < plan.whole))
+        async with asyncio.TaskGroup() as group:
+            for name in names[: plan.width]:
+                group.create_task(self._go_on(name))
         await self._end_readers()
 
     async def _thread(self, thread: str, count: int, width: asyncio.Semaphore, *, whole: bool) -> None:
-        """The runs of a thread, some of them at once."""
         async with width:
             await self._until_answered(lambda: self._threads.create_thread(thread, if_exists="do_nothing"))
             if whole:
                 self._readers[thread] = asyncio.create_task(self._read_thread(thread))
-            number = 0
-            while number < count:
-                burst = min(self._random.randint(1, 4), count - number)
-                tokens = [f"{thread}.{number + place}" for place in range(burst)]
-                number += burst
-                async with asyncio.TaskGroup() as group:
-                    for token in tokens:
-                        await self._one(thread, token, group)
+            while self._made[thread] < count:
+                await self._burst(thread, count - self._made[thread])
+
+    async def _go_on(self, thread: str) -> None:
+        while not self.enough.is_set():
+            await self._burst(thread, 1)
+
+    async def _burst(self, thread: str, most: int) -> None:
+        """Some runs of a thread at once."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self._random.randint(1, 4), most)):
+                await self._one(thread, f"{thread}.{self._made[thread]}", group)
 
     async def _one(self, thread: str, token: str, group: asyncio.TaskGroup) -> None:
-        run = await self._create(thread, token)
+        run = await self._create(thread, token, self._choose(STRATEGIES))
         if run is None:
-            self._say_ended()
-            return
+            run = await self._create(thread, token, "enqueue")
+        assert run is not None
         self._made[thread] += 1
         group.create_task(self._follow(run.run_id))
         if self._random.random() < 0.04:
@@ -121,9 +129,9 @@ class Client:
     def _choose(self, choices: dict[str, int]) -> str:
         return self._random.choices(list(choices), list(choices.values()))[0]
 
-    async def _create(self, thread: str, token: str) -> Run | None:
-        """Ask until there is an answer; the token is the key, so that it is one run."""
-        strategy, fate = self._choose(STRATEGIES), self._choose(FATES)
+    async def _create(self, thread: str, token: str, strategy: Any) -> Run | None:
+        """Ask by one key until there is an answer, which may be that the thread is busy."""
+        fate, key = self._choose(FATES), f"{token} {strategy}"
         pauses = [self._random.uniform(0, self._plan.pause) for _ in range(self._random.randint(1, 4))]
         request = RunRequest(
             assistant_id=AGENT,
@@ -135,7 +143,7 @@ class Client:
                 "pauses": pauses,
                 "saves": self._random.random() < 0.5,
             },
-            multitask_strategy=strategy,  # type: ignore[arg-type]
+            multitask_strategy=strategy,
             max_attempts=MAX_ATTEMPTS,
             webhook=self._plan.webhook if self._random.random() < 0.1 else None,
         )
@@ -144,7 +152,7 @@ class Client:
 
         async def ask() -> Run:
             try:
-                run: Run = await self._threads.create_run(request, idempotency_key=token)
+                run: Run = await self._threads.create_run(request, idempotency_key=key)
             except Conflict as error:
                 refused.append(error)
                 raise
@@ -231,7 +239,15 @@ class Client:
 async def work(plan: ClientPlan) -> None:
     log = EffectLog(Path(plan.log))
     async with opened(plan) as threads:
-        await Client(threads, Recorder("client", log.write), plan).run()
+        client = Client(threads, Recorder("client", log.write), plan)
+        loop = asyncio.get_running_loop()
+
+        def hear() -> None:
+            loop.remove_reader(sys.stdin.fileno())
+            client.enough.set()
+
+        loop.add_reader(sys.stdin.fileno(), hear)
+        await client.run()
     log.close()
 
 

@@ -40,7 +40,7 @@ MANY = 1000
 """From so many runs on they are short, so that it does not take too long."""
 FAULTS = 150
 """So many faults or so are spread over many runs, and at least one over a few."""
-FEW = 6
+FEW = 3
 SPREAD_SECONDS = 5.0
 CALM = 0.9
 """When so many of the runs have ended the faults end, and the rest must end in good time."""
@@ -158,7 +158,9 @@ class WorkerChaos:
 
     def _deck(self) -> list[Fault]:
         """Everything that can be done, each at least once, in a random order."""
-        deck: list[Fault] = [self._freeze_worker] * 2 + [self._kill_worker, self._ask_worker_to_stop]
+        deck: list[Fault] = [self._freeze_worker, self._kill_worker, self._ask_worker_to_stop]
+        if self._run.size >= MANY:
+            deck.append(self._freeze_worker)
         if self._carrier is not None:
             deck += [self._kill_redis, self._flush_redis, self._freeze_redis]
         if self._server is not None:
@@ -175,6 +177,8 @@ class WorkerChaos:
             deck.pop()()
             self._work_on()
             self._part_with([worker for worker in self._leaving if not worker.running])
+            if not deck and rounds == 0:
+                self._client.ask_to_stop()
             if not deck:
                 deck, rounds = self._deck(), rounds + 1
 

@@ -21,6 +21,7 @@ from perdure.rollouts.operations.work import LinesNeeded
 from perdure.testing.invariants import broken_rules
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+NAMESPACE = "INSERT INTO namespaces VALUES ($1, $2, 0) ON CONFLICT DO NOTHING"
 BLOCKED = "SELECT cardinality(pg_blocking_pids($1)) > 0"
 START = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -209,6 +210,7 @@ class Laboratory:
 
     async def _prepare(self, pair: Pair) -> Any:
         connection = self._pair[0]
+        await connection.execute(NAMESPACE, self._ns, f"laboratory {self._ns}")
         async with connection.transaction():
             tx = PostgresTx(_Plain(connection), self._ns, START, NamedIds("0"))
             return await pair.setup(tx, None, True)
@@ -316,7 +318,10 @@ def _unlike(chosen: Sequence[int], outcome: Outcome, allowed: Sequence[tuple[tup
     return "\n".join(lines[:-1])
 
 
-_WHOLE = ("attempts", "workers", "spans", "span_counters", "lines", "resources", "rollouts")
+_WHOLE = (
+    *("attempts", "workers", "spans", "span_counters", "lines", "resources", "rollouts"),
+    *("threads", "runs", "checkpoints", "run_steps", "labels", "streams", "stream_events", "stream_links"),
+)
 _COUNTS = (
     "SELECT 'counts', kind || ' ' || status || ' ' || sum(total) FROM rollout_counts WHERE ns = $1"
     " GROUP BY kind, status HAVING sum(total) <> 0"

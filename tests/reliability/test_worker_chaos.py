@@ -6,13 +6,12 @@ import pytest
 from tests.chaos.scenario import Run, run_clean
 from tests.chaos.worker_chaos import torment_on, torment_on_sqlite
 
-RUNS = 60
+RUNS = 40
 
 
 def see(run: Run, *faults: str) -> None:
     """Everything was done at least once, and everything ended."""
-    assert run.done == RUNS
-    assert run.facts["runs"] + run.facts["reject refused"] == RUNS
+    assert run.done == run.facts["runs"] >= RUNS
     assert run.facts["events read"] > RUNS
     for fault in ("worker killed", "worker frozen", "worker asked to stop", *faults):
         assert run.facts[f"fault: {fault}"] > 0, fault

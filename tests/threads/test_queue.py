@@ -111,7 +111,7 @@ async def test_a_claim_that_cannot_be_read_is_given_back(world: World) -> None:
             raise RuntimeError("lost")
         return await read(operation, *args)  # type: ignore[arg-type]
 
-    world.threads._read = broken  # type: ignore[method-assign]
+    world.threads._read = broken  # type: ignore[assignment,method-assign]
     with pytest.raises(RuntimeError, match="lost"):
         await world.claim()
     world.threads._read = read  # type: ignore[method-assign]
@@ -184,7 +184,7 @@ async def test_runs_are_listed_by_their_status(world: World) -> None:
     for result in ends:
         await world.finish((await world.take(await world.run(thread))).held, result)  # type: ignore[arg-type]
     for action in ("interrupt", "rollback"):
-        await world.threads.cancel_run((await world.run(thread)).run_id, action=action)  # type: ignore[arg-type]
+        await world.threads.cancel_run((await world.run(thread)).run_id, action=action)
     await world.take(await world.run(thread))
     await world.run(thread, "enqueue")
     every = [*ends, "interrupted", "rollback", "running", "pending"]

@@ -298,6 +298,24 @@ async def test_a_thread_of_its_own_stays_while_another_run_is_in_it(world: World
     await gone(world, run.thread_id, run.run_id, other.run_id)
 
 
+async def test_the_states_of_a_thread_stay_while_it_does(world: World) -> None:
+    """A run of its own that is long gone has left a state that the next one goes on from."""
+    run = await world.run()
+    held = (await world.take(run)).held
+    await world.save(held, "first")
+    await world.threads.create_run(
+        RunRequest(assistant_id="echo", thread_id=run.thread_id, multitask_strategy="interrupt")
+    )
+    await world.finish(held, "stopped")
+    await purge(world)
+    found = await world.take()
+    assert found.checkpoint is not None
+    assert found.checkpoint.values == "first"
+    await world.finish(found.held)
+    await purge(world)
+    assert await left(world) == []
+
+
 async def test_many_stateless_runs_in_one_call(world: World) -> None:
     requests = [RunRequest(assistant_id="echo", input=number) for number in range(5)]
     runs = await world.threads.create_runs(requests)

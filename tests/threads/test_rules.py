@@ -19,7 +19,7 @@ DAMAGE = {
     "UPDATE lines SET release_by = NULL WHERE line = 'b'": "is stopping: True",
     "UPDATE lines SET release_by = 5 WHERE line = 'a'": "is released by 5",
     "UPDATE attempts SET check_at = NULL WHERE check_at IS NOT NULL": "has all the time it wants to stop",
-    "UPDATE rollouts SET ready = behind, behind = NULL WHERE behind IS NOT NULL": "in back-off or stopping are",
+    "UPDATE rollouts SET ready = behind, behind = NULL WHERE behind IS NOT NULL": "back-off or stopping are",
     "UPDATE runs SET live = NULL WHERE thread_id = 'a'": "and live is None",
     "UPDATE runs SET live = 1 WHERE thread_id = 'b'": "and live is 1",
     "UPDATE runs SET gone_at = 1 WHERE thread_id = 'a'": "and out of sight",

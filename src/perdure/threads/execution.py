@@ -221,16 +221,19 @@ class RunExecution(Runner):
 
     # --- waiting ----------------------------------------------------------------------------------------
 
-    async def ended(self, run_id: str, timeout: float | None) -> bool:
-        """Wait until a run has ended; False when the time is up."""
+    async def ended(self, run_id: str, timeout: float | None) -> Any:
+        """Wait until a run has ended, and give it with its thread; None when the time is up."""
         check_id(run_id, "run_id")
         ns = await self._ns()
+        found: Any = None
 
         async def done() -> bool:
-            row, _ = await self._merger.call("get_end", self._ends, run_id)
-            return row.rollout_status in ENDED
+            nonlocal found
+            found = await self._merger.call("get_end", self._ends, run_id)
+            return found[0].rollout_status in ENDED
 
-        return await self._until(ENDED_CHANNEL, ended_key(ns, run_id), done, timeout)
+        has_ended = await self._until(ENDED_CHANNEL, ended_key(ns, run_id), done, timeout)
+        return found if has_ended else None
 
     async def stopped(self, run_id: str, timeout: float | None = None) -> bool:
         """Wait until nobody executes a run any longer."""

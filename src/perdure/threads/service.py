@@ -110,7 +110,11 @@ class ThreadService(RunExecution):
         return await self._write(states.create_threads, requests, keys=keys)
 
     async def get_thread(self, thread_id: str) -> Thread:
-        return thread_of(*await self._read(states.get_thread, check_id(thread_id, "thread_id")))
+        check_id(thread_id, "thread_id")
+        return thread_of(*await self._merger.call("get_thread", self._get_threads, thread_id))
+
+    async def _get_threads(self, thread_ids: Sequence[str]) -> Sequence[Any]:
+        return await self._read(states.get_threads, thread_ids)
 
     async def update_thread(
         self,
@@ -231,7 +235,7 @@ class ThreadService(RunExecution):
 
     async def _run(self, run_id: str) -> Run:
         check_id(run_id, "run_id")
-        row, _ = await self._merger.call("get_end", self._end_batch, run_id)
+        row, _ = await self._merger.call("get_end", self._ends, run_id)
         return run_of(row)
 
     async def get_run(self, run_id: str, thread_id: str | None = None) -> Run:
@@ -303,16 +307,14 @@ class ThreadService(RunExecution):
 
     async def join_run(self, run_id: str, timeout: float | None = None) -> RunEnd:
         """Wait for the end of a run. TimeoutError when the time is up."""
-        if not await self.ended(run_id, timeout):
+        found = await self.ended(run_id, timeout)
+        if found is None:
             raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
-        row, answer = await self._merger.call("get_end", self._end_batch, run_id)
+        row, answer = found
         if answer is None:
             return RunEnd(run=run_of(row))
         thread = thread_of(*answer)
         return RunEnd(run=run_of(row), values=thread.values, interrupts=thread.interrupts)
-
-    async def _end_batch(self, run_ids: Sequence[str]) -> Sequence[Any]:
-        return await self._read(queries.get_ends, run_ids)
 
     async def stream_run(self, run_id: str, after: str | None = "-1") -> AsyncGenerator[Burst]:
         """The events of a run after an id, in bursts, until its end; None is from now on."""

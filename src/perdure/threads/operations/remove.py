@@ -112,8 +112,9 @@ async def _still_gone(tx: Tx, thread_ids: Sequence[str]) -> list[str]:
 
 
 async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:
+    """Remove runs. The states of one that was deleted are gone already; any others go with their thread."""
     if run_ids:
-        await drop_states(tx, run_ids)
+        await tx.execute(sql.DROP_STEPS, ids=list(run_ids))
         await drop_streams(tx, run_ids)
         await tx.execute(sql.DROP_RUNS, ids=list(run_ids))
 

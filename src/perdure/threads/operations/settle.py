@@ -232,8 +232,8 @@ async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
 
 async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
     """Whoever executed these cancelled runs has stopped: what a rollback takes back can go now."""
-    runs = await load_runs(tx, run_ids)
-    undone = [run.id for run in runs.values() if run.outcome == ROLLBACK]
+    rows = await tx.all(sql.RUN_STATUSES, ids=list(run_ids))
+    undone = [row[0] for row in rows if row[2] == ROLLBACK]
     if undone:
         await drop_states(tx, undone)
     for run_id in run_ids:

@@ -161,6 +161,17 @@ async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer
     return thread, await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=thread.checkpoint_id)
 
 
+async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | NotFound]:
+    """Threads with their states; one that is not in sight is answered with why."""
+    threads = await load_threads(tx, list(set(thread_ids)))
+    seen = {thread.id: thread for thread in threads.values() if thread.gone_at is None}
+    states = await states_of(tx, list(seen.values()))
+    return [
+        (seen[each], states.get(each)) if each in seen else NotFound(f"Thread {each} not found")
+        for each in thread_ids
+    ]
+
+
 async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row | None:
     _, latest = await get_thread(tx, thread_id)
     return latest if checkpoint_id is None else await _check_state(tx, thread_id, checkpoint_id)

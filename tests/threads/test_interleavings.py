@@ -1,0 +1,242 @@
+"""Two operations on threads at once, on PostgreSQL, one statement at a time, in many orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.reliability.interleaving import Operation, Pair, Wrong
+from tests.reliability.test_interleavings import laboratory
+
+from perdure.assistants.operations import register
+from perdure.assistants.records import AgentSpec
+from perdure.kernel.errors import PerdureError
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.operations import report
+from perdure.rollouts.operations.claim import Claim
+from perdure.runtime.stores import KINDS
+from perdure.streams.model import NewEvent
+from perdure.threads.encoding import Policy, checked, finish_of, new_run
+from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
+from perdure.threads.records import NewCheckpoint, RunRequest
+from perdure.threads.work import Ending, Held
+
+GRACE = 5_000_000
+POLICY = Policy(timeout=100.0, lease=10.0, grace=5.0)
+LATER = 20
+"""Seconds after which every lease and every grace of the setup has passed."""
+
+
+def answering(operation: Operation) -> Operation:
+    """An operation whose refusal is its answer."""
+
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        try:
+            return await operation(tx, given, lined)
+        except PerdureError as error:
+            return repr(error)
+
+    return run
+
+
+# --- operations on the thread `t`, whose runs and claims are in `given` ------------------------------------
+
+
+def ask(strategy: str = "enqueue", thread_id: str | None = "t", **options: Any) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        fields = {"thread_id": thread_id, "multitask_strategy": strategy} | options
+        request = new_run(RunRequest(assistant_id="echo", **fields), POLICY)
+        return await create.create_runs(tx, [request], KINDS)
+
+    return run
+
+
+def take(worker_id: str = "x", limit: int = 1) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        return await assign.claim_runs(tx, [Claim(worker_id, limit)], KINDS)
+
+    return run
+
+
+def take_nothing(worker_id: str = "x") -> Operation:
+    return take(worker_id, 0)
+
+
+def end(result: str = "success", which: int = 0, **fields: Any) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        ending = Ending(held=given[which], result=result, **fields)  # type: ignore[arg-type]
+        return [type(each).__name__ for each in await finish.finish(tx, [finish_of(ending)], KINDS)]
+
+    return run
+
+
+def give_back(which: int = 0) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        return await finish.hand_back(tx, [given[which]], KINDS)
+
+    return run
+
+
+def stop(action: Any = "interrupt", which: int = 0) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        return await cancel.cancel_runs(tx, [given[which].run_id], action, GRACE, KINDS)
+
+    return run
+
+
+def keep(values: Any = 1) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        saved = execute.Saved(given[0], checked(NewCheckpoint(values=values)), [NewEvent("values", "1")])
+        return [type(each).__name__ for each in await execute.save(tx, [saved])]
+
+    return run
+
+
+async def tell(tx: Tx, given: Any, lined: bool) -> Any:
+    told = execute.Told(given[0], [NewEvent("custom", "1")])
+    return [type(each).__name__ for each in await execute.tell(tx, [told])]
+
+
+async def renew(tx: Tx, given: Any, lined: bool) -> Any:
+    return await execute.renew(tx, "w", [each for each in given if each.attempt_id])
+
+
+def drop_run(which: int = 0) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        return await remove.delete_run(tx, given[which].run_id, GRACE, KINDS)
+
+    return answering(run)
+
+
+async def _drop_thread(tx: Tx, given: Any, lined: bool) -> Any:
+    return await remove.delete_thread(tx, "t", GRACE, KINDS)
+
+
+async def _set_state(tx: Tx, given: Any, lined: bool) -> Any:
+    await states.update_state(tx, "t", checked(NewCheckpoint(values="set")))
+
+
+async def _copy(tx: Tx, given: Any, lined: bool) -> Any:
+    await states.copy_thread(tx, "t")
+
+
+async def purge(tx: Tx, given: Any, lined: bool) -> None:
+    await remove.purge(tx, -1_000_000_000)
+
+
+async def sweep(tx: Tx, given: Any, lined: bool) -> None:
+    await report.sweep(tx, KINDS, True)
+
+
+async def make(tx: Tx, given: Any, lined: bool) -> Any:
+    return await states.create_threads(tx, [states.NewThread("t", '{"a":1}', "{}", None, False)])
+
+
+async def _edit(tx: Tx, given: Any, lined: bool) -> Any:
+    return await states.update_thread(tx, "t", {"b": 2}, None)
+
+
+drop_thread, set_state, copy, edit = map(answering, (_drop_thread, _set_state, _copy, _edit))
+
+
+# --- states -----------------------------------------------------------------------------------------------
+
+
+async def nothing(tx: Tx, given: Any, lined: bool) -> Any:
+    await register(tx, None, [AgentSpec(name="echo")])
+    return []
+
+
+async def rests(tx: Tx, given: Any, lined: bool) -> Any:
+    await nothing(tx, given, lined)
+    await make(tx, given, lined)
+    return []
+
+
+def runs(*, claimed: bool, waiting: int = 0, delay: float | None = None) -> Operation:
+    """A thread with a live run, and others behind it."""
+
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        await rests(tx, given, lined)
+        made = []
+        for _ in range(waiting + 1):
+            (row,) = await ask(after_seconds=delay)(tx, given, lined)
+            made.append(Held(row[0], "t", ""))
+        if claimed:
+            (((run_id, attempt_id, _),),) = await take("w")(tx, given, lined)
+            made[0] = Held(run_id, "t", attempt_id)
+        return made
+
+    return run
+
+
+def after(setup: Operation, *operations: Operation) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        made = await setup(tx, given, lined)
+        for operation in operations:
+            await operation(tx, made, True)
+        return made
+
+    return run
+
+
+PENDING, RUNNING = runs(claimed=False), runs(claimed=True)
+NEXT = runs(claimed=True, waiting=1)
+STOPPING = after(NEXT, keep(), stop("rollback"))
+
+PAIRS: dict[str, Pair] = {
+    "reject, reject": Pair(rests, ask("reject"), ask("reject")),
+    "make it, make it": Pair(
+        nothing, ask("reject", if_not_exists="create"), ask("reject", if_not_exists="create")
+    ),
+    "make the thread, make it by a run": Pair(nothing, make, ask(if_not_exists="create")),
+    "make the thread, make the thread": Pair(nothing, make, make),
+    "enqueue, end": Pair(RUNNING, ask(), end()),
+    "enqueue, unknown thread": Pair(nothing, ask(), ask(if_not_exists="create")),
+    "interrupt, end": Pair(RUNNING, ask("interrupt"), end(checkpoint=NewCheckpoint(values=2))),
+    "rollback, save": Pair(RUNNING, ask("rollback"), keep()),
+    "rollback, retry": Pair(RUNNING, ask("rollback"), end("retriable")),
+    "interrupt, claim": Pair(PENDING, ask("interrupt"), take(), also=[(ask("interrupt"), take_nothing())]),
+    "rollback, rollback": Pair(RUNNING, ask("rollback"), ask("rollback")),
+    "cancel, end": Pair(NEXT, stop(), end()),
+    "cancel, events": Pair(RUNNING, stop(), tell),
+    "cancel, renew": Pair(RUNNING, stop(), renew),
+    "cancel, give back": Pair(NEXT, stop("rollback"), give_back()),
+    "cancel, claim": Pair(PENDING, stop(), take(), also=[(stop(), take_nothing())]),
+    "cancel the next, end": Pair(NEXT, stop(which=1), end()),
+    "stop, enqueue": Pair(STOPPING, end("stopped"), ask()),
+    "stop, sweep": Pair(STOPPING, end("stopped"), sweep, later=LATER),
+    "end, end": Pair(NEXT, end(), end("error")),
+    "end, sweep": Pair(NEXT, end(), sweep, later=LATER),
+    "renew, sweep": Pair(NEXT, renew, sweep, later=LATER),
+    "save, sweep": Pair(NEXT, keep(), sweep, later=LATER),
+    "cancel, sweep": Pair(NEXT, stop(), sweep, later=LATER),
+    "delete the run, end": Pair(NEXT, drop_run(), end(checkpoint=NewCheckpoint(values=2))),
+    "delete the run, delete the thread": Pair(NEXT, drop_run(), drop_thread),
+    "delete the run, delete the run": Pair(NEXT, drop_run(), drop_run()),
+    "delete the thread, enqueue": Pair(RUNNING, drop_thread, ask()),
+    "delete the thread, make it by a run": Pair(RUNNING, drop_thread, ask(if_not_exists="create")),
+    "delete the thread, save": Pair(RUNNING, drop_thread, keep()),
+    "delete the thread, change it": Pair(rests, drop_thread, edit),
+    "purge, make it by a run": Pair(after(PENDING, drop_thread), purge, ask(if_not_exists="create")),
+    "purge, make it": Pair(after(RUNNING, drop_thread), purge, make),
+    "purge, stop": Pair(after(RUNNING, drop_thread), purge, end("stopped")),
+    "set the state, enqueue": Pair(rests, set_state, ask("reject")),
+    "copy, rollback": Pair(after(RUNNING, keep()), copy, stop("rollback")),
+    "claim what is due, enqueue": Pair(
+        runs(claimed=False, delay=5.0), take(), ask(), later=LATER, also=[(take_nothing(), ask())]
+    ),
+}
+SWITCHES = 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("share", range(4))
+async def test_every_order(share: int, postgres_url: str) -> None:
+    async with laboratory(postgres_url) as bench:
+        for name in list(PAIRS)[share::4]:
+            try:
+                orders = await bench.explore(PAIRS[name], SWITCHES)
+            except Wrong as error:
+                raise Wrong(f"{name}: {error}") from error
+            print(f"{name}: {orders} orders")
