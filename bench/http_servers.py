@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, get_args
 
@@ -33,11 +33,16 @@ async def running(server: ServerProcess) -> AsyncIterator[ServerProcess]:
 
 @asynccontextmanager
 async def our_server(
-    host: Host, engine: Engine = "sqlite", options: Sequence[str] = ()
+    host: Host,
+    engine: Engine = "sqlite",
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ServerProcess]:
     """Our server on a new database, as `perdure serve` starts it."""
     command = (*SERVE, await new_url(host, engine), *options)
-    async with running(ServerProcess(command, start_seconds=START_SECONDS)) as server:
+    async with running(
+        ServerProcess(command, environment=environment, start_seconds=START_SECONDS)
+    ) as server:
         yield server
 
 

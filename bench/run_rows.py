@@ -1,7 +1,7 @@
 """Runs over HTTP: made on new threads and awaited, by one client on every server."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import aiohttp
@@ -14,9 +14,16 @@ from bench.run_servers import aegra_server, agent_server, langgraph_server
 from bench.sizes import Sizes
 from bench.timing import Side, interleave, spread
 from bench.work import HTTP_CALLERS
+from perdure.testing.serving import ServerProcess
 
-PEERS = {
-    "langgraph_dev": (langgraph_server, f"langgraph dev {LANGGRAPH.version} in memory", 20.0),
+LANGGRAPH_TEN = ("--n-jobs-per-worker", "10")
+PEERS: dict[str, tuple[Callable[[Host], AbstractAsyncContextManager[ServerProcess]], str, float]] = {
+    "langgraph_dev": (langgraph_server, f"langgraph dev {LANGGRAPH.version} in memory, 1 job at once", 20.0),
+    "langgraph_dev_10": (
+        partial(langgraph_server, options=LANGGRAPH_TEN),
+        f"langgraph dev {LANGGRAPH.version} in memory, 10 jobs at once",
+        20.0,
+    ),
     "aegra": (aegra_server, f"aegra {AEGRA.version} on PostgreSQL", 15.0),
 }
 PEER_SHARE = 10

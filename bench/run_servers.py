@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from bench import agents
 from bench.environments import AEGRA, LANGGRAPH, ROOT
 from bench.host import Host
 from bench.http_servers import START_SECONDS, Engine, our_server, running
+from bench.work import HTTP_CALLERS
 from perdure.testing.serving import ServerProcess
 
 GRAPH = """
@@ -33,17 +34,18 @@ graph = StateGraph(State).add_node("noop", noop).add_edge(START, "noop").add_edg
 
 
 def agent_server(host: Host, engine: Engine) -> AbstractAsyncContextManager[ServerProcess]:
-    """Our server with the agents that are measured, executed in its own process."""
-    return our_server(host, engine, ("--agents", agents.PATH))
+    """Our server with the agents that are measured; it executes as many runs at once as there are callers."""
+    environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS)}
+    return our_server(host, engine, ("--agents", agents.PATH), environment)
 
 
 @asynccontextmanager
-async def langgraph_server(host: Host) -> AsyncIterator[ServerProcess]:
-    """`langgraph dev`, which keeps everything in memory, with its own number of jobs at once."""
+async def langgraph_server(host: Host, options: Sequence[str] = ()) -> AsyncIterator[ServerProcess]:
+    """`langgraph dev`, which keeps everything in memory; without options it does one job at a time."""
     await asyncio.to_thread(LANGGRAPH.ensure)
     folder = graph_folder(host, "langgraph.json", {"dependencies": ["."]})
     server = ServerProcess(
-        (str(LANGGRAPH.program("langgraph")), "dev", "--no-browser", "--no-reload"),
+        (str(LANGGRAPH.program("langgraph")), "dev", "--no-browser", "--no-reload", *options),
         folder=folder,
         environment={**os.environ, "LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1"},
         start_seconds=START_SECONDS,

@@ -100,15 +100,22 @@ def told(*names: str) -> list[NewEvent]:
 class World:
     """The threads of a database, with a hand on its clock."""
 
-    def __init__(self, storage: Storage, clock: ManualClock, policy: Policy = POLICY) -> None:
+    def __init__(
+        self, storage: Storage, clock: ManualClock, policy: Policy = POLICY, namespace: str = "default"
+    ) -> None:
         self.storage = storage
         self.clock = clock
-        self.threads = ThreadService(storage, KINDS, policy=policy)
-        self.rollouts = Rollouts(storage, KINDS, kind="run")
+        self.namespace = namespace
+        self.threads = ThreadService(storage, KINDS, policy=policy, namespace=namespace)
+        self.rollouts = Rollouts(storage, KINDS, kind="run", namespace=namespace)
 
     async def begin(self) -> World:
         await self.threads.register("w1", AGENTS)
         return self
+
+    def others(self, count: int) -> list[ThreadService]:
+        """As many more who ask at the same time, and whose calls are merged with nobody's."""
+        return [self.threads.acting_as(self.namespace, None) for _ in range(count)]
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, and the watchdog look."""

@@ -90,7 +90,7 @@ async def test_a_cancel_is_final(world: World) -> None:
 async def test_of_two_cancels_at_once_one_wins(world: World) -> None:
     run = await world.run(await world.thread())
     await world.take(run)
-    others = [world.threads.acting_as("default", None) for _ in range(4)]
+    others = world.others(4)
     answers = await asyncio.gather(
         *(other.cancel_run(run.run_id) for other in others), return_exceptions=True
     )

@@ -45,7 +45,7 @@ async def test_a_claim_waits_for_a_run(world: World) -> None:
 
 async def test_many_workers_share_the_runs(world: World) -> None:
     runs = [await world.run() for _ in range(20)]
-    services = [world.threads.acting_as("default", None) for _ in range(5)]
+    services = world.others(5)
     claims = await asyncio.gather(*(each.claim(f"w{n}", 6, 0) for n, each in enumerate(services)))
     claimed = [each.run.run_id for share in claims for each in share]
     claimed += [each.run.run_id for each in await world.claim(20)]
@@ -56,7 +56,7 @@ async def test_what_a_worker_gets(world: World) -> None:
     thread = await world.thread(
         config={"configurable": {"a": "thread", "b": "thread"}, "recursion_limit": 5}, values={"v": 1}
     )
-    assistants = Assistants(world.storage)
+    assistants = Assistants(world.storage, world.namespace)
     assistant = await assistants.create("echo", config={"configurable": {"a": "assistant", "c": "assistant"}})
     run = await world.run(
         thread,
@@ -275,7 +275,7 @@ async def test_a_retry_owes_no_webhook(world: World) -> None:
 
 
 async def test_whoever_changes_something_is_on_record(world: World) -> None:
-    mine = world.threads.acting_as("default", "me")
+    mine = world.threads.acting_as(world.namespace, "me")
     thread = await mine.create_thread()
     run = await mine.create_run(RunRequest(assistant_id="echo", thread_id=thread.thread_id))
     (assignment,) = await mine.claim("w1", 1, 0)
@@ -298,7 +298,7 @@ async def test_whoever_changes_something_is_on_record(world: World) -> None:
 
 
 async def test_what_is_refused_is_not_on_record(world: World) -> None:
-    mine = world.threads.acting_as("default", "me")
+    mine = world.threads.acting_as(world.namespace, "me")
     for wrong in (
         mine.create_run(RunRequest(assistant_id="nobody")),
         mine.cancel_run("no-run"),
@@ -311,7 +311,7 @@ async def test_what_is_refused_is_not_on_record(world: World) -> None:
 
 
 async def test_namespaces_do_not_see_each_other(world: World) -> None:
-    other = world.threads.acting_as("other", None)
+    other = world.threads.acting_as(world.namespace + " too", None)
     await other.register("w1", [])
     here = await world.run(await world.thread(thread_id="same"))
     with pytest.raises(NotFound):

@@ -67,9 +67,7 @@ class Bench:
             self._end()
             url = self._url.replace("FILE", str(Path(self._folder.name) / f"{number}.db"))
             self._storage = open_storage(url, clock=clock)
-        world = World(self._storage, clock, POLICY)
-        world.threads = world.threads.acting_as(f"example {number}", None)
-        world.rollouts = world.rollouts.acting_as(f"example {number}", None)
+        world = World(self._storage, clock, POLICY, f"example {number}")
         self.do(world.threads.register("w1", AGENTS))
         return world
 

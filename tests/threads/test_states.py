@@ -35,7 +35,7 @@ async def test_an_id_that_is_taken(world: World) -> None:
 
 
 async def test_of_many_with_one_id_one_is_made(world: World) -> None:
-    services = [world.threads.acting_as("default", None) for _ in range(6)]
+    services = world.others(6)
     answers = await asyncio.gather(
         *(service.create_thread("mine") for service in services), return_exceptions=True
     )

@@ -53,7 +53,7 @@ async def test_of_many_services_at_once_exactly_one_wins(world: World) -> None:
     """They share no merging: on PostgreSQL these are eight transactions."""
     thread = await world.thread()
     request = RunRequest(assistant_id="echo", thread_id=thread)
-    services = [world.threads.acting_as("default", None) for _ in range(8)]
+    services = world.others(8)
     calls = [service.create_run(request) for service in services]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(isinstance(answer, Run) for answer in answers) == 1

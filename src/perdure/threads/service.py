@@ -307,8 +307,7 @@ class ThreadService(RunExecution):
 
     async def join_run(self, run_id: str, timeout: float | None = None) -> RunEnd:
         """Wait for the end of a run. TimeoutError when the time is up."""
-        found = await self.ended(run_id, timeout)
-        if found is None:
+        if (found := await self.ended(run_id, timeout)) is None:
             raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
         row, answer = found
         if answer is None:

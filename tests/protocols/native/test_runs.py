@@ -151,7 +151,7 @@ async def test_an_error_after_the_first_blank_line_stands_in_the_body(
             raise StorageUnavailable("gone")
 
         threads = next(iter(quick.visitor.app._threads.values()))
-        monkeypatch.setattr(threads, "_end_batch", broken)
+        monkeypatch.setattr(threads, "_ends", broken)
         await quick.worker.do({})
         body = await soon(response.json(content_type=None))
     assert (response.status, body["code"]) == (200, "storage_unavailable")
