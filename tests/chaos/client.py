@@ -245,6 +245,9 @@ async def work(plan: ClientPlan) -> None:
         def hear() -> None:
             loop.remove_reader(sys.stdin.fileno())
             client.enough.set()
+            if not os.read(sys.stdin.fileno(), 100):
+                # Whoever started it is gone.
+                os._exit(1)
 
         loop.add_reader(sys.stdin.fileno(), hear)
         await client.run()

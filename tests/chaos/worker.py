@@ -1,7 +1,7 @@
 """`python -m tests.chaos.worker`: a worker that writes down what it asks for and what its agents do.
 
 It waits for a plan on stdin, so that it can be started ahead of its turn, and says when it has begun. SIGTERM
-asks it to stop, as it does `perdure worker`.
+asks it to stop, as it does `perdure worker`; so does the end of its stdin, so that it outlives no test.
 """
 
 import asyncio
@@ -59,7 +59,14 @@ async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[Worker]:
 
 async def work(plan: WorkerPlan) -> None:
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    loop = asyncio.get_running_loop()
+
+    def hear() -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_reader(sys.stdin.fileno(), hear)
     log = EffectLog(Path(plan.log))
     async with opened(plan, Recorder(plan.name, log.write)) as worker:
         starting = asyncio.ensure_future(worker.start())
