@@ -29,7 +29,7 @@ from perdure.rollouts.tables import ROLLOUTS
 from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
-RELEASES = ("0.1.0", "0.2.0")
+RELEASES = ("0.1.0", "0.2.0", "0.3.0")
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ async def test_a_database_of_an_earlier_release_opens_with_its_rows_intact(
 ) -> None:
     await _load(place, release)
     before = await place.rows()
-    assert len(before["rollouts"]) == 10
+    assert len([row for row in before["rollouts"] if row["kind"] == "task"]) == 10
     await open_once(place)
     assert await place.catalog() == catalog.declared(TABLES)
     after = await place.rows()
