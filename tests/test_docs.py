@@ -33,7 +33,7 @@ LANGUAGES = {"python", "sh", "text", "mermaid"}
 LONGEST_README_EXAMPLE = 20
 PROMISE = (
     "an acknowledged write is never lost; a completion is applied exactly once; "
-    "a rollout has at most one live attempt; agent code runs at least once"
+    "a rollout has at most one live attempt, a thread at most one live run; agent code runs at least once"
 )
 
 # Commands that make environments or run the whole suite, and where they are tested instead.

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -177,8 +178,12 @@ def test_a_server_executes_runs_itself(folder: Path, command: str) -> None:
     with Server(folder, command, "--agents", "./agents.py:agents") as server:
         assert server.facts["agents"] == ["greet", "wait"]
         assert greet(server, "server")["values"] == {"greeting": "Hello, server!"}
-        metrics = server.get("/metrics")[1].decode()
-        assert 'perdure_attempts_ended_total{result="success"} 1.0' in metrics
+        # The worker counts an attempt after it has told its end.
+        counted = 'perdure_attempts_ended_total{result="success"} 1.0'
+        deadline = time.monotonic() + 20
+        while counted not in server.get("/metrics")[1].decode():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         assert server.stop() == 0
     assert "Traceback" not in server.errors
 

@@ -210,7 +210,7 @@ def run(engine: str = "memory", examples: int = 20_000, steps: int = 100, url: s
 @pytest.mark.parametrize("share", range(2))
 def test_in_memory(share: int) -> None:
     with closing(EmbeddedBench(file=False)) as bench:
-        run_on(bench, size(100, 50))
+        run_on(bench, size(60, 50))
 
 
 @pytest.mark.timeout(300)

@@ -401,7 +401,7 @@ def run(url: str = INLINE, examples: int = 20_000, steps: int = 100) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("share", range(2))
 def test_without_threads(share: int) -> None:
-    run_on(INLINE, size(100, 50))
+    run_on(INLINE, size(60, 50))
 
 
 @pytest.mark.timeout(300)
