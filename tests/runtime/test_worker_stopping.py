@@ -144,7 +144,7 @@ async def test_a_worker_that_is_cut_off_stops_by_itself(house: House) -> None:
 
 
 async def test_leases_are_renewed_together_while_agents_work(house: House) -> None:
-    house = House(lease=0.3)
+    house = House(lease=1.5)
 
     @house.agents.agent("long")
     async def long(ctx: Any, input: Any) -> None:
@@ -152,7 +152,7 @@ async def test_leases_are_renewed_together_while_agents_work(house: House) -> No
 
     runs = [house.queue.add("long") for _ in range(4)]
     async with house.working():
-        for _ in range(6):
+        for _ in range(4):
             house.queue.calls.clear()
             await house.queue.until(lambda: ("renew", 4) in house.queue.calls)
         house.gate.set()
