@@ -163,7 +163,7 @@ async def test_leases_are_renewed_together_while_agents_work(house: House) -> No
 async def test_an_agent_that_blocks_its_loop_costs_no_lease(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = House(lease=0.5)
+    house = House(lease=1.2)
 
     @house.agents.agent("blocking")
     async def blocking(ctx: Any, input: Any) -> None:
@@ -187,7 +187,7 @@ async def test_an_agent_that_blocks_its_loop_costs_no_lease(
             house.gate.set()
             done = await house.queue.ended(blocked)
     assert done.results == ["success"]
-    assert len([1 for name, _ in house.queue.calls if name == "renew"]) >= 3
+    assert len([1 for name, _ in house.queue.calls if name == "renew"]) >= 2
 
 
 async def test_an_agent_that_blocks_beyond_its_time_is_left_behind(house: House) -> None:
