@@ -15,7 +15,7 @@ from perdure.outbox.model import Consumer
 from perdure.outbox.service import Outbox
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
-from perdure.runtime.options import WorkerOptions
+from perdure.runtime.embedding import worker_of
 from perdure.runtime.stores import open_configured
 from perdure.runtime.worker import Worker
 from perdure.streams.model import Burst
@@ -54,19 +54,12 @@ class Perdure:
                 app.outbox = Outbox(store.storage, self._consumers)
                 app.outbox.start()
             if self._agents is not None:
-                await self._start_worker(app, store)
+                self._worker = worker_of(app, self._agents)
+                await self._worker.start()
         except BaseException:
             await self.__aexit__()
             raise
         return self
-
-    async def _start_worker(self, app: App, store: DatabaseLightningStore) -> None:
-        assert self._agents is not None
-        assert app.threads is not None
-        queue = app.threads.acting_as(store.namespace, None)
-        options = WorkerOptions.from_settings(self.settings)
-        self._worker = Worker(queue, self._agents, options, store=store, queue_stats=queue.stats)
-        await self._worker.start()
 
     async def __aexit__(self, *_: object) -> None:
         worker, self._worker = self._worker, None

@@ -22,7 +22,13 @@ from perdure.streams.service import Streams
 from perdure.threads.encoding import MAX_BODY, check_events, check_held, check_id, checked, finish_of
 from perdure.threads.marks import Marks
 from perdure.threads.model import AGENTS_QUEUE
-from perdure.threads.operations import assign, execute, finish, noted, queries
+from perdure.threads.operations import (
+    assign,
+    execute,
+    finish,
+    noted,  # noqa: F401 - it says what the writes of this room are called in the audit
+    queries,
+)
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import Kept, Saved, State, Told
 from perdure.threads.operations.finish import Finish, Finished
@@ -33,8 +39,6 @@ from perdure.threads.work import Assignment, Ending, Held, Verdict
 
 POLL_SECONDS = 2.0
 """How often a waiter looks by itself, should a hint be lost."""
-
-__all__ = ["RunExecution", "noted"]
 
 
 class RunExecution(Runner):

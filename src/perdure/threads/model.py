@@ -5,12 +5,11 @@ A run has no status of its own: it is a function of its rollout's status and out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.rollouts.model import (
     CANCELLED,
-    ENDED,
     FAILED,
     LIVE,
     OUTCOMES,
@@ -139,7 +138,3 @@ def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
             else:
                 whole[key] = value
     return whole
-
-
-def all_ended(statuses: Iterable[str]) -> bool:
-    return all(status in ENDED for status in statuses)
