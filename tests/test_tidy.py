@@ -40,8 +40,8 @@ ENGINES = {
     "opentelemetry": re.compile(r"rollouts/ot(el|el_tracer|lp\w*)\.py|protocols/otlp/.*\.py|testing/.*\.py"),
     "google": re.compile(r"rollouts/otlp(_reader)?\.py|protocols/otlp/.*\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
-    "langgraph": re.compile(r"assistants/graph(s|_saver)\.py"),
-    "langchain_core": re.compile(r"assistants/graph(s|_saver)\.py"),
+    "langgraph": re.compile(r"assistants/graph\w*\.py|integrations/langgraph/\w+\.py|runtime/graph\w*\.py"),
+    "langchain_core": re.compile(r"assistants/graph\w*\.py|integrations/langgraph/\w+\.py|runtime/graph\w*\.py"),
     "grpc": re.compile(r"protocols/grpc/.*\.py|protocols/otlp/grpc_server\.py"),
 }
 # One letter of each stands in brackets, so that this file does not contain what it looks for.

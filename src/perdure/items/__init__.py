@@ -1,0 +1,1 @@
+"""What agents remember beyond a thread: values by namespace and key."""

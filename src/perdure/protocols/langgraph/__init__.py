@@ -1,0 +1,1 @@
+"""The door of the LangGraph server: its routes, bodies, statuses and streams."""

@@ -1,0 +1,1 @@
+"""What is due when: schedules that fire once, whichever process looks first."""
