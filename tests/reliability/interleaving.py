@@ -15,7 +15,7 @@ import asyncpg
 
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_connection import CONTENDED
-from perdure.kernel.storage.postgres_tx import PostgresTx
+from perdure.kernel.storage.postgres_tx import PostgresTx, written
 from perdure.rollouts.operations.spans import CareNeeded
 from perdure.rollouts.operations.work import LinesNeeded
 from perdure.testing.invariants import broken_rules
@@ -140,7 +140,7 @@ class Actor:
         await self.connection.execute(BEGIN)
         try:
             tx = PostgresTx(self._gate, self.ns, self.now, NamedIds(self.name))
-            self.answer = repr(_plain(await self.operation(tx, self.given, self.lined)))
+            self.answer = repr(_plain(await written(self.operation(tx, self.given, self.lined), tx)))
             await self._gate.execute("COMMIT")
             return True
         except (LinesNeeded, CareNeeded):
@@ -213,7 +213,7 @@ class Laboratory:
         await connection.execute(NAMESPACE, self._ns, f"laboratory {self._ns}")
         async with connection.transaction():
             tx = PostgresTx(_Plain(connection), self._ns, START, NamedIds("0"))
-            return await pair.setup(tx, None, True)
+            return await written(pair.setup(tx, None, True), tx)
 
     async def _interleave(
         self, actors: Sequence[Actor], prefix: Sequence[int]
@@ -292,7 +292,8 @@ class Laboratory:
         for i in order:
             async with self._pair[i].transaction():
                 tx = PostgresTx(_Plain(self._pair[i]), self._ns, now + i, NamedIds("ab"[i]))
-                answers[i] = repr(_plain(await (pair.first, pair.second)[i](tx, given, True)))
+                called = (pair.first, pair.second)[i](tx, given, True)
+                answers[i] = repr(_plain(await written(called, tx)))
         await self._check_rules()
         return (answers[0], answers[1]), await self._rows()
 

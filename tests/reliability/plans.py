@@ -167,12 +167,19 @@ class _ExplainingTx:
 
     async def write(self, *writes: Write) -> list[int]:
         """Updates are asked for one by one; together they are run."""
+        await self._explain_writes(writes)
+        return list(await self._tx.write(*writes))
+
+    async def later(self, *writes: Write) -> None:
+        await self._explain_writes(writes)
+        await self._tx.later(*writes)
+
+    async def _explain_writes(self, writes: Sequence[Write]) -> None:
         for bulk, rows in writes:
             if rows and isinstance(bulk, BulkUpdate):
                 text, columns = dialect.write_postgres([(bulk, rows)])
                 values = columns if self._plans._engine == "postgres" else rows[0]
                 await self._plans.add(self._tx, NAMES[bulk], (bulk.sqlite, text), values)
-        return list(await self._tx.write(*writes))
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
         if keys:

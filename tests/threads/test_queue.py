@@ -102,8 +102,10 @@ async def test_a_claim_whose_caller_goes_away_is_given_back(world: World, turns:
         assert [each.run.run_id for each in call.result()] == [run.run_id]
 
 
-async def test_a_claim_that_cannot_be_read_is_given_back(world: World) -> None:
+async def test_a_claim_that_cannot_be_read_again_is_given_back(world: World) -> None:
     run = await world.run()
+    (first,) = await world.threads.claim("w", 1, 0.0, "key")
+    assert first.run.run_id == run.run_id
     read = world.threads._read
 
     async def broken(operation: object, *args: object) -> object:
@@ -113,7 +115,7 @@ async def test_a_claim_that_cannot_be_read_is_given_back(world: World) -> None:
 
     world.threads._read = broken  # type: ignore[assignment,method-assign]
     with pytest.raises(RuntimeError, match="lost"):
-        await world.claim()
+        await world.threads.claim("w", 1, 0.0, "key")
     world.threads._read = read  # type: ignore[method-assign]
     await world.threads.close()
     await world.done(run)

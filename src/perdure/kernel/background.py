@@ -44,13 +44,7 @@ class Background:
 
         Cancelling the caller cancels the coroutine, unless `started` says that it has gone too far for that.
         """
-        with self._lock:
-            if self._closed:
-                raise StorageClosed()
-            if os.getpid() != self._pid:
-                raise StorageClosed(f"it was opened by process {self._pid}; a fork opens one of its own")
-            loop = self._started()
-            handle = asyncio.run_coroutine_threadsafe(_contained(action), loop)
+        loop, handle = self._begin(action)
         try:
             result, error = await asyncio.shield(asyncio.wrap_future(handle))
         except asyncio.CancelledError:
@@ -62,6 +56,25 @@ class Background:
         if error is not None:
             raise error
         return cast(T, result)
+
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine in the thread and stand still until it has ended; not for the thread itself."""
+        _, handle = self._begin(action)
+        result, error = handle.result()
+        if error is not None:
+            raise error
+        return cast(T, result)
+
+    def _begin(
+        self, action: Callable[[], Coroutine[Any, Any, T]]
+    ) -> tuple[asyncio.AbstractEventLoop, Future[tuple[T | None, BaseException | None]]]:
+        with self._lock:
+            if self._closed:
+                raise StorageClosed()
+            if os.getpid() != self._pid:
+                raise StorageClosed(f"it was opened by process {self._pid}; a fork opens one of its own")
+            loop = self._started()
+            return loop, asyncio.run_coroutine_threadsafe(_contained(action), loop)
 
     def every(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         """Call `action` again and again; an error is logged and the next time comes all the same."""

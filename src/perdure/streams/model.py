@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 import msgspec
@@ -54,19 +54,26 @@ def encode_sse(events: Iterable[Event]) -> bytes:
 
 
 def _frame(event: Event) -> str:
-    name, body = _line(event.event), _line(event.body)
+    name, body = one_line(event.event), one_line(event.body)
     return f"id: {event.ms}-{event.seq}\nevent: {name}\ndata: {body}\n\n"
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """A text that cannot end its line; in JSON a line's end is only ever space between two tokens."""
     return text.translate(_LINE_ENDS) if "\n" in text or "\r" in text else text
+
+
+Encoding = Callable[[Sequence[Event]], bytes]
+"""How some readers want events; those that are equal want them alike."""
+
+MAX_ENCODINGS = 8
+"""So many encodings of a burst are kept; whoever wants yet another one makes it anew."""
 
 
 class Burst(Sequence[Event]):
     """Some events of a stream, shared by all who read them: all that there are in `after` < seq <= `last`."""
 
-    __slots__ = ("_rest", "_sse", "after", "events", "last", "size")
+    __slots__ = ("_encoded", "_rest", "after", "events", "last", "size")
 
     def __init__(self, events: Sequence[Event], after: int, last: int) -> None:
         self.events = events
@@ -74,15 +81,22 @@ class Burst(Sequence[Event]):
         self.last = last
         self.size = sum([len(event.body) for event in events])
         """The characters of the bodies."""
-        self._sse: bytes | None = None
+        self._encoded: dict[Encoding, bytes] = {}
         self._rest: Burst | None = None
 
     @property
     def sse(self) -> bytes:
         """The frames of all events, encoded once."""
-        if self._sse is None:
-            self._sse = encode_sse(self.events)
-        return self._sse
+        return self.encoded(encode_sse)
+
+    def encoded(self, encoding: Encoding) -> bytes:
+        """Its events in a form that many may want: it is made once."""
+        found = self._encoded.get(encoding)
+        if found is None:
+            found = encoding(self.events)
+            if len(self._encoded) < MAX_ENCODINGS:
+                self._encoded[encoding] = found
+        return found
 
     def beyond(self, seq: int) -> Burst:
         """What of it comes after `seq`. Readers who were at the same place share that too."""

@@ -20,6 +20,7 @@ from perdure.rollouts.running import Keys, Runner
 from perdure.streams.model import NewEvent
 from perdure.streams.service import Streams
 from perdure.threads.encoding import MAX_BODY, check_events, check_held, check_id, checked, finish_of
+from perdure.threads.ends import Ends
 from perdure.threads.marks import Marks
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import (
@@ -32,11 +33,13 @@ from perdure.threads.operations import (
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import Kept, Saved, State, Told
 from perdure.threads.operations.finish import Finish, Finished
-from perdure.threads.operations.rows import checkpoint_of, run_of
+from perdure.threads.operations.rows import Made, checkpoint_of, run_of
 from perdure.threads.operations.settle import STOPPED_CHANNEL, Placed, load_runs
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.work import Assignment, Ending, Held, Verdict
 
+FRESH_SECONDS = 0.05
+"""How long a run that was made just now may take before it is looked at."""
 POLL_SECONDS = 2.0
 """How often a waiter looks by itself, should a hint be lost."""
 
@@ -55,6 +58,7 @@ class RunExecution(Runner):
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, actor=actor)
         self.streams = streams
+        self.ends = Ends()
         self._marks = Marks(storage.signals)
 
     async def register(
@@ -101,8 +105,12 @@ class RunExecution(Runner):
                 if answer.done() and not answer.cancelled() and answer.exception() is None:
                     self._unclaimed(answer.result())
                 raise
-        if not claimed:
-            return []
+        if all(isinstance(each, Made) for each in claimed):
+            return [each.whole for each in claimed if each.whole is not None]
+        return await self._assignments(claimed)
+
+    async def _assignments(self, claimed: Sequence[Sequence[Any]]) -> list[Assignment]:
+        """What belongs to a claim whose first answer was lost."""
         try:
             return await self._read(assign.assignments, [tuple(each) for each in claimed])
         except BaseException:
@@ -201,15 +209,27 @@ class RunExecution(Runner):
 
     async def finish(self, ending: Ending) -> Run:
         """End the attempt. Doing it twice does it once."""
-        new = finish_of(ending)
-        size = sum(len(event.body) for event in new.events)
-        done: Finished = await self._merger.call("finish", self._finish_batch, new, size=size)
+        done = await self._finish(ending)
         self._marks.released([ending.held.run_id])
+        if done.run is not None:
+            return run_of(done.run)
         try:
             found = await self._merger.call("get_end", self._ends, done.run_id)
         except NotFound:
             raise Fenced(f"run {done.run_id} was removed while it was executed") from None
         return run_of(found[0])
+
+    async def _finish(self, ending: Ending) -> Finished:
+        new = finish_of(ending)
+        size = sum(len(event.body) for event in new.events)
+        key = (await self._ns(), ending.held.run_id)
+        done: Finished | None = None
+        self.ends.begin(key)
+        try:
+            done = await self._merger.call("finish", self._finish_batch, new, size=size)
+        finally:
+            self.ends.done(key, done)
+        return done
 
     async def _finish_batch(self, endings: Sequence[Finish]) -> Sequence[Any]:
         return self._offered(list(await self._write_watched(finish.finish, endings, self._kinds)))
@@ -225,18 +245,31 @@ class RunExecution(Runner):
 
     # --- waiting ----------------------------------------------------------------------------------------
 
-    async def ended(self, run_id: str, timeout: float | None) -> Any:
-        """Wait until a run has ended, and give it with its thread; None when the time is up."""
+    async def ended(self, run_id: str, timeout: float | None, *, fresh: bool = False) -> Any:
+        """Wait until a run has ended, and give it with its thread; None when the time is up.
+
+        One that was made just now is not looked at before it had the time to end.
+        """
         check_id(run_id, "run_id")
         ns = await self._ns()
         found: Any = None
+        here = self.ends.watch((ns, run_id))
 
         async def done() -> bool:
             nonlocal found
+            if self.ends.is_under_way((ns, run_id)) or here.done():
+                end = await here
+                if end is not None and end.run is not None and end.thread is not None:
+                    found = (end.run, end.thread)
+                    return True
             found = await self._merger.call("get_end", self._ends, run_id)
             return found[0].rollout_status in ENDED
 
-        has_ended = await self._until(ENDED_CHANNEL, ended_key(ns, run_id), done, timeout)
+        try:
+            key = ended_key(ns, run_id)
+            has_ended = await self._until(ENDED_CHANNEL, key, done, timeout, FRESH_SECONDS if fresh else 0.0)
+        finally:
+            self.ends.forget((ns, run_id), here)
         return found if has_ended else None
 
     async def stopped(self, run_id: str, timeout: float | None = None) -> bool:
@@ -250,12 +283,19 @@ class RunExecution(Runner):
         return await self._until(STOPPED_CHANNEL, control_key(ns, run_id), done, timeout)
 
     async def _until(
-        self, channel: str, key: str, done: Callable[[], Coroutine[Any, Any, bool]], timeout: float | None
+        self,
+        channel: str,
+        key: str,
+        done: Callable[[], Coroutine[Any, Any, bool]],
+        timeout: float | None,
+        first: float = 0.0,
     ) -> bool:
         clock = asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         watch = self.storage.signals.watch(channel, [key])
         try:
+            if first:
+                await watch.changed(first if timeout is None else min(first, timeout))
             while not await done():
                 left = POLL_SECONDS if deadline is None else min(deadline - clock(), POLL_SECONDS)
                 if left <= 0:

@@ -16,11 +16,13 @@ CancelAction = Literal["interrupt", "rollback"]
 IfNotExists = Literal["create", "reject"]
 OnDisconnect = Literal["cancel", "continue"]
 OnCompletion = Literal["delete", "keep"]
+PruneStrategy = Literal["delete", "keep_latest"]
 
 RUN_STATUSES: Final = get_args(RunStatus)
 THREAD_STATUSES: Final = get_args(ThreadStatus)
 MULTITASK_STRATEGIES: Final = get_args(MultitaskStrategy)
 CANCEL_ACTIONS: Final = get_args(CancelAction)
+PRUNE_STRATEGIES: Final = get_args(PruneStrategy)
 
 MAX_DELAY_SECONDS = 10 * 366 * 86_400
 Delay = Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_SECONDS)]
@@ -134,6 +136,14 @@ class Thread(Record, kw_only=True):
     updated_at: float
     state_updated_at: float
     checkpoint_id: str | None = None
+
+
+class Lifetime(Record, kw_only=True):
+    """How long a thread lives, and what is left of it then: nothing, or its latest state."""
+
+    minutes: float
+    strategy: PruneStrategy = "delete"
+    expires_at: float | None = None
 
 
 class NewCheckpoint(msgspec.Struct, kw_only=True, frozen=True):

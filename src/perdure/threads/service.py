@@ -26,7 +26,7 @@ from perdure.threads.execution import RunExecution
 from perdure.threads.operations import cancel, create, queries, remove, states, why, workforce
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
-from perdure.threads.operations.rows import RunRow, checkpoint_of, run_of, thread_of
+from perdure.threads.operations.rows import Made, RunRow, checkpoint_of, run_of, thread_of
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.operations.states import NewThread, ThreadSearch
 from perdure.threads.operations.workforce import Standing, Workforce
@@ -71,7 +71,7 @@ class ThreadService(RunExecution):
         sibling = ThreadService(
             self.storage, self._kinds, self.streams, namespace=namespace, actor=actor, policy=self.policy
         )
-        sibling._releases, sibling.lapses = self._releases, self.lapses
+        sibling._releases, sibling.lapses, sibling.ends = self._releases, self.lapses, self.ends
         return sibling
 
     @property
@@ -104,7 +104,7 @@ class ThreadService(RunExecution):
             row = await self._once("create_thread", self._thread_batch, request, idempotency_key)
         else:
             row = await self._merger.call("create_thread", self._thread_batch, request)
-        return await self.get_thread(row[0])
+        return thread_of(*row.whole) if isinstance(row, Made) else await self.get_thread(row[0])
 
     async def _thread_batch(self, requests: Sequence[NewThread], keys: Keys = None) -> Sequence[Any]:
         return await self._write(states.create_threads, requests, keys=keys)
@@ -219,7 +219,7 @@ class ThreadService(RunExecution):
         else:
             size = len(new.kwargs) + len(new.metadata)
             row = await self._merger.call("create_run", self._create_batch, new, size=size)
-        return await self._run(row[0])
+        return run_of(row.whole) if isinstance(row, Made) else await self._run(row[0])
 
     async def _create_batch(self, requests: Sequence[NewRun], keys: Keys = None) -> Sequence[Any]:
         return await self._write_watched(create.create_runs, requests, self._kinds, keys=keys)
@@ -230,8 +230,7 @@ class ThreadService(RunExecution):
             raise InvalidInput(f"{len(requests)} runs in one call; {MAX_BATCH} are the most")
         new = [new_run(request, self.policy) for request in requests]
         rows = await self._write_watched(create.create_all, new, self._kinds) if new else []
-        found = await self._read(queries.get_runs, [row[0] for row in rows])
-        return [run_of(row) for row in found if row is not None]
+        return [run_of(row.whole) for row in rows]
 
     async def _run(self, run_id: str) -> Run:
         check_id(run_id, "run_id")
@@ -305,9 +304,9 @@ class ThreadService(RunExecution):
         check_id(run_id, "run_id")
         await self._write(remove.delete_run, run_id, self._grace, self._kinds)
 
-    async def join_run(self, run_id: str, timeout: float | None = None) -> RunEnd:
-        """Wait for the end of a run. TimeoutError when the time is up."""
-        if (found := await self.ended(run_id, timeout)) is None:
+    async def join_run(self, run_id: str, timeout: float | None = None, *, fresh: bool = False) -> RunEnd:
+        """Wait for the end of a run, `fresh` if it was made just now. TimeoutError when the time is up."""
+        if (found := await self.ended(run_id, timeout, fresh=fresh)) is None:
             raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
         row, answer = found
         if answer is None:

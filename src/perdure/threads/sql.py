@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
 from perdure.kernel.storage.filters import Field, Listing
-from perdure.threads.tables import CHECKPOINTS, RUN_STEPS, RUNS, THREADS
+from perdure.threads.tables import CHECKPOINTS, RUN_STEPS, RUNS, THREAD_LIFETIMES, THREADS
 
 # --- threads ----------------------------------------------------------------------------------------------
 
@@ -47,6 +47,24 @@ THREAD_FIELDS: Final = {
 DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}")
 GONE_THREADS = statement("SELECT ns, id FROM threads WHERE gone_at <= :before ORDER BY gone_at LIMIT :n")
 DROP_LINES = statement("DELETE FROM lines WHERE ns = :ns AND line {among:names} AND holder IS NULL")
+
+# --- lifetimes --------------------------------------------------------------------------------------------
+
+ADD_LIFETIMES = BulkInsert(THREAD_LIFETIMES)
+GET_LIFETIMES = statement(
+    """
+    SELECT thread_id, expires_at, length, strategy
+    FROM thread_lifetimes
+    WHERE ns = :ns AND thread_id {among:ids}
+    """
+)
+DROP_LIFETIMES = statement("DELETE FROM thread_lifetimes WHERE ns = :ns AND thread_id {among:ids}")
+DUE_LIFETIMES = statement(
+    "SELECT ns, thread_id FROM thread_lifetimes WHERE expires_at <= :now ORDER BY expires_at LIMIT :n"
+)
+POSTPONE_LIFETIME = statement(
+    "UPDATE thread_lifetimes SET expires_at = :time WHERE ns = :ns AND thread_id = :thread_id"
+)
 
 # --- runs -------------------------------------------------------------------------------------------------
 
@@ -186,6 +204,7 @@ COPY_CHECKPOINTS = statement(
 )
 DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
 DROP_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id {among:ids}")
+DROP_EARLIER = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id <> :id")
 KEEP_STEPS = BulkInsert(RUN_STEPS, met="NOTHING")
 GET_STEPS = statement("SELECT run_id, name, body FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
 DROP_STEPS = statement("DELETE FROM run_steps WHERE ns = :ns AND run_id {among:ids}")

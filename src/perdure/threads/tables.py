@@ -91,4 +91,17 @@ RUN_STEPS = Table(
     key=("ns", "run_id", "name"),
 )
 
-TABLES = (THREADS, RUNS, CHECKPOINTS, RUN_STEPS)
+THREAD_LIFETIMES = Table(
+    "thread_lifetimes",
+    (
+        integer("ns"),
+        text("thread_id"),
+        integer("expires_at"),
+        integer("length"),
+        text("strategy"),
+    ),
+    key=("ns", "thread_id"),
+    indexes=(Index("thread_lifetimes_due", ("expires_at",)),),
+)
+
+TABLES = (THREADS, RUNS, CHECKPOINTS, RUN_STEPS, THREAD_LIFETIMES)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from perdure.kernel.storage.schema import Column, Index, Table
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
+_WORD = re.compile(r"[a-z_]+")
 _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
 _LOCK = "FOR NO KEY UPDATE"
 _MARKS = (
@@ -66,6 +67,11 @@ class Statement:
     names: tuple[str, ...]
     lists: frozenset[str]
 
+    @property
+    def words(self) -> frozenset[str]:
+        """Every name in it, those of its tables among them."""
+        return _words(self.postgres)
+
     def bind_sqlite(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """The parameters as SQLite takes them: a list travels as JSON."""
         if not self.lists:
@@ -74,6 +80,11 @@ class Statement:
 
     def bind_postgres(self, parameters: Mapping[str, Any]) -> list[Any]:
         return [parameters[name] for name in self.names]
+
+
+@lru_cache(maxsize=2048)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text))
 
 
 @lru_cache(maxsize=2048)

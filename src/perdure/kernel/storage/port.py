@@ -63,6 +63,14 @@ class Tx(Protocol):
         """
         ...
 
+    async def later(self, *writes: Write) -> None:
+        """Bulk writes whose counts nobody wants.
+
+        They reach PostgreSQL with the next write, before anything that concerns their tables, and at the end
+        of the operation, so that it is asked less often.
+        """
+        ...
+
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
         """Lock rows by their primary key, in ascending order. Nothing to do on SQLite."""
         ...

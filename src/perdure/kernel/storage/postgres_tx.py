@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from types import MappingProxyType, coroutine
 from typing import Any
 
@@ -58,6 +58,9 @@ class PostgresTx:
         self.wants = wants
         self.waiting = False
         self._answers = answers
+        self._later: list[Write] = []
+        self._awaited: set[str] = set()
+        """The tables of what is left for later."""
 
     def _bind(self, sql: Statement, parameters: dict[str, Any]) -> list[Any]:
         parameters.setdefault("now", self.now)
@@ -66,24 +69,28 @@ class PostgresTx:
         return sql.bind_postgres(parameters)
 
     async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
+        await self._settle(sql)
         row: Row | None = await self._wait(
             self._connection.fetchrow(sql.postgres, *self._bind(sql, parameters))
         )
         return row
 
     async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
+        await self._settle(sql)
         rows: Sequence[Row] = await self._wait(
             self._connection.fetch(sql.postgres, *self._bind(sql, parameters))
         )
         return rows
 
     async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+        await self._settle(sql)
         return _count(await self._wait(self._connection.execute(sql.postgres, *self._bind(sql, parameters))))
 
     async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
         if len(rows) == 1:
             await self.execute(sql, **rows[0])
         elif rows:
+            await self._settle(sql)
             bound = [self._bind(sql, dict(row)) for row in rows]
             await self._wait(self._connection.executemany(sql.postgres, bound))
 
@@ -94,9 +101,36 @@ class PostgresTx:
         return (await self.write((update, rows)))[0]
 
     async def write(self, *writes: Write) -> list[int]:
-        wanted = [write for write in writes if write[1]]
-        if not wanted:
+        if not any(rows for _, rows in writes):
             return [0] * len(writes)
+        if not self._awaited.isdisjoint(_tables(writes)):
+            await self.flush()
+        later = self._taken()
+        return (await self._send(*later, *writes))[len(later) :]
+
+    async def later(self, *writes: Write) -> None:
+        tables = _tables(writes)
+        if not self._awaited.isdisjoint(tables):
+            await self.flush()
+        self._later += [write for write in writes if write[1]]
+        self._awaited |= tables
+
+    async def flush(self) -> None:
+        """Write what was left for later."""
+        if self._later:
+            await self._send(*self._taken())
+
+    def _taken(self) -> list[Write]:
+        later, self._later, self._awaited = self._later, [], set()
+        return later
+
+    async def _settle(self, sql: Statement) -> None:
+        """Nothing is asked of a table that has still to be written."""
+        if self._later and not sql.words.isdisjoint(self._awaited):
+            await self.flush()
+
+    async def _send(self, *writes: Write) -> list[int]:
+        wanted = [write for write in writes if write[1]]
         text, parameters = dialect.write_postgres(wanted)
         if len(wanted) == 1:
             counts = [_count(await self._wait(self._connection.execute(text, *parameters)))]
@@ -106,12 +140,14 @@ class PostgresTx:
 
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
         if keys:
+            await self.flush()
             parameters = dialect.key_arrays(table, keys)
             await self._wait(self._connection.fetch(dialect.lock_postgres(table), *parameters))
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
         if not keys:
             return []
+        await self.flush()
         parameters = dialect.key_arrays(table, keys)
         found: Sequence[Row] = await self._wait(
             self._connection.fetch(dialect.existing_postgres(table), *parameters)
@@ -134,15 +170,27 @@ class PostgresTx:
             self.waiting = False
 
 
+def _tables(writes: Sequence[Write]) -> set[str]:
+    return {bulk.table.name for bulk, rows in writes if rows}
+
+
 def _count(status: str) -> int:
     """The row count at the end of a command tag such as `UPDATE 3`."""
     tail = status.rpartition(" ")[2]
     return int(tail) if tail.isdigit() else 0
 
 
+async def written(operation: Awaitable[Any], tx: PostgresTx) -> Any:
+    """An operation, and what it left for later."""
+    result = await operation
+    await tx.flush()
+    return result
+
+
 @coroutine
-def drive(operation: Coroutine[Any, Any, Any], tx: PostgresTx) -> Any:
+def drive(called: Coroutine[Any, Any, Any], tx: PostgresTx) -> Any:
     """Run an operation; whatever it awaits must be its transaction."""
+    operation = written(called, tx)
     value: Any = None
     error: BaseException | None = None
     while True:

@@ -85,6 +85,10 @@ class SqliteTx:
     async def write(self, *writes: Write) -> list[int]:
         return [self._write(bulk, rows) for bulk, rows in writes]
 
+    async def later(self, *writes: Write) -> None:
+        for bulk, rows in writes:
+            self._write(bulk, rows)
+
     def _write(self, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
         before = self._connection.total_changes()
         self._connection.executemany(bulk.sqlite, rows)

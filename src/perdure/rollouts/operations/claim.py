@@ -51,7 +51,7 @@ async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: K
         await tx.write(*begun)
         await handler(tx, [(attempt[1], attempt[3]) for attempt in attempts])
         begun = []
-    await tx.write(*begun, *later)
+    await tx.later(*begun, *later)
     return answers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,15 +46,22 @@ class NewRollout(msgspec.Struct, frozen=True):
     attempt_id: str | None = None
 
 
-async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds, first: int = 0) -> list[Row]:
+async def enqueue(
+    tx: Tx,
+    requests: Sequence[NewRollout],
+    kinds: Kinds,
+    first: int = 0,
+    locked: dict[str, str | None] | None = None,
+) -> list[Row]:
     """Queue each request, and answer it with its rollout as `ROLLOUT_VIEW` shows it.
 
-    `first` is how many this transaction has queued before. A request whose idempotency key is known is
-    answered with the rollout that came with it first.
+    `first` is how many this transaction has queued before, `locked` the holders of lines that it has locked.
+    A request whose idempotency key is known is answered with the rollout that came with it first.
     """
     known = await _known(tx, requests)
     latest = await _latest_resources(tx, requests)
-    holders = await _lines_of(tx, requests)
+    holders = {} if locked is None else locked
+    holders.update(await _lines_of(tx, requests, holders))
     rows: list[tuple[Any, ...]] = []
     answers: list[Row] = []
     held: list[tuple[str, str | None, str | None]] = []
@@ -70,7 +77,7 @@ async def enqueue(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds, first: i
             if request.idempotency_key:
                 known[request.idempotency_key] = answer
         answers.append(answer)
-    await tx.write(holding(tx, held), (sql.ADD_ROLLOUTS, rows), _counted(tx, rows))
+    await tx.later(holding(tx, held), (sql.ADD_ROLLOUTS, rows), _counted(tx, rows))
     return answers
 
 
@@ -88,8 +95,10 @@ async def _latest_resources(tx: Tx, requests: Sequence[NewRollout]) -> str | Non
     return row[0] if row else None
 
 
-async def _lines_of(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, str | None]:
-    names = [request.line for request in requests if request.line is not None]
+async def _lines_of(
+    tx: Tx, requests: Sequence[NewRollout], known: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    names = [line for request in requests if (line := request.line) is not None and line not in known]
     return await lock_lines(tx, names) if names else {}
 
 

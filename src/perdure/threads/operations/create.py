@@ -22,7 +22,7 @@ from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.remove import purge_threads
-from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.rows import Made, RunRow, ThreadRow
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import CancelAction, MultitaskStrategy
 
@@ -48,8 +48,8 @@ class NewRun(msgspec.Struct, frozen=True):
     checkpoint_id: str | None = None
 
 
-async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Row | PerdureError]:
-    """Make each run, or say why not; the answers are rows with the run's id.
+async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made | PerdureError]:
+    """Make each run, or say why not; the answers are rows with the run's id, and whole runs with them.
 
     Of several for one thread each sees what those before it did.
     """
@@ -63,7 +63,7 @@ async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[
     return [creation.answers[number] for number in range(len(requests))]
 
 
-async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Row]:
+async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made]:
     """Make all of the runs, or none."""
     answers = await create_runs(tx, requests, kinds)
     for answer in answers:
@@ -90,12 +90,14 @@ class _Creation:
     def __init__(self, tx: Tx, kinds: Kinds) -> None:
         self._tx = tx
         self._kinds = kinds
-        self.answers: dict[int, Row | PerdureError] = {}
+        self.answers: dict[int, Made | PerdureError] = {}
         self._assistants: dict[str, Assistant] = {}
         self._threads: dict[str, ThreadRow] = {}
         self._states: set[tuple[str, str]] = set()
         self._unknown: set[str] = set()
         self._gone: set[str] = set()
+        self._holders: dict[str, str | None] = {}
+        """Who holds the lines that are locked."""
         self._made = 0
 
     async def prepare(self, requests: Sequence[NewRun]) -> None:
@@ -103,7 +105,7 @@ class _Creation:
         self._assistants = await resolve(tx, sorted({request.assistant for request in requests}))
         named = sorted({r.thread_id for r in requests if r.thread_id is not None})
         if named:
-            await lock_lines(tx, named)
+            self._holders = await lock_lines(tx, named)
             self._threads = await load_threads(tx, named, lock=True)
         self._gone = {thread.id for thread in self._threads.values() if thread.gone_at is not None}
         for thread_id in self._gone:
@@ -138,6 +140,7 @@ class _Creation:
         if anew:
             await purge_threads(self._tx, anew)
             self._gone.difference_update(anew)
+            self._holders = {}
 
     def _refused(self, number: int, request: NewRun, live: dict[str, list[str]]) -> bool:
         error = self._refusal(request, live.get(request.thread_id or "", []))
@@ -178,6 +181,7 @@ class _Creation:
         for run_id, (action, grace) in stopping.items():
             await end_now(work, work.rollout(run_id), action, grace)
         await save_all(work, Workers(self._tx), True)
+        self._holders = {}
         self._threads.update(await load_threads(self._tx, list(self._threads)))
 
     def _thread_for(self, request: NewRun) -> ThreadRow:
@@ -197,15 +201,14 @@ class _Creation:
             return
         tx = self._tx
         rollouts = [self._rollout(request, thread) for _, request, thread in made]
-        await enqueue(tx, rollouts, self._kinds, self._made)
+        queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders)
         runs: list[tuple[Any, ...]] = []
         new: list[ThreadRow] = []
         busy: list[ThreadRow] = []
-        for (number, request, thread), rollout in zip(made, rollouts, strict=True):
-            run_id = rollout.rollout_id
-            assert run_id is not None
-            self.answers[number] = (run_id,)
-            runs.append(self._run_row(run_id, request, thread))
+        for (number, request, thread), rollout in zip(made, queued, strict=True):
+            run = self._run_row(rollout[0], request, thread)
+            runs.append(run)
+            self.answers[number] = Made((rollout[0],), _whole(run, rollout))
             self._made += 1
             (new if not thread.status else busy).append(thread)
             # One of its own may have gone just now with the runs that gave way.
@@ -213,9 +216,7 @@ class _Creation:
             self._threads[thread.id] = thread
         added = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in new]
         moved = [thread.moved(tx.ns) for thread in busy]
-        await tx.write((sql.ADD_RUNS, runs), (sql.ADD_THREADS, added))
-        if moved:
-            await tx.write((sql.MOVE_THREADS, moved))
+        await tx.later((sql.ADD_RUNS, runs), (sql.ADD_THREADS, added), (sql.MOVE_THREADS, moved))
         changes.tell(tx, "run", ((row[1], "pending") for row in runs))
         changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in made))
 
@@ -252,3 +253,33 @@ class _Creation:
             request.webhook,
             None,
         )
+
+
+def _whole(run: tuple[Any, ...], rollout: Row) -> RunRow:
+    """The run as it would be read: a row of runs, with its rollout as `ROLLOUT_VIEW` shows it."""
+    _, run_id, thread_id, assistant_id, agent, strategy, _, gone_at, created_at, updated_at, *rest = run
+    temporary, on_disconnect, on_completion, webhook, error = rest
+    _, _, end_time, _, resources_id, status, config, metadata, input, attempts = rollout
+    return RunRow(
+        run_id,
+        thread_id,
+        assistant_id,
+        agent,
+        status,
+        None,
+        metadata,
+        input,
+        strategy,
+        created_at,
+        updated_at,
+        end_time,
+        attempts,
+        error,
+        temporary,
+        on_disconnect,
+        on_completion,
+        webhook,
+        gone_at,
+        config,
+        resources_id,
+    )

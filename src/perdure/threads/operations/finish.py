@@ -36,7 +36,7 @@ from perdure.threads.operations.execute import (
     new_state,
     taken,
 )
-from perdure.threads.operations.rows import ThreadRow, failure_text
+from perdure.threads.operations.rows import RunRow, ThreadAnswer, ThreadRow, failure_text
 from perdure.threads.operations.settle import Note, Placed, load_threads
 from perdure.threads.records import Failure
 from perdure.threads.work import Held, Result
@@ -57,10 +57,13 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """An attempt that has ended, and where the end of its run's stream stands if the run has ended too."""
+    """An attempt that has ended; if its run has ended too, the run, where the end of its stream stands, and
+    its thread if it is known with its state."""
 
     run_id: str
     placed: Placed | None = None
+    run: RunRow | None = None
+    thread: ThreadAnswer | None = None
 
 
 async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finished | Fenced | Conflict]:
@@ -92,7 +95,8 @@ class _Finishing:
         self._threads: dict[str, ThreadRow] = {}
         self.known: Known = {}
         """The states that are there under the ids of last ones."""
-        self._states: list[tuple[Any, ...]] = []
+        self._states: dict[str, tuple[Any, ...]] = {}
+        """The new state of each thread that gets one."""
         self._appends: list[Append] = []
 
     async def load(self, holders: Sequence[Held]) -> None:
@@ -170,7 +174,17 @@ class _Finishing:
         thread = self._threads.get(ending.held.thread_id)
         if ending.checkpoint is not None and thread is not None:
             state = new_state(self._tx, thread, ending.checkpoint, ending.held.run_id, attempt.sequence_id)
-            self._states.append(state)
+            self._states[thread.id] = state
+
+    def _note(self, ending: Finish, failure: Failure | None = None) -> Note:
+        """What is told of a run that ends here; its thread is written with the end."""
+        thread_id = ending.held.thread_id
+        return Note(
+            failure,
+            events=ending.events,
+            thread=self._threads.get(thread_id),
+            state=self._states.get(thread_id),
+        )
 
     def _conclude(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
@@ -178,7 +192,7 @@ class _Finishing:
             attempt.metadata = failure_text(ending.error)
         if ending.result == "success":
             self._report(attempt, SUCCEEDED, SUCCEEDED)
-            work.notes[rollout.id] = Note(events=ending.events)
+            work.notes[rollout.id] = self._note(ending)
             work.move(rollout, reported(SUCCEEDED), SUCCEEDED)
         elif ending.result == RETRIABLE:
             self._report(attempt, FAILED, RETRIABLE)
@@ -186,7 +200,7 @@ class _Finishing:
         else:
             status = TIMEOUT if ending.result == "timeout" else FAILED
             self._report(attempt, status, TIMEOUT if status in LAPSED else PERMANENT)
-            work.notes[rollout.id] = Note(ending.error, events=ending.events)
+            work.notes[rollout.id] = self._note(ending, ending.error)
             work.move(rollout, _NO_RETRY, status)
 
     def _retry(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
@@ -197,22 +211,24 @@ class _Finishing:
                 self._appends.append(events_of(ending.held, attempt.sequence_id, ending.events))
         else:
             failure = exceeded(rollout.id, rollout.limits.max_attempts, ending.error)
-            work.notes[rollout.id] = Note(failure, events=ending.events)
+            work.notes[rollout.id] = self._note(ending, failure)
             work.move(rollout, _NO_RETRY, FAILED)
 
     def finished(self, run_id: str) -> Finished:
         note = self._work.notes.get(run_id)
-        return Finished(run_id, note.placed if isinstance(note, Note) else None)
+        if not isinstance(note, Note) or note.run is None:
+            return Finished(run_id)
+        known = note.thread is not None and (note.state is not None or note.thread.checkpoint_id is None)
+        state = None if note.state is None else note.state[1:]
+        thread = (note.thread, state) if note.thread is not None and known else None
+        return Finished(run_id, note.placed, note.run, thread)
 
     async def save(self) -> None:
         """States and events come before what the end itself writes."""
         tx = self._tx
-        if self._states:
-            moved = {state[1] for state in self._states}
-            await tx.write(
-                (sql.ADD_CHECKPOINTS, self._states),
-                (sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in sorted(moved)]),
-            )
+        ending = {note.thread.id for note in self._work.notes.values() if note.thread is not None}
+        moved = [self._threads[id].moved(tx.ns) for id in sorted(self._states) if id not in ending]
+        await tx.later((sql.ADD_CHECKPOINTS, list(self._states.values())), (sql.MOVE_THREADS, moved))
         if self._appends:
             await append(tx, self._appends)
         await save_all(self._work, self._workers, True)

@@ -13,9 +13,9 @@ from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import LIVE, QUEUED
 from perdure.threads import sql
 from perdure.threads.model import RUN, rollouts_of
-from perdure.threads.operations.rows import RunRow
+from perdure.threads.operations.rows import RunRow, ThreadAnswer
 from perdure.threads.operations.settle import load_runs, load_threads
-from perdure.threads.operations.states import ThreadAnswer, get_thread, states_of
+from perdure.threads.operations.states import get_thread, states_of
 from perdure.threads.records import RunStatus
 
 

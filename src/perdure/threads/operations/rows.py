@@ -15,6 +15,18 @@ from perdure.threads.model import run_status
 from perdure.threads.records import Checkpoint, Failure, Interrupt, Run, RunKwargs, RunStatus, Thread
 
 
+class Made(tuple[Any, ...]):
+    """The answer to a creation or a claim: a row of ids, which an idempotency key keeps, and the whole of it,
+    so that whoever asked for it need not read it again."""
+
+    whole: Any
+
+    def __new__(cls, row: tuple[Any, ...], whole: Any) -> Made:
+        made = super().__new__(cls, row)
+        made.whole = whole
+        return made
+
+
 class ThreadRow(msgspec.Struct):
     """A row of threads, in the order of `THREAD_VIEW`."""
 
@@ -46,6 +58,10 @@ class ThreadRow(msgspec.Struct):
             ns,
             self.id,
         )
+
+
+ThreadAnswer = tuple[ThreadRow, Row | None]
+"""A thread, and its state if it has one and that was asked for."""
 
 
 class RunRow(msgspec.Struct):

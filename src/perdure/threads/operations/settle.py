@@ -48,12 +48,18 @@ Placed = tuple[Append, Appended]
 
 @dataclass(slots=True)
 class Note:
-    """What the operation that ends a run tells: why it failed, whether somebody still executes it, and its
-    last events before those of the end. `placed` is the answer: the last append to its stream."""
+    """What the operation that ends a run tells: why it failed, whether somebody still executes it, its last
+    events before those of the end, and its thread with its last state where that is at hand. The answer is
+    the run as it ended, and the last append to its stream."""
 
     failure: Failure | None = None
     executed: bool = False
     events: Sequence[NewEvent] = ()
+    thread: ThreadRow | None = None
+    """Locked, and changed by what the run did last; it is written with the end."""
+    state: tuple[Any, ...] | None = None
+    """The thread's state, a row of checkpoints."""
+    run: RunRow | None = None
     placed: Placed | None = None
 
 
@@ -74,7 +80,11 @@ async def load_runs(tx: Tx, ids: Sequence[str]) -> dict[str, RunRow]:
 async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
     """Settle runs that have ended: streams close, threads rest or go on, webhooks are due."""
     runs = await load_runs(tx, [end.rollout_id for end in ended])
-    threads = await load_threads(tx, [run.thread_id for run in runs.values()], lock=True)
+    told = [end.note.thread for end in ended if isinstance(end.note, Note)]
+    threads = {thread.id: thread for thread in told if thread is not None}
+    missing = [run.thread_id for run in runs.values() if run.thread_id not in threads]
+    if missing:
+        threads |= await load_threads(tx, missing, lock=True)
     settling = _Settling(tx, runs, threads)
     for end in ended:
         await settling.end(end)
@@ -99,6 +109,7 @@ class _Settling:
         failure = note.failure or _reason(run)
         run.error = failure_text(failure)
         run.updated_at = self._tx.now
+        note.run = run
         self._ended.append(run)
         self._notes.append(note)
         self._close_stream(run, failure, note.events)
@@ -130,12 +141,12 @@ class _Settling:
             run.gone_at = self._tx.now
 
     async def save(self) -> None:
-        """Write everything: the runs first, so that those that are still live can be seen."""
+        """Write everything, once it is known which threads have more to do."""
         tx = self._tx
-        await tx.write(
+        await self._move_threads()
+        await tx.later(
             (sql.MOVE_RUNS, [(None, r.gone_at, tx.now, r.error, tx.ns, r.id) for r in self._ended])
         )
-        await self._move_threads()
         places = await append(tx, self._appends)
         for note, each, place in zip(self._notes, self._appends, places, strict=True):
             note.placed = (each, place)
@@ -146,7 +157,8 @@ class _Settling:
         tx, ids = self._tx, sorted(self._rests)
         if not ids:
             return
-        busy = {row[0] for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids)}
+        ended = {run.id for run in self._ended}
+        busy = {row[0] for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids) if row[1] not in ended}
         unfinished = await self._unfinished(ids)
         for thread_id in ids:
             thread = self._threads[thread_id]
@@ -157,18 +169,18 @@ class _Settling:
             thread.updated_at = tx.now
             if thread.temporary is not None and thread_id not in busy:
                 thread.gone_at = tx.now
-        await tx.write((sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in ids]))
+        await tx.later((sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in ids]))
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
         """The threads whose state has something next."""
-        states = [self._threads[id].checkpoint_id for id in ids]
+        told = {note.state[1]: note.state for note in self._notes if note.state is not None}
+        states = [self._threads[id].checkpoint_id for id in ids if id not in told]
         wanted = [state for state in states if state is not None]
-        if not wanted:
-            return set()
-        rows = await self._tx.all(sql.NEXT_OF, thread_ids=list(ids), ids=wanted)
+        rows = await self._tx.all(sql.NEXT_OF, thread_ids=list(ids), ids=wanted) if wanted else []
+        found = [*rows, *((state[1], state[2], state[9]) for state in told.values())]
         return {
-            row[0] for row in rows if row[1] == self._threads[row[0]].checkpoint_id and decode_json(row[2])
+            row[0] for row in found if row[1] == self._threads[row[0]].checkpoint_id and decode_json(row[2])
         }
 
     async def _tell_webhooks(self) -> None:

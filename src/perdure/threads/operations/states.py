@@ -18,13 +18,10 @@ from perdure.threads import sql
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
 from perdure.threads.operations.remove import THREAD, purge_threads
-from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.rows import Made, ThreadAnswer, ThreadRow
 from perdure.threads.operations.settle import load_threads
 
 LATEST = 2**62
-
-ThreadAnswer = tuple[ThreadRow, Row | None]
-"""A thread, and its state if it has one and that was asked for."""
 
 
 class NewThread(msgspec.Struct, frozen=True):
@@ -38,7 +35,7 @@ class NewThread(msgspec.Struct, frozen=True):
 
 
 async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Conflict]:
-    """Make each thread; the answers are rows with its id."""
+    """Make each thread; the answers are rows with its id, and whole threads with them where they are new."""
     named = sorted({request.thread_id for request in requests if request.thread_id is not None})
     known = await _known(tx, named)
     threads: list[ThreadRow] = []
@@ -52,12 +49,14 @@ async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Co
             continue
         known.add(thread_id)
         thread = _new_thread(tx, thread_id, request)
+        state: tuple[Any, ...] | None = None
         if request.checkpoint is not None:
-            states.append(new_state(tx, thread, request.checkpoint, None, None))
+            state = new_state(tx, thread, request.checkpoint, None, None)
+            states.append(state)
         threads.append(thread)
-        answers.append((thread_id,))
+        answers.append(Made((thread_id,), (thread, None if state is None else state[1:])))
     rows = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in threads]
-    await tx.write((sql.ADD_THREADS, rows), (sql.ADD_CHECKPOINTS, states))
+    await tx.later((sql.ADD_THREADS, rows), (sql.ADD_CHECKPOINTS, states))
     await _label(tx, threads)
     changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))
     return answers

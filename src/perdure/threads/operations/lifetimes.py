@@ -1,0 +1,114 @@
+"""How long threads live, and what is left of them then; and pruning, which does the same at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.kernel.clock import to_seconds
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts.model import Kinds
+from perdure.rollouts.operations.lines import lock_lines
+from perdure.threads import sql
+from perdure.threads.operations.remove import delete_thread
+from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.settle import load_threads
+from perdure.threads.records import Lifetime, PruneStrategy
+
+MINUTE = 60_000_000
+SWEEP_ROWS = 100
+POSTPONED = MINUTE
+"""So long after its end a thread that is busy is looked at again."""
+
+
+async def set_lifetimes(tx: Tx, lifetimes: dict[str, Lifetime]) -> None:
+    """Let threads live for so long from now on."""
+    if not lifetimes:
+        return
+    await drop_lifetimes(tx, list(lifetimes))
+    rows = [
+        (tx.ns, thread_id, tx.now + _length(each), _length(each), each.strategy)
+        for thread_id, each in lifetimes.items()
+    ]
+    await tx.write((sql.ADD_LIFETIMES, rows))
+
+
+def _length(lifetime: Lifetime) -> int:
+    return round(lifetime.minutes * MINUTE)
+
+
+async def drop_lifetimes(tx: Tx, thread_ids: Sequence[str]) -> None:
+    await tx.execute(sql.DROP_LIFETIMES, ids=list(thread_ids))
+
+
+async def get_lifetime(tx: Tx, thread_id: str) -> Lifetime | None:
+    rows = await tx.all(sql.GET_LIFETIMES, ids=[thread_id])
+    if not rows:
+        return None
+    _, expires, length, strategy = rows[0]
+    return Lifetime(minutes=length / MINUTE, strategy=strategy, expires_at=to_seconds(expires))
+
+
+# --- what is left -----------------------------------------------------------------------------------------
+
+
+async def prune(
+    tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy, grace: int, kinds: Kinds
+) -> list[str]:
+    """Remove threads, or all of their states but the latest; gives those of them that were there.
+
+    A thread that is busy is removed with its runs, but its states are left to it.
+    """
+    wanted = sorted(set(thread_ids))
+    await lock_lines(tx, wanted)
+    threads = await load_threads(tx, wanted, lock=True)
+    found = [each for each in threads.values() if each.gone_at is None]
+    if strategy == "delete":
+        for thread in found:
+            await delete_thread(tx, thread.id, grace, kinds)
+    else:
+        found = [thread for thread in found if thread.status != "busy"]
+        await _keep_latest(tx, found)
+    return [thread.id for thread in found]
+
+
+async def _keep_latest(tx: Tx, threads: Sequence[ThreadRow]) -> None:
+    for thread in threads:
+        if thread.checkpoint_id is not None:
+            await tx.execute(sql.DROP_EARLIER, thread_id=thread.id, id=thread.checkpoint_id)
+
+
+async def sweep(tx: Tx, grace: int, kinds: Kinds) -> int:
+    """Do what is due at the end of threads' lives, in every namespace."""
+    due = await tx.all(sql.DUE_LIFETIMES, n=SWEEP_ROWS)
+    here = tx.ns
+    try:
+        for ns in sorted({row[0] for row in due}):
+            tx.ns = ns
+            await _expire(tx, sorted(row[1] for row in due if row[0] == ns), grace, kinds)
+    finally:
+        tx.ns = here
+    return len(due)
+
+
+async def _expire(tx: Tx, thread_ids: Sequence[str], grace: int, kinds: Kinds) -> None:
+    await lock_lines(tx, thread_ids)
+    threads = await load_threads(tx, thread_ids, lock=True)
+    rows = [row for row in await tx.all(sql.GET_LIFETIMES, ids=list(thread_ids)) if row[1] <= tx.now]
+    for row in rows:
+        thread = threads.get(row[0])
+        if thread is None or thread.gone_at is not None:
+            await drop_lifetimes(tx, [row[0]])
+        else:
+            await _end_life(tx, thread, row, grace, kinds)
+
+
+async def _end_life(tx: Tx, thread: ThreadRow, row: Row, grace: int, kinds: Kinds) -> None:
+    _, _, length, strategy = row
+    if thread.status == "busy":
+        await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + POSTPONED)
+        return
+    await prune(tx, [thread.id], strategy, grace, kinds)
+    if strategy == "delete":
+        await drop_lifetimes(tx, [thread.id])
+    else:
+        await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + length)

@@ -1,0 +1,90 @@
+"""Finding threads: by what their rows say, by their metadata, and by the values of their latest states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.filters import Clause, given, order_by, where
+from perdure.kernel.storage.labels import labelled
+from perdure.kernel.storage.port import Tx
+from perdure.threads import sql
+from perdure.threads.model import contains
+from perdure.threads.operations.remove import THREAD
+from perdure.threads.operations.rows import ThreadAnswer, ThreadRow, thread_of
+from perdure.threads.operations.states import states_of
+
+SCANNED_AT_ONCE = 100
+MAX_SCANNED = 10_000
+"""How many threads are looked into for their values; a search that needs more is refused."""
+
+
+class ThreadSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list of threads is asked for."""
+
+    status: str | None = None
+    ids: Sequence[str] | None = None
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    having: Mapping[str, Any] | None = None
+    """What the values of the latest state contain."""
+    values: bool = True
+    """Whether the states are wanted too."""
+    sort_by: str = "created_at"
+    sort_order: str = "desc"
+    limit: int = 10
+    offset: int = 0
+
+
+async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int]:
+    """A page of threads, and how many there are in all."""
+    clause = _matching(search)
+    if search.having:
+        found = await _having(tx, search, clause)
+        return found[search.offset : search.offset + search.limit], len(found)
+    threads = await _page(tx, search, clause, search.limit, search.offset)
+    total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
+    states = await states_of(tx, threads) if search.values else {}
+    return [(thread, states.get(thread.id)) for thread in threads], int(total[0]) if total else 0
+
+
+async def count_threads(tx: Tx, search: ThreadSearch) -> int:
+    clause = _matching(search)
+    if search.having:
+        return len(await _having(tx, search, clause))
+    total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
+    return int(total[0]) if total else 0
+
+
+def _matching(search: ThreadSearch) -> Clause:
+    tests = given(("status", "exact", search.status), ("thread_id", "within", search.ids))
+    clause = where(sql.THREAD_FIELDS, tests, "and")
+    if not search.metadata:
+        return clause
+    labels = labelled(THREAD, search.metadata)
+    return Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
+
+
+async def _page(tx: Tx, search: ThreadSearch, clause: Clause, limit: int, offset: int) -> list[ThreadRow]:
+    order = order_by(sql.THREAD_FIELDS, search.sort_by, search.sort_order, "id")
+    page, values = sql.LIST_THREADS.page(clause, order, limit, offset)
+    return [ThreadRow(*row) for row in await tx.all(page, **values)]
+
+
+async def _having(tx: Tx, search: ThreadSearch, clause: Clause) -> list[ThreadAnswer]:
+    """All threads whose values contain what is asked for: values are read, since no index knows them."""
+    total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
+    if total and total[0] > MAX_SCANNED:
+        raise InvalidInput(
+            f"{total[0]} threads would have to be searched for their values, and {MAX_SCANNED} are the most:"
+            " search for a status or for metadata too"
+        )
+    found: list[ThreadAnswer] = []
+    for offset in range(0, int(total[0]) if total else 0, SCANNED_AT_ONCE):
+        threads = await _page(tx, search, clause, SCANNED_AT_ONCE, offset)
+        states = await states_of(tx, threads)
+        answers = [(thread, states.get(thread.id)) for thread in threads]
+        found += [each for each in answers if contains(thread_of(*each).values, search.having)]
+    return found
