@@ -137,8 +137,11 @@ class _ExplainingTx:
 
     async def _explain(self, statement: Statement, parameters: Mapping[str, Any]) -> None:
         bound = self._tx._bind(statement, dict(parameters))
+        text = statement.sqlite
+        if self._plans._engine == "sqlite":
+            text, bound = bound
         name = NAMES.get(statement, "listing")
-        await self._plans.add(self._tx, name, (statement.sqlite, statement.postgres), bound)
+        await self._plans.add(self._tx, name, (text, statement.postgres), bound)
 
     async def probe(self, probe: Probe, /) -> bool:
         return await self.one(dialect.statement(probe.sql)) is not None

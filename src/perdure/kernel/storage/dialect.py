@@ -66,17 +66,21 @@ class Statement:
     postgres: str
     names: tuple[str, ...]
     lists: frozenset[str]
+    single: str = ""
+    """SQLite's text where each list has one item, which it finds twice as fast."""
 
     @property
     def words(self) -> frozenset[str]:
         """Every name in it, those of its tables among them."""
         return _words(self.postgres)
 
-    def bind_sqlite(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The parameters as SQLite takes them: a list travels as JSON."""
+    def bind_sqlite(self, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """The text and the parameters as SQLite takes them: a list of more than one travels as JSON."""
         if not self.lists:
-            return parameters
-        return {k: json.dumps(v) if k in self.lists else v for k, v in parameters.items()}
+            return self.sqlite, parameters
+        if all(len(parameters[name]) == 1 for name in self.lists):
+            return self.single, {k: v[0] if k in self.lists else v for k, v in parameters.items()}
+        return self.sqlite, {k: json.dumps(v) if k in self.lists else v for k, v in parameters.items()}
 
     def bind_postgres(self, parameters: Mapping[str, Any]) -> list[Any]:
         return [parameters[name] for name in self.names]
@@ -103,7 +107,10 @@ def statement(text: str) -> Statement:
         return "$" + str(names.index(name) + 1)
 
     postgres = _PARAMETER.sub(number, postgres)
-    return Statement(sqlite, postgres, tuple(names), lists)
+    single = _AMONG.sub(r"IN (:\1)", text)
+    for mark, theirs, _ in _MARKS:
+        single = mark.sub(theirs, single)
+    return Statement(sqlite, postgres, tuple(names), lists, single)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

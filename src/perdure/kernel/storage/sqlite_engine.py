@@ -31,6 +31,8 @@ TRIES = 3
 APPLICATION_ID = 0x70657264
 _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 _READ_FLAGS = apsw.SQLITE_OPEN_READONLY
+_STATEMENTS = 512
+"""More than there are: one that is prepared anew costs more than it does."""
 
 _ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
     (apsw.FullError, errors.StorageFull),
@@ -120,8 +122,10 @@ class SqliteEngine:
 
     def connect(self, flags: int = _READ_FLAGS) -> apsw.Connection:
         """A new connection with our settings; a reading one by default."""
-        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
+        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=_STATEMENTS)
         try:
+            # Without this a statement is prepared anew for each value that it is given (seen: 50 us, not 5).
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             connection.set_busy_timeout(5000)
             if flags == _WRITE_FLAGS:
                 self._refuse_foreign(connection)

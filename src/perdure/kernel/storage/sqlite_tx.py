@@ -51,7 +51,7 @@ class SqliteTx:
         self.hints: dict[Hint, None] = {}
         self.wants = wants
 
-    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> Mapping[str, Any]:
+    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
         parameters.setdefault("now", self.now)
         if self.ns is not None:
             parameters.setdefault("ns", self.ns)
@@ -62,19 +62,20 @@ class SqliteTx:
             raise errors.NotADatabase(f"the database is damaged: {error}") from error
 
     async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
-        row: Row | None = self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchone()
+        row: Row | None = self._connection.execute(*self._bind(sql, parameters)).fetchone()
         return row
 
     async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
-        return self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
+        return self._connection.execute(*self._bind(sql, parameters)).fetchall()
 
     async def execute(self, sql: Statement, /, **parameters: Any) -> int:
         before = self._connection.total_changes()
-        self._connection.execute(sql.sqlite, self._bind(sql, parameters)).fetchall()
+        self._connection.execute(*self._bind(sql, parameters)).fetchall()
         return self._connection.total_changes() - before
 
     async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
-        self._connection.executemany(sql.sqlite, [self._bind(sql, dict(row)) for row in rows])
+        for row in rows:
+            self._connection.execute(*self._bind(sql, dict(row)))
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         self._write(dialect.plain_insert(table), rows)
