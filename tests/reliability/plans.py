@@ -13,6 +13,7 @@ from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
 from perdure.kernel.storage.port import Operation, Row, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
+from perdure.kernel.storage.postgres_connection import by_key
 from perdure.kernel.storage.postgres_tx import BEGIN_WRITE
 from perdure.kernel.storage.schema import Probe, Table
 from perdure.rollouts import sql, tables
@@ -111,7 +112,7 @@ class Plans:
         assert isinstance(self._storage, PostgresStorage)
         texts = {**self.texts, "prelude:": self._storage._write_prelude}
         try:
-            await connection.execute(BEGIN_WRITE)
+            await connection.execute(by_key(BEGIN_WRITE))
             await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             for key, text in texts.items():
                 count = max((int(number) for number in re.findall(r"\$(\d+)", text)), default=0)

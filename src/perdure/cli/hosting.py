@@ -16,12 +16,14 @@ import typer
 
 from perdure.assistants.agents import Agents
 from perdure.cli.supervisor import READY
+from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.protocols.http.server import HttpServer, Service, bind, make_application
 from perdure.protocols.webhooks.deliveries import Deliveries
 from perdure.runtime.app import App
 from perdure.runtime.embedding import EmbeddedWorker
+from perdure.runtime.schedules import Scheduler
 from perdure.runtime.stores import open_configured, sqlite_file
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ def open_app(settings: Settings, url: str | None = None) -> App:
 def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Service]:
     """What runs along with the HTTP server; `shared` if other processes take the same ports."""
     services: list[Service] = [Deliveries(app)]
+    if app.schedules is not None:
+        services.append(Scheduler(app.schedules))
     if agents:
         services.append(EmbeddedWorker(app, agents))
     if app.settings.grpc_port is None:
@@ -172,18 +176,10 @@ def run(serving: Coroutine[Any, Any, None]) -> None:
     """Run a server to its end: SIGTERM ends it with code 0, Ctrl-C with 130."""
     signal.signal(signal.SIGTERM, _leave)
     try:
-        with _runner() as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(serving)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-
-
-def _runner() -> asyncio.Runner:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 def _leave(number: int, frame: object) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import logging
 import os
 import threading
@@ -17,11 +19,23 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Background:
-    """Runs coroutines in a daemon thread. It starts with the first one and ends with `close`."""
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A new event loop, the fast one where it exists."""
+    if importlib.util.find_spec("uvloop") is None:
+        return asyncio.new_event_loop()
+    made: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+    return made
 
-    def __init__(self, name: str) -> None:
+
+class Background:
+    """Runs coroutines in a daemon thread. It starts with the first one and ends with `close`.
+
+    A `busy` one has the fast loop, which costs more to load.
+    """
+
+    def __init__(self, name: str, *, busy: bool = False) -> None:
         self._name = name
+        self._busy = busy
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,7 +96,7 @@ class Background:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = new_loop() if self._busy else asyncio.new_event_loop()
             self._thread = threading.Thread(
                 target=self._main, args=(self._loop,), name=self._name, daemon=True
             )

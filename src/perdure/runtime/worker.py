@@ -69,7 +69,7 @@ class Worker:
             judge=Judge(self.options.retriable),
             store=store,
         )
-        self._control = Background("perdure-worker")
+        self._control = Background("perdure-worker", busy=True)
         self._executions: dict[str, Execution] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []

@@ -83,10 +83,12 @@ class PostgresStorage:
         self._timeout = timeout
         self._connections = Connections(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         self.where = self._connections.where
-        self.timers = Background("perdure-background")
+        self.timers = Background("perdure-background", busy=True)
         self.signals: Signals = (
             signals(self.timers) if signals else PostgresSignals(self.timers, self._connections.single)
         )
+        self._begin_write = self._connections.begin(BEGIN_WRITE)
+        self._begin_read = self._connections.begin(BEGIN_READ)
         self._probes = self.schema.probes
         self._write_prelude = prelude(XID, self._probes)
         self._read_prelude = prelude("NULL", self._probes)
@@ -150,7 +152,7 @@ class PostgresStorage:
         async with pool.acquire(timeout=left) as connection:
             call.started = True
             try:
-                await connection.execute(BEGIN_WRITE if call.write else BEGIN_READ)
+                await connection.execute(self._begin_write if call.write else self._begin_read)
                 first = self._write_prelude if call.write else self._read_prelude
                 async with asyncio.timeout(left):
                     row = await connection.fetchrow(first, str(int(left * 1000)))

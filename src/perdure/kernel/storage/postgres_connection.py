@@ -69,8 +69,18 @@ def describe(dsn: str) -> str:
         raise errors.InvalidInput("the URL cannot be read; is its password percent-encoded?") from None
 
 
+# Operations find rows by key. On a table that has just grown the planner would rather read it whole
+# (seen: 44 ms instead of 1 ms for an update of 60 rows), so the other ways are closed to it.
+_CLOSED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
+
+
+def by_key(begin: str) -> str:
+    """How a transaction begins on a connection that others use in between."""
+    return begin + "".join("; SET LOCAL " + name + " = off" for name in _CLOSED)
+
+
 class PlainConnection(asyncpg.Connection):  # type: ignore[misc]
-    """Our settings are local to a transaction, so that a released connection needs no reset."""
+    """Our settings are those of every transaction, so that a released connection needs no reset."""
 
     def get_reset_query(self) -> str:
         return ""
@@ -125,7 +135,7 @@ class Connections:
             timeout=min(self._timeout, 10.0),
             command_timeout=self._timeout,
             connection_class=PlainConnection,
-            init=_init,
+            init=self._init,
             **self.options(),
         )
         try:
@@ -146,6 +156,15 @@ class Connections:
     async def single(self) -> Connection:
         """A connection outside the pool."""
         return await asyncpg.connect(self.dsn, timeout=5.0, command_timeout=5.0, **self.options())
+
+    def begin(self, text: str) -> str:
+        """How a transaction begins on a connection of the pool."""
+        return by_key(text) if self._pgbouncer else text
+
+    async def _init(self, connection: Connection) -> None:
+        keep_alive(connection)
+        if not self._pgbouncer:
+            await connection.execute("; ".join("SET " + name + " = off" for name in _CLOSED))
 
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"server_settings": {"application_name": "perdure"}}
@@ -168,7 +187,3 @@ class Connections:
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-async def _init(connection: Connection) -> None:
-    keep_alive(connection)

@@ -16,14 +16,8 @@ from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.schema import Probe, Table
 
 SHARDS = 16
-# Operations find rows by key. On a table that has just grown the planner would rather read it whole
-# (seen: 44 ms instead of 1 ms for an update of 60 rows), so the other ways are closed to it.
-_BY_KEY = "".join(
-    "; SET LOCAL " + name + " = off"
-    for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
-)
-BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE" + _BY_KEY
-BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" + _BY_KEY
+BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 # After a crash the server gives out again the ids that had not reached the disk: an id is of one era.
 ERA = "pg_postmaster_start_time()::text || coalesce(pg_last_wal_replay_lsn()::text, '')"

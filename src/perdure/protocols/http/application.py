@@ -38,6 +38,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+EXPOSED = ("X-Request-ID", "X-Pagination-Total", "X-Pagination-Next", "Location", "Content-Location")
 MAX_PATH = 8192
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PROCESS = secrets.token_hex(4)
@@ -273,7 +274,7 @@ def make_application(
         allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=["*"],
         allow_credentials=False,
-        expose_headers=["X-Request-ID", "X-Pagination-Total"],
+        expose_headers=EXPOSED,
     )
 
 

@@ -44,6 +44,9 @@ class Feed(StreamingResponse):
     `feeds` counts how many each actor has open, which are never more than `limit`.
     """
 
+    greeting = HELLO
+    heartbeat = HEARTBEAT
+
     def __init__(
         self,
         call: Call,
@@ -59,7 +62,7 @@ class Feed(StreamingResponse):
         self._call = call
         self._source = source
         self._feeds = feeds
-        self._hello = HELLO + hello
+        self._hello = self.greeting + hello
         self._left = left
         self._actor = call.caller.actor
         self._sending: float | None = None
@@ -121,7 +124,7 @@ class Feed(StreamingResponse):
                     raise TimeoutError
             elif self._silent:
                 async with asyncio.timeout(SEND_SECONDS):
-                    await send({"type": "http.response.body", "body": HEARTBEAT, "more_body": True})
+                    await send({"type": "http.response.body", "body": self.heartbeat, "more_body": True})
             self._silent = True
             if not await self._is_welcome():
                 return

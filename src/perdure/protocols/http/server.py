@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from perdure.kernel.background import new_loop
 from perdure.kernel.errors import StartRefused
 from perdure.protocols.http.application import Application as Application
 from perdure.protocols.http.application import Service as Service
@@ -49,15 +49,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine in a new event loop, the fast one where it exists."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
-    return factory
 
 
 class _Server(uvicorn.Server):

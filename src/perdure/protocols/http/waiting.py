@@ -11,10 +11,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, StorageClosed
-from perdure.protocols.http import problems
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.feed import Left, hang_up
-from perdure.protocols.http.routes import Call
+from perdure.protocols.http.problems import NATIVE
+from perdure.protocols.http.routes import Call, Door
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ ALIVE_SECONDS = 5.0
 
 class Waiting(StreamingResponse):
     """Sends what its work gives. An error that comes after the first blank line stands in the body alone."""
+
+    door: Door = NATIVE
 
     def __init__(
         self,
@@ -46,8 +48,10 @@ class Waiting(StreamingResponse):
         try:
             while not await _any_of(work, left, stop):
                 await self._send(send, b"\n", more=True)
-            if work.done() or stop.done():
+            if work.done():
                 await self._end(send, work)
+            elif stop.done():
+                await self.stopped(send)
             elif self._left is not None:
                 await self._left()
         finally:
@@ -55,10 +59,12 @@ class Waiting(StreamingResponse):
                 task.cancel()
             await asyncio.gather(work, left, stop, return_exceptions=True)
 
+    async def stopped(self, send: Send) -> None:
+        """The server ends before the work does."""
+        await self._refuse(send, StorageClosed("the server stops; ask again"))
+
     async def _end(self, send: Send, work: asyncio.Future[Any]) -> None:
         try:
-            if not work.done():
-                raise StorageClosed("the server stops; ask again")
             await self._send(send, encode(work.result()))
         except PerdureError as error:
             await self._refuse(send, error)
@@ -68,8 +74,9 @@ class Waiting(StreamingResponse):
             await self._refuse(send, PerdureError("something went wrong inside"))
 
     async def _refuse(self, send: Send, error: PerdureError) -> None:
-        document = problems.problem(error, self._call.request_id, self._call.request.url.path)
-        await self._send(send, encode(document), status=error.http_status, form=problems.FORM)
+        answer = self.door.refuse(error, self._call.request_id, self._call.request)
+        form = answer.media_type or FORM
+        await self._send(send, bytes(answer.body), status=answer.status_code, form=form)
 
     async def _send(
         self, send: Send, data: bytes, *, more: bool = False, status: int = 200, form: str = FORM
