@@ -109,6 +109,20 @@ def redis_prefix() -> str:
     return f"test:{uuid.uuid4().hex}:"
 
 
+@pytest.fixture(scope="session")
+def shared_postgres_url(request: pytest.FixtureRequest) -> str:
+    """The URL of the first PostgreSQL, for what many tests share."""
+    return request.config.stash[_SERVERS][0].url
+
+
+@pytest.fixture(scope="session")
+def shared_redis_url(request: pytest.FixtureRequest) -> str:
+    """The URL of the run's Redis, for what many tests share."""
+    server = request.config.stash[_REDIS]
+    assert server is not None
+    return server.url
+
+
 def _runs_tests(config: pytest.Config) -> bool:
     return not (config.option.collectonly or config.option.help or config.option.version)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.assistants.support import OPENED
 
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.assistants.records import AgentSpec
@@ -38,3 +39,10 @@ async def assistants(storage: Storage) -> Assistants:
     made = Assistants(storage)
     await made.register(AGENTS)
     return made
+
+
+@pytest.fixture(autouse=True)
+async def _close_threads() -> AsyncIterator[None]:
+    yield
+    while OPENED:
+        await OPENED.pop().close()

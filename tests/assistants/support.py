@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.assistants.agents import Agent
 from perdure.assistants.context import Cancelled, Context, Interrupted
+from perdure.assistants.records import GraphState, GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.graphs.service import Graphs
+from perdure.graphs.tables import TABLES as GRAPH_TABLES
+from perdure.graphs.view import state_values
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict
+from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.runtime.graph_steps import joined
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -27,15 +35,99 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     next: tuple[str, ...]
     interrupts: list[Any]
     metadata: Any
-    state: bytes | None
+    state: bytes | None = None
+    graph: bool = False
+    parent_id: str | None = None
+
+
+OPENED: list[SqliteStorage] = []
+"""The databases of threads, closed after each test."""
 
 
 class Thread:
-    """What outlives a run: the states of a thread, and the steps that were kept."""
+    """What outlives a run: the states of a thread, what its graphs keep, and the steps that were kept."""
 
     def __init__(self) -> None:
         self.checkpoints: list[Checkpoint] = []
         self.steps: dict[str, str] = {}
+        self._graphs: Graphs | None = None
+
+    @property
+    def graphs(self) -> Graphs:
+        if self._graphs is None:
+            OPENED.append(SqliteStorage(":memory:", (*ACCESS_TABLES, *GRAPH_TABLES)))
+            self._graphs = Graphs(OPENED[-1])
+        return self._graphs
+
+
+class MemoryGraphs:
+    """Where the graph of a run keeps its checkpoints."""
+
+    def __init__(self, ctx: MemoryContext) -> None:
+        self.settled = 0
+        self.reads = 0
+        self.lost = False
+        """Whether the worker has died: what is put arrives nowhere."""
+        self._ctx = ctx
+        self._waiting: list[GraphSteps] = []
+
+    def put(self, steps: GraphSteps) -> None:
+        self._waiting.append(steps)
+
+    async def ready(self) -> None:
+        self._ctx.check()
+
+    async def settle(self) -> None:
+        self._ctx.check()
+        waiting, self._waiting = self._waiting, []
+        if not waiting or self.lost:
+            return
+        self.settled += 1
+        steps = joined(waiting)
+        # It travels as it would to a server.
+        steps = msgspec.convert(msgspec.to_builtins(steps), GraphSteps)
+        await self._ctx.thread.graphs.put(steps.changes)
+        for state in steps.states:
+            await self._show(state)
+
+    async def _show(self, state: GraphState) -> None:
+        thread = self._ctx.thread
+        found = [each for each in thread.checkpoints if each.checkpoint_id == state.checkpoint_id]
+        assert bool(found) == state.again
+        if not found:
+            shown = Checkpoint(
+                checkpoint_id=state.checkpoint_id,
+                run_id=self._ctx.run_id,
+                values=None,
+                next=(),
+                interrupts=[],
+                metadata=state.metadata,
+                graph=True,
+                parent_id=state.parent_id,
+            )
+            thread.checkpoints.append(shown)
+            found = [shown]
+        found[0].next, found[0].interrupts = tuple(state.next), state.interrupts
+        query = GraphQuery(
+            thread_id=self._ctx.thread_id, checkpoint_ns="", checkpoint_id=state.checkpoint_id
+        )
+        kept = await thread.graphs.find(query)
+        found[0].values = decode_json(encode_json(state_values(kept[0])))
+        if state.body is not None:
+            body, pieces = decode_json(state.body), found[0].values
+            # A channel that nothing was written to is not in pieces, but may have a value all the same.
+            assert state.whole or not isinstance(body, dict) or {**body, **pieces} == body
+            found[0].values = body
+
+    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+        self.reads += 1
+        return await self._ctx.thread.graphs.find(query)
+
+    async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
+        return await self._ctx.thread.graphs.delta(query)
+
+    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return asyncio.run_coroutine_threadsafe(asking(), self._ctx.loop).result()
 
 
 class MemoryContext:
@@ -53,8 +145,12 @@ class MemoryContext:
         options: Mapping[str, Any] | None = None,
         stream_mode: Sequence[str] = ("values",),
         answers: Sequence[Any] = (),
+        from_checkpoint: str | None = None,
     ) -> None:
         self.thread = thread or Thread()
+        self.from_checkpoint = from_checkpoint
+        self.graph = MemoryGraphs(self)
+        self.items: Any = None
         self.run_id = run_id
         self.thread_id = "00000000-0000-7000-8000-00000000000a"
         self.assistant_id = "00000000-0000-7000-8000-00000000000b"
@@ -77,19 +173,23 @@ class MemoryContext:
         async with asyncio.timeout(PATIENCE), self.told:
             await self.told.wait_for(lambda: any(name == event for name, _ in self.events))
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.action is not None:
             raise Cancelled(self.action)
 
     async def emit(self, data: Any, event: str = "custom") -> None:
-        self._check()
+        await self.emit_json(encode_json(data, what=f"event {event!r}"), event)
+
+    async def emit_json(self, body: str, event: str) -> None:
+        self.check()
         await asyncio.sleep(0)
+        assert "\n" not in body
         async with self.told:
-            self.events.append((event, decode_json(encode_json(data, what=f"event {event!r}"))))
+            self.events.append((event, decode_json(body)))
             self.told.notify_all()
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
-        self._check()
+        self.check()
         if name not in self.thread.steps:
             result = action()
             body = encode_json(await result if inspect.isawaitable(result) else result)
@@ -113,7 +213,7 @@ class MemoryContext:
         parent_id: str | None = None,
         quiet: bool = False,
     ) -> str:
-        self._check()
+        self.check()
         made = checkpoint_id or f"checkpoint-{len(self.thread.checkpoints)}"
         if any(each.checkpoint_id == made for each in self.thread.checkpoints):
             raise Conflict(f"checkpoint {made} is there")
@@ -139,17 +239,20 @@ class MemoryContext:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        return self.thread.checkpoints[-1] if self.thread.checkpoints else None
+        known = self.thread.checkpoints
+        if self.from_checkpoint is not None and known[-1].run_id != self.run_id:
+            return next(each for each in known if each.checkpoint_id == self.from_checkpoint)
+        return known[-1] if known else None
 
     async def interrupt(self, value: Any) -> Any:
-        self._check()
+        self.check()
         if self.answers:
             return self.answers.pop(0)
         raise Interrupted([{"id": "0", "value": value}])
 
     async def heartbeat(self) -> None:
         await asyncio.sleep(0)
-        self._check()
+        self.check()
 
     @property
     def cancelled(self) -> bool:
@@ -179,7 +282,11 @@ def as_context(ctx: MemoryContext) -> Context:
 
 async def run(agent: Agent, ctx: MemoryContext, input: Any = None) -> Any:
     async with asyncio.timeout(PATIENCE):
-        return await agent.run(as_context(ctx), input)
+        try:
+            return await agent.run(as_context(ctx), input)
+        finally:
+            if ctx.action is None:
+                await ctx.graph.settle()
 
 
 def start(agent: Agent, ctx: MemoryContext, input: Any = None) -> asyncio.Task[Any]:

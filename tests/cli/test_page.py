@@ -20,6 +20,7 @@ PAGE = DOCS / "cli.md"
 SERVERS = ("dev", "serve", "store")
 FIRST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718292"
 LATEST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718293"
+CRON = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718294"
 """What stands on the pages for the first run that a page makes, and for the one that it made last."""
 
 
@@ -97,6 +98,8 @@ def test_the_commands_of_the_page_run(page: Path, tmp_path: Path) -> None:
             if words[:2] == ["run", "create"] and not {"--wait", "--watch"} & set(words):
                 known[LATEST_RUN] = ended.stdout.strip()
                 known.setdefault(FIRST_RUN, ended.stdout.strip())
+            if words[:2] == ["cron", "create"]:
+                known[CRON] = ended.stdout.strip()
             if words[:2] == ["assistant", "create"]:
                 known["7d0c1c7e-53a4-4c3f-9d3a-0f5d5a0b8f11"] = ended.stdout.strip()
             if words[:2] == ["token", "create"]:

@@ -1,7 +1,7 @@
-"""`python -m tests.conformance`, behind `./dev conformance`: agentlightning's own client against our server.
+"""`python -m tests.conformance`, behind `./dev conformance`: the clients of others against our server.
 
-The client is installed, unmodified, into an environment of its own. It runs through the whole contract on
-SQLite and on PostgreSQL; each check has a namespace to itself.
+Each client is installed, unmodified, into an environment of its own: agentlightning's, which goes through the
+whole contract, and LangGraph's for JavaScript. They run on SQLite and on PostgreSQL.
 """
 
 import argparse
@@ -14,36 +14,85 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bench.peer import PEER, ROOT, PeerError, ensure_environment
+from tests.conformance import node
 from tests.conformance.server import ENGINES, Server, ServerFailed, running
+from tests.protocols.langgraph.project import project
 
 from perdure.testing.binaries import ServerNotFound
 
 Result = dict[str, Any]
 
 
+class Client(Protocol):
+    """A client of somebody else's."""
+
+    @property
+    def title(self) -> str: ...
+
+    def command(self) -> list[str]:
+        """What runs its checks; it is installed if it is not there yet."""
+        ...
+
+    def furnish(self, folder: Path) -> None:
+        """Put what its server shall find into the server's folder."""
+        ...
+
+
+@dataclass(frozen=True)
+class AgentLightning:
+    """The client of `agentlightning`, in Python."""
+
+    title: str = PEER
+
+    def command(self) -> list[str]:
+        return [str(ensure_environment()), "-m", "tests.conformance.client"]
+
+    def furnish(self, folder: Path) -> None:
+        """Its server needs nothing."""
+
+
+@dataclass(frozen=True)
+class LangGraph:
+    """The client of LangGraph's platform, in JavaScript."""
+
+    title: str = node.title()
+
+    def command(self) -> list[str]:
+        return node.ensure()
+
+    def furnish(self, folder: Path) -> None:
+        project(folder)
+
+
+CLIENTS: dict[str, Client] = {"agentlightning": AgentLightning(), "langgraph": LangGraph()}
+
+
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="conformance", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--engine", choices=ENGINES, help="only this engine")
+    parser.add_argument("--client", choices=sorted(CLIENTS), help="only this client")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser.parse_args(argv)
 
 
-def check(engines: Sequence[str], python: Path) -> Iterator[Result]:
+def check(engines: Sequence[str], client: Client) -> Iterator[Result]:
     """The results of all checks on each engine, as they come."""
     key = secrets.token_urlsafe(24)
     with ExitStack() as stack:
         servers = {}
         for engine in engines:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-conformance-"))
+            client.furnish(Path(folder))
             servers[engine] = stack.enter_context(running(engine, key, Path(folder)))
-        yield from drive(servers, python, key)
+        yield from drive(servers, client.command(), key)
 
 
-def drive(servers: dict[str, Server], python: Path, key: str) -> Iterator[Result]:
+def drive(servers: dict[str, Server], command: list[str], key: str) -> Iterator[Result]:
     """Run the client, and kill a server when it asks for that."""
     targets = [f"{engine}={server.url}" for engine, server in servers.items()]
     settings = {
@@ -54,7 +103,7 @@ def drive(servers: dict[str, Server], python: Path, key: str) -> Iterator[Result
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [str(python), "-m", "tests.conformance.client", *targets],
+            [*command, *targets],
             cwd=ROOT, env=os.environ | settings, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
         ) as client,
@@ -91,33 +140,47 @@ def show(result: Result) -> None:
         print("    " + result["error"].strip().replace("\n", "\n    "), flush=True)
 
 
-def run(engines: Sequence[str], *, quiet: bool) -> list[Result]:
-    python = ensure_environment()
-    print(f"starting {PEER} against {' and '.join(engines)}", file=sys.stderr, flush=True)
+def run(engines: Sequence[str], client: Client, *, quiet: bool) -> list[Result]:
+    print(f"starting {client.title} against {' and '.join(engines)}", file=sys.stderr, flush=True)
     results = []
-    for result in check(engines, python):
-        results.append(result)
+    for result in check(engines, client):
+        results.append({"client": client.title, **result})
         if not quiet:
             show(result)
+    if not results:
+        raise PeerError(f"{client.title} checked nothing")
     return results
+
+
+def summed_up(results: Sequence[Result], seconds: float) -> str:
+    lines = []
+    for title in dict.fromkeys(result["client"] for result in results):
+        mine = [result for result in results if result["client"] == title]
+        passed = sum(not result["error"] for result in mine)
+        lines.append(f"{title}: {passed} of {len(mine)} checks passed")
+    return "\n" + "\n".join(lines) + f"\nin {seconds:.0f} s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     started = time.monotonic()
+    engines = [options.engine] if options.engine else ENGINES
+    chosen = [options.client] if options.client else list(CLIENTS)
+    results: list[Result] = []
     try:
-        results = run([options.engine] if options.engine else ENGINES, quiet=options.json)
+        for name in chosen:
+            results += run(engines, CLIENTS[name], quiet=options.json)
     except (PeerError, ServerFailed, ServerNotFound) as error:
         print(error, file=sys.stderr)
         return 1
-    failed = [result for result in results if result["error"]]
+    ok = not any(result["error"] for result in results)
     seconds = time.monotonic() - started
     if options.json:
-        ok = bool(results) and not failed
-        print(json.dumps({"client": PEER, "ok": ok, "seconds": seconds, "checks": results}, indent=2))
+        clients = [CLIENTS[name].title for name in chosen]
+        print(json.dumps({"clients": clients, "ok": ok, "seconds": seconds, "checks": results}, indent=2))
     else:
-        print(f"\n{PEER}: {len(results) - len(failed)} of {len(results)} checks passed in {seconds:.0f} s")
-    return 1 if failed or not results else 0
+        print(summed_up(results, seconds))
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

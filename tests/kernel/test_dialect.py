@@ -49,11 +49,22 @@ def test_lists() -> None:
     )
     assert made.postgres == "SELECT a FROM t WHERE b = ANY($1) AND c = ANY($2)"
     assert made.lists == {"names", "others"}
-    assert made.bind_sqlite({"names": ['a"', "ü"], "others": [1], "n": 5}) == {
-        "names": '["a\\"", "\\u00fc"]',
-        "others": "[1]",
-        "n": 5,
-    }
+    assert made.bind_sqlite({"names": ['a"', "ü"], "others": [1], "n": 5}) == (
+        made.sqlite,
+        {"names": '["a\\"", "\\u00fc"]', "others": "[1]", "n": 5},
+    )
+
+
+def test_lists_of_one_are_bound_as_they_are() -> None:
+    made = statement("SELECT a FROM t WHERE b {among:names} AND {plain:c} {among:others} {lock}")
+    text, bound = made.bind_sqlite({"names": ["a"], "others": [1], "n": 5})
+    assert text == "SELECT a FROM t WHERE b IN (:names) AND +c IN (:others) "
+    assert bound == {"names": "a", "others": 1, "n": 5}
+
+
+def test_the_words_of_a_statement_name_its_tables() -> None:
+    words = statement("SELECT r.id FROM rollouts AS r JOIN runs USING (id)").words
+    assert {"rollouts", "runs"} <= words
 
 
 def test_parts_of_text() -> None:

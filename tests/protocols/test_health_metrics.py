@@ -125,7 +125,7 @@ async def test_metrics_are_what_prometheus_reads(visitor: Visitor) -> None:
 
 async def test_metrics_as_json_are_the_same(visitor: Visitor) -> None:
     await _work(visitor)
-    families = (await visitor.get("/metrics?format=json")).body
+    families = (await visitor.get("/metrics?format=json")).body["families"]
     text = _values((await visitor.get("/metrics")).body.decode())
     told = {
         (sample["name"], tuple(sorted(sample["labels"].items())))

@@ -6,6 +6,8 @@ import signal
 import time
 from typing import Any
 
+from perdure.errors import InvalidInput
+
 
 async def worker(ctx: Any, input: Any) -> Any:
     print("this must not disturb anybody")
@@ -49,3 +51,17 @@ async def asking(ctx: Any, input: Any) -> Any:
 
 async def odd(ctx: Any, input: Any) -> Any:
     await ctx.emit(object())
+
+
+async def remembering(ctx: Any, input: Any) -> Any:
+    await ctx.items.put(["by", input], "k", {"by": input})
+    found = await ctx.items.get(["by", input], "k")
+    assert found is not None
+    named = await ctx.items.search(["by"], filter={"by": input})
+    await ctx.items.delete(["by", input], "none")
+    assert ("by", input) in await ctx.items.list_namespaces(prefix=["by"])
+    try:
+        await ctx.items.search(["by"], limit=-1)
+    except InvalidInput:
+        return [found.value, [item.namespace[1] for item in named], "refused"]
+    return None

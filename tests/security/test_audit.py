@@ -10,6 +10,9 @@ from typing import Any
 import pytest_asyncio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.protocols.support import Visitor, serving
+from tests.security.crons import cron_lines
+from tests.security.graphs import agents, graph_lines
+from tests.security.items import item_lines
 from tests.security.runs import API, AWAITED, lines, work_on
 
 from perdure import AttemptedRollout, InMemoryLightningStore
@@ -131,6 +134,9 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
     table += [
         (method, API + path, real and API + real, *rest) for method, path, real, *rest in await lines(store)
     ]
+    table += await cron_lines(store)
+    table += item_lines()
+    table += await graph_lines(store)
     return {
         f"{method} {path}": (method, real or path, body, action) for method, path, real, body, action in table
     }
@@ -158,6 +164,7 @@ async def test_every_route_that_writes_leaves_its_entry(store: InMemoryLightning
     async with serving(store, api_key="only-the-operator-knows") as visitor:
         access = visitor.app.access
         assert access is not None
+        visitor.app.agents = agents()
         token, secret = await access.create_token("tester", scopes=("admin",), actor="operator")
         visitor.headers = {"Authorization": f"Bearer {secret}"}
         for route, (method, path, body, action) in asked.items():

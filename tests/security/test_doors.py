@@ -30,6 +30,7 @@ PUBLIC = {
     "/v1/agl/health",
 }
 ENDLESS = {"/api/v1/changes"}
+THEIR_THREAD = "018f0000-0000-7000-8000-000000000001"
 CLOSED = [route for route in ROUTES if route.scope is not None]
 
 
@@ -176,7 +177,7 @@ async def _their_runs(visitor: Visitor) -> dict[str, str]:
     threads = visitor.app.threads.acting_as("theirs", None)
     worker = Worker(threads)
     await worker.register()
-    thread = await threads.create_thread("their-thread", values={"secret": "plans"})
+    thread = await threads.create_thread(THEIR_THREAD, values={"secret": "plans"})
     await threads.create_run(request(thread_id=thread.thread_id, input={"secret": "plans"}))
     work = await worker.claim()
     await worker.emit(work.held, {"secret": "plans"})
@@ -203,6 +204,20 @@ def _attacks(ids: dict[str, str], stolen: AttemptedRollout) -> list[tuple[str, A
         (f"/api/v1/rollouts/{rollout}/cancel", None),
         (f"/api/v1/rollouts/{rollout}/retry", None),
         *_attacks_on_runs(ids),
+        *_attacks_on_graphs(ids),
+    ]
+
+
+def _attacks_on_graphs(ids: dict[str, str]) -> list[tuple[str, Any]]:
+    """The same through the LangGraph door."""
+    thread, assistant = ids["thread_id"], ids["assistant_id"]
+    return [
+        (f"/threads/{thread}/state", {"values": {"n": 1}}),
+        (f"/threads/{thread}/state/checkpoint", {"checkpoint": {}}),
+        (f"/threads/{thread}/history", {}),
+        (f"/threads/{thread}/copy", None),
+        (f"/assistants/{assistant}/latest", {"version": 1}),
+        (f"/assistants/{assistant}/versions", {}),
     ]
 
 
@@ -218,5 +233,6 @@ def _attacks_on_runs(ids: dict[str, str]) -> list[tuple[str, Any]]:
         (f"/api/v1/threads/{thread}/copy", None),
         (f"/api/v1/assistants/{assistant}/latest", {"version": 1}),
         ("/api/v1/work/checkpoints", {"held": held, "checkpoint": {"values": 1}}),
+        ("/api/v1/work/graphs", {"held": held, "steps": {"states": [{"checkpoint_id": "c"}]}}),
         ("/api/v1/work/steps", {"held": held, "origin": run, "name": "s", "body": "1"}),
     ]

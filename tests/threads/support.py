@@ -52,6 +52,7 @@ AGE = (
         "UPDATE runs SET created_at = created_at - :age, updated_at = updated_at - :age,"
         " gone_at = gone_at - :age WHERE ns = :ns"
     ),
+    statement("UPDATE thread_lifetimes SET expires_at = expires_at - :age WHERE ns = :ns"),
     statement(
         "UPDATE checkpoints SET position = position - :age, created_at = created_at - :age WHERE ns = :ns"
     ),

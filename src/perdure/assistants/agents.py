@@ -115,13 +115,13 @@ def make_agent(name: str, target: Any, description: str | None = None) -> Agent:
         return _graph(name, target, description)
     if not callable(target):
         raise InvalidInput(f"the agent {name!r} is a {type(target).__name__}, which cannot be run")
-    if _takes(name, target, 2):
+    if _takes(name, target, 2) and not _makes_graphs(target):
         return FunctionAgent(AgentSpec(name=name, description=description), target)
-    if _takes(name, target, 0) or _takes(name, target, 1):
+    if _takes(name, target, 0) or _takes(name, target, 1) or _makes_graphs(target):
         return _graph(name, target, description)
     raise InvalidInput(
         f"the agent {name!r} takes other arguments than an agent's: a function takes (ctx, input),"
-        " a factory of graphs takes nothing or (config)"
+        " a factory of graphs takes nothing, (config), (runtime: ServerRuntime) or both"
     )
 
 
@@ -157,6 +157,19 @@ def _takes(name: str, target: Callable[..., Any], count: int) -> bool:
     except ValueError as error:
         raise InvalidInput(f"the agent {name!r} does not say which arguments it takes: {error}") from error
     return True
+
+
+def _makes_graphs(target: Any) -> bool:
+    """Whether a function of two parameters asks for a server's runtime, as only factories of graphs do."""
+    parameters = list(inspect.signature(target).parameters.values())
+    return len(parameters) == 2 and any(map(names_runtime, parameters))
+
+
+def names_runtime(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is annotated as LangGraph's `ServerRuntime`, told by its name."""
+    told = parameter.annotation
+    text = told if isinstance(told, str) else f"{getattr(told, '__name__', '')} {told!r}"
+    return any(name in text for name in ("ServerRuntime", "_ExecutionRuntime", "_ReadRuntime"))
 
 
 def _words(target: Any) -> str | None:

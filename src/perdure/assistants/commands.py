@@ -1,7 +1,9 @@
 """Agents that are commands: a process for each attempt, which speaks JSON lines on stdin and stdout.
 
 It reads one `start` line and writes `event`, `save`, `step`, `interrupt`, `log`, `result` and `error` lines;
-it is answered with `saved`, `step` and `answer` lines, and asked to stop with a `cancel` line.
+it is answered with `saved`, `step` and `answer` lines, and asked to stop with a `cancel` line. What is
+remembered beyond the thread it asks for with `items` lines, answered with such lines. A graph in a process of
+its own also writes `record`, `settle`, `find` and `deltas` lines, answered with `found` lines.
 """
 
 from __future__ import annotations
@@ -20,6 +22,21 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.assistants.context import AgentError, Cancelled, Context
+from perdure.assistants.lines import (
+    DECODER,
+    Deltas,
+    Error,
+    Event,
+    Find,
+    Interrupt,
+    Items,
+    Log,
+    Record,
+    Result,
+    Said,
+    Save,
+    Step,
+)
 from perdure.assistants.records import AgentSpec
 from perdure.kernel.codec import encode_json
 from perdure.kernel.config import PREFIX, SECRETS, VARIABLES
@@ -63,58 +80,6 @@ class Command:
             raise InvalidInput("the env of a command must be an object of texts")
 
 
-# --- what the process may say -----------------------------------------------------------------------------
-
-
-class _Said(msgspec.Struct, tag_field="type", kw_only=True):
-    id: Any = UNSET
-    """Given back with the answer."""
-
-
-class _Event(_Said, tag="event"):
-    data: Any = None
-    event: str = "custom"
-
-
-class _Save(_Said, tag="save"):
-    values: Any
-    next: tuple[str, ...] = ()
-    interrupts: tuple[dict[str, Any], ...] = ()
-    metadata: dict[str, Any] | None = None
-    state: bytes | None = None
-    """In base64."""
-    checkpoint_id: str | None = None
-    parent_id: str | None = None
-    quiet: bool = False
-
-
-class _Step(_Said, tag="step"):
-    name: str
-    result: Any = None
-
-
-class _Interrupt(_Said, tag="interrupt"):
-    value: Any = None
-
-
-class _Log(_Said, tag="log"):
-    message: str
-    level: str = "info"
-
-
-class _Result(_Said, tag="result"):
-    values: Any = None
-
-
-class _Error(_Said, tag="error"):
-    message: str
-    error: str = "AgentError"
-    retriable: bool = False
-
-
-_DECODER = msgspec.json.Decoder(_Event | _Save | _Step | _Interrupt | _Log | _Result | _Error)
-
-
 # --- the agent --------------------------------------------------------------------------------------------
 
 
@@ -146,6 +111,7 @@ async def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
         "attempt": ctx.attempt,
         "input": input,
         "command": ctx.command,
+        "from_checkpoint": ctx.from_checkpoint,
         "config": ctx.config,
         "context": ctx.context,
         "metadata": ctx.metadata,
@@ -206,7 +172,7 @@ class _Conversation:
         self._say(start)
         async for line in self._heard():
             said = self._parse(line)
-            if isinstance(said, _Result):
+            if isinstance(said, Result):
                 return said.values
             if said is not None:
                 await self._answer(said)
@@ -223,22 +189,22 @@ class _Conversation:
             limit = self._command.max_line
             raise AgentError(f"{self._name} wrote a line of more than {limit} bytes") from error
 
-    def _parse(self, line: bytes) -> _Said | None:
+    def _parse(self, line: bytes) -> Said | None:
         """What a line says. What does not look like a message is output like any other, and logged."""
         if not line.lstrip().startswith(b"{"):
             self._log(line)
             return None
         try:
-            said: _Said = _DECODER.decode(line)
+            said: Said = DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise AgentError(f"line {self._lines} of {self._name} is not a message: {error}") from error
         return said
 
-    async def _answer(self, said: _Said) -> None:
+    async def _answer(self, said: Said) -> None:
         match said:
-            case _Event():
+            case Event():
                 await self._ctx.emit(said.data, said.event)
-            case _Save():
+            case Save():
                 checkpoint_id = await self._ctx.save(
                     said.values,
                     next=said.next,
@@ -250,16 +216,41 @@ class _Conversation:
                     quiet=said.quiet,
                 )
                 self._say({"type": "saved", "checkpoint_id": checkpoint_id}, said.id)
-            case _Step():
+            case Step():
                 kept = await self._ctx.step(said.name, lambda: said.result)
                 self._say({"type": "step", "name": said.name, "result": kept}, said.id)
-            case _Interrupt():
+            case Interrupt():
                 answer = await self._ctx.interrupt(said.value)
                 self._say({"type": "answer", "value": answer}, said.id)
-            case _Log():
+            case Log():
                 self._ctx.logger.log(LEVELS.get(said.level.lower(), logging.INFO), "%s", said.message)
-            case _Error():
+            case Error():
                 raise AgentError(said.message, error=said.error, retriable=said.retriable)
+            case Record():
+                self._ctx.graph.put(said.steps)
+            case Items():
+                self._say({"type": "items", **await self._items(said)}, said.id)
+            case _:
+                self._say({"type": "found", "found": await self._found(said)}, said.id)
+
+    async def _items(self, said: Items) -> dict[str, Any]:
+        """What the process asks of the items, or why that is refused."""
+        if self._ctx.items is None:
+            return {"refused": "there are no items here"}
+        try:
+            return {"results": await self._ctx.items.batch(said.ops)}
+        except InvalidInput as error:
+            return {"refused": error.message}
+
+    async def _found(self, said: Said) -> Any:
+        """What the graph of the process asks of the graphs room."""
+        match said:
+            case Find():
+                return msgspec.to_builtins(await self._ctx.graph.find(said.query))
+            case Deltas():
+                return msgspec.to_builtins(await self._ctx.graph.deltas(said.query))
+            case _:
+                return await self._ctx.graph.settle()
 
     async def _log_errors(self, stderr: asyncio.StreamReader) -> None:
         rest = b""

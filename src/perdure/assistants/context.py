@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from perdure.assistants.records import GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.calls import ItemCalls
 from perdure.kernel.errors import PerdureError
 
 T = TypeVar("T")
@@ -56,6 +59,30 @@ class Retriable(Exception):
         self.after = after
 
 
+class GraphRoom(Protocol):
+    """Where the graph of a run keeps its checkpoints, and finds those of its thread."""
+
+    def put(self, steps: GraphSteps) -> None:
+        """Send something on its way, from any thread. It is durable no later than the run's next event."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait while too much is on its way; raise `Cancelled` if the run is not to go on."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait until everything that was put is durable."""
+        ...
+
+    async def find(self, query: GraphQuery) -> list[GraphTuple]: ...
+
+    async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]: ...
+
+    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do one of the above from a thread that cannot await."""
+        ...
+
+
 class Context(Protocol):
     """A run, as its agent sees it."""
 
@@ -70,6 +97,8 @@ class Context(Protocol):
     options: Mapping[str, Any]
     stream_mode: tuple[str, ...]
     command: Mapping[str, Any] | None
+    from_checkpoint: str | None
+    """The checkpoint that the run was asked to go on from, instead of the thread's latest."""
     logger: logging.LoggerAdapter[Any]
 
     async def emit(self, data: Any, event: str = "custom") -> None:
@@ -77,6 +106,10 @@ class Context(Protocol):
 
         It waits while too much is on its way, so that a flood never grows memory.
         """
+        ...
+
+    async def emit_json(self, body: str, event: str) -> None:
+        """The same for data that is JSON already, on one line."""
         ...
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
@@ -114,6 +147,16 @@ class Context(Protocol):
     @property
     def checkpoint(self) -> Any:
         """The whole checkpoint that `load` speaks of (`perdure.threads.records.Checkpoint`), or None."""
+        ...
+
+    @property
+    def graph(self) -> GraphRoom:
+        """Where an agent that is a graph keeps its state, instead of with `save`."""
+        ...
+
+    @property
+    def items(self) -> ItemCalls | None:
+        """What is remembered beyond the thread, by namespace and key; None where there is no database."""
         ...
 
     async def interrupt(self, value: Any) -> Any:

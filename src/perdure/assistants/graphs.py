@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
+import copy
 import logging
-import typing
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from enum import Enum
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from langchain_core.messages import BaseMessageChunk, message_chunk_to_message
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command, Send
-from pydantic import BaseModel
 
-from perdure.assistants.agents import is_builder, is_graph
-from perdure.assistants.context import AgentError, Context
+from perdure.assistants.context import Context
+from perdure.assistants.graph_codec import GraphCodec
+from perdure.assistants.graph_factory import EXECUTION, GraphFactory, Surroundings
 from perdure.assistants.graph_saver import RunSaver
+from perdure.assistants.graph_store import ItemStore
+from perdure.assistants.graph_stream import check_modes, stream
 from perdure.assistants.records import AgentSpec
-from perdure.kernel.errors import InvalidInput, NotSupported
 
-MODES = ("values", "updates", "custom", "messages", "messages-tuple", "debug", "tasks", "checkpoints")
 CONFIG_KEYS = ("tags", "run_name", "max_concurrency", "recursion_limit")
-RESERVED = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
+RESERVED = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
 """Keys of `configurable` that a caller cannot give, with all that begin with two underscores."""
+ASKED = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+"""What names the checkpoint that a run is asked to go on from."""
+
+UNNAMED = "LangGraph"
 
 logger = logging.getLogger(__name__)
 
@@ -37,74 +35,43 @@ class GraphAgent:
     blocking = False
 
     def __init__(self, name: str, target: Any, description: str | None = None) -> None:
-        self._target = _compiled(name, target)
-        schema = _input_schema(self._target) if is_graph(self._target) else None
+        self.factory = GraphFactory(name, target)
+        made = self.factory.made
+        schema = None if made is None else _input_schema(made)
         self.spec = AgentSpec(name=name, description=description, kind="graph", input_schema=schema)
 
     async def run(self, ctx: Context, input: Any) -> None:
-        modes = _modes(ctx.stream_mode)
+        check_modes(ctx.stream_mode)
         config = _config(ctx, self.spec.name)
-        async with self._opened(config) as made:
-            saver = RunSaver(ctx, _serializer(made))
-            graph = saver.graph = made.copy(update={"checkpointer": saver})
-            await saver.seed()
-            try:
-                await _stream(ctx, graph, _beginning(ctx, saver, input), config, modes)
-            except Exception:
-                await _keep_what_is_there(ctx, saver)
-                raise
-            if saver.pending:
-                await saver.save()
-
-    @asynccontextmanager
-    async def _opened(self, config: Mapping[str, Any]) -> AsyncIterator[Any]:
-        """The graph; a factory makes one for each run."""
-        if is_graph(self._target):
-            yield self._target
-            return
-        made = self._target(config) if _wants_config(self._target) else self._target()
-        made = await made if inspect.isawaitable(made) else made
-        if isinstance(made, AbstractAsyncContextManager):
-            async with made as graph:
-                yield self._checked(graph)
-        elif isinstance(made, AbstractContextManager):
-            with made as graph:
-                yield self._checked(graph)
-        else:
-            yield self._checked(made)
-
-    def _checked(self, made: Any) -> Any:
-        graph = _compiled(self.spec.name, made)
-        if is_graph(graph):
-            return graph
-        raise AgentError(
-            f"the agent {self.spec.name!r} made a {type(made).__name__}, which is no graph;"
-            " an agent that is a function takes (ctx, input)"
-        )
+        store = _store(ctx)
+        around = Surroundings(config, EXECUTION, store, _context(ctx))
+        async with self.factory.opened(around) as made:
+            codec = GraphCodec(self.factory.serializer(made))
+            saver = RunSaver(ctx, codec, durable=durability_of(ctx.options) == "sync")
+            graph = equipped(made, self.spec.name, saver, store)
+            await saver.begin(graph)
+            asked = _asked(ctx)
+            beginning = await saver.beginning(input, _command(ctx), addressed=bool(asked))
+            if not saver.begun:
+                config["configurable"].update(asked)
+            await stream(ctx, graph, beginning, _options(ctx, graph, config))
+            await saver.conclude()
 
 
-async def _keep_what_is_there(ctx: Context, saver: RunSaver) -> None:
-    """Keep what the parts of a failed step have done, so that a retry need not do it again."""
-    if not saver.pending or saver.graph is None:
-        return
-    try:
-        await saver.save()
-    except Exception:
-        ctx.logger.warning("what a failed step has done could not be kept", exc_info=True)
+def equipped(made: Any, name: str, saver: Any, store: Any) -> Any:
+    """The graph with our checkpointer, with our store if there is one, and with a name."""
+    graph = copy.copy(made)
+    graph.checkpointer = saver
+    if store is not None:
+        graph.store = store
+    if graph.name in (None, UNNAMED):
+        graph.name = name
+    return graph
 
 
-def _compiled(name: str, target: Any) -> Any:
-    if not is_builder(target):
-        return target
-    try:
-        return target.compile()
-    except Exception as error:
-        raise InvalidInput(f"the graph of the agent {name!r} does not compile: {error}") from error
-
-
-def _wants_config(factory: Any) -> bool:
-    parameters = inspect.signature(factory).parameters.values()
-    return any(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+def _store(ctx: Context) -> Any:
+    """The store of items for the graph's nodes, if the run has one."""
+    return None if ctx.items is None else ItemStore(ctx.items.batch, ctx.items.wait)
 
 
 def _input_schema(graph: Any) -> dict[str, Any] | None:
@@ -129,13 +96,14 @@ def _config(ctx: Context, name: str) -> dict[str, Any]:
     told = {**ctx.metadata, **(given.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
     return {
         **{key: given[key] for key in CONFIG_KEYS if given.get(key) is not None},
-        "configurable": {**ctx.context, **_configurable(given), **own},
+        "configurable": {**ctx.context, **configurable_of(given), **own},
         "metadata": told,
         "run_id": _uuid(ctx.run_id),
     }
 
 
-def _configurable(config: Mapping[str, Any]) -> dict[str, Any]:
+def configurable_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller may say in `configurable`."""
     given = config.get("configurable") or {}
     return {key: given[key] for key in given if key not in RESERVED and not key.startswith("__")}
 
@@ -147,123 +115,72 @@ def _uuid(text: str) -> UUID | None:
         return None
 
 
-def _beginning(ctx: Context, saver: RunSaver, input: Any) -> Any:
-    """What the graph gets: nothing where an earlier attempt got on, a command, or the input."""
-    if saver.begun:
-        return None
-    command = ctx.command
-    if not command:
-        return input
+def _context(ctx: Context) -> dict[str, Any] | None:
+    """The run's context, or what it was configured with: either stands for the other."""
+    return dict(ctx.context) or configurable_of(ctx.config) or None
+
+
+def _fitting(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | None:
+    """What of a context the graph's schema knows."""
+    if context is None or getattr(graph, "context_schema", None) is None:
+        return context
+    try:
+        known = (graph.get_context_jsonschema() or {}).get("properties")
+    except Exception as error:  # noqa: BLE001 - types of the user's own may have no schema
+        logger.debug("a graph has no schema of its context: %s", error)
+        return context
+    return {key: context[key] for key in context if key in known} if known else context
+
+
+def _asked(ctx: Context) -> dict[str, Any]:
+    """The checkpoint that the run was asked to go on from."""
+    if ctx.from_checkpoint is None or ctx.checkpoint is None or not ctx.checkpoint.graph:
+        return {}
+    given = ctx.options.get("checkpoint") or {}
+    named = {key: given[key] for key in ASKED if given.get(key) is not None}
+    return {"checkpoint_ns": "", "checkpoint_id": ctx.from_checkpoint, **named}
+
+
+def _command(ctx: Context) -> Command[Any] | None:
+    return None if not ctx.command else command_of(ctx.command)
+
+
+def command_of(command: Mapping[str, Any]) -> Command[Any]:
+    """A command, as a caller wrote it in JSON."""
     given = {key: command[key] for key in ("resume", "update") if command.get(key) is not None}
+    if _is_pairs(given.get("update")):
+        given["update"] = [tuple(pair) for pair in given["update"]]
     goto = command.get("goto")
     if goto:
         given["goto"] = [_goto(each) for each in ([goto] if isinstance(goto, str | Mapping) else goto)]
     return Command(**given)
 
 
+def _is_pairs(update: Any) -> bool:
+    return isinstance(update, list) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in update
+    )
+
+
 def _goto(target: Any) -> Any:
     return Send(target["node"], target.get("input")) if isinstance(target, Mapping) else target
 
 
-def _serializer(graph: Any) -> JsonPlusSerializer:
-    """Reads back plain data, LangGraph's own types, and those that the graph's channels declare."""
-    if any(type(channel).__name__ == "DeltaChannel" for channel in graph.channels.values()):
-        raise NotSupported("graphs with a DeltaChannel are not supported: their state is in many pieces")
-    found: set[type] = set()
-    for channel in graph.channels.values():
-        for declared in (channel.ValueType, channel.UpdateType):
-            _collect(declared, found)
-    own = [(each.__module__, each.__name__) for each in found]
-    return JsonPlusSerializer(pickle_fallback=False, allowed_msgpack_modules=own or None)
-
-
-def _collect(declared: Any, found: set[type]) -> None:
-    """Find the classes with values of their own that a type is made of."""
-    for part in typing.get_args(declared):
-        _collect(part, found)
-    if not isinstance(declared, type) or declared in found or declared.__module__ == "builtins":
-        return
-    if issubclass(declared, Enum | BaseModel | tuple) or dataclasses.is_dataclass(declared):
-        found.add(declared)
-        for part in _hints(declared):
-            _collect(part, found)
-    elif typing.is_typeddict(declared):
-        for part in _hints(declared):
-            _collect(part, found)
-
-
-def _hints(declared: type) -> Iterable[Any]:
-    try:
-        return typing.get_type_hints(declared).values()
-    except (NameError, TypeError) as error:
-        logger.debug("the types of %s cannot be read: %s", declared.__name__, error)
-        return ()
-
-
-# --- what a run tells -------------------------------------------------------------------------------------
-
-
-def _modes(asked: Iterable[str]) -> tuple[str, ...]:
-    modes = tuple(dict.fromkeys(asked))
-    unknown = [mode for mode in modes if mode not in MODES]
-    if unknown:
-        raise InvalidInput(f"a graph has no stream mode {unknown[0]!r}; it has {', '.join(MODES)}")
-    return modes
-
-
-async def _stream(
-    ctx: Context, graph: Any, beginning: Any, config: dict[str, Any], modes: tuple[str, ...]
-) -> None:
+def _options(ctx: Context, graph: Any, config: dict[str, Any]) -> dict[str, Any]:
     options = ctx.options
-    subgraphs = bool(options.get("stream_subgraphs"))
-    wanted = list(dict.fromkeys("messages" if mode == "messages-tuple" else mode for mode in modes))
-    messages = _Messages(ctx, modes)
-    async for item in graph.astream(
-        beginning,
-        config,
-        context=_context(ctx, graph),
-        stream_mode=wanted or ["values"],
-        interrupt_before=options.get("interrupt_before"),
-        interrupt_after=options.get("interrupt_after"),
-        durability="sync",
-        subgraphs=subgraphs,
-    ):
-        ns, mode, data = item if subgraphs else ((), *item)
-        if mode == "messages":
-            await messages.tell(ns, *data)
-        elif mode in modes:
-            await ctx.emit(data, "|".join((mode, *ns)))
+    return {
+        "config": config,
+        "context": _fitting(_context(ctx), graph),
+        "interrupt_before": options.get("interrupt_before"),
+        "interrupt_after": options.get("interrupt_after"),
+        "durability": durability_of(options),
+        "subgraphs": bool(options.get("stream_subgraphs")),
+    }
 
 
-def _context(ctx: Context, graph: Any) -> Any:
-    given = dict(ctx.context)
-    if given or getattr(graph, "context_schema", None) is None:
-        return given or None
-    return _configurable(ctx.config) or None
-
-
-class _Messages:
-    """Tells of messages as they grow: each piece with `messages-tuple`, the whole so far with `messages`."""
-
-    def __init__(self, ctx: Context, modes: tuple[str, ...]) -> None:
-        self._ctx = ctx
-        self._pieces = "messages-tuple" in modes
-        self._wholes = "messages" in modes
-        self._known: dict[str, Any] = {}
-
-    async def tell(self, ns: tuple[str, ...], message: Any, metadata: Mapping[str, Any]) -> None:
-        if self._pieces:
-            await self._ctx.emit([message, metadata], "|".join(("messages", *ns)))
-        if self._wholes:
-            await self._tell_whole(ns, message, metadata)
-
-    async def _tell_whole(self, ns: tuple[str, ...], message: Any, metadata: Mapping[str, Any]) -> None:
-        known = self._known.get(message.id)
-        if known is None:
-            await self._ctx.emit({message.id: {"metadata": metadata}}, "|".join(("messages/metadata", *ns)))
-        growing = isinstance(message, BaseMessageChunk)
-        whole = known + message if growing and known is not None else message
-        self._known[message.id] = whole
-        shown = message_chunk_to_message(whole) if growing else whole
-        event = "messages/partial" if growing else "messages/complete"
-        await self._ctx.emit([shown], "|".join((event, *ns)))
+def durability_of(options: Mapping[str, Any]) -> str:
+    """When the steps of a run are kept: each before the next begins, soon after it, or all at the end."""
+    asked = options.get("durability")
+    if asked in ("sync", "async", "exit"):
+        return str(asked)
+    return "exit" if options.get("checkpoint_during") is False else "async"

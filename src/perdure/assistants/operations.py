@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from perdure.kernel.storage.labels import drop_labels, labelled, set_labels
 from perdure.kernel.storage.port import Row, Tx
 
 KIND = "assistant"
+MAX_VERSIONS = 1000
 
 
 # --- making and changing ----------------------------------------------------------------------------------
@@ -201,11 +203,7 @@ def _own(row: Row | None, agent: str) -> Row | None:
 
 async def search(tx: Tx, query: Search) -> tuple[Sequence[Row], int]:
     """A page of assistants, and how many there are in all."""
-    folded = None if query.name is None else query.name.casefold()
-    clause = where(sql.FIELDS, given(("agent", "exact", query.agent), ("folded", "contains", folded)), "and")
-    if query.metadata:
-        labels = labelled(KIND, query.metadata)
-        clause = Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
+    clause = _matching(query.agent, query.name, query.metadata)
     ties = "created DESC, id" if query.sort_order == "desc" else "created, id"
     order = order_by(sql.FIELDS, query.sort_by, query.sort_order, ties)
     page, values = sql.LIST.page(clause, order, query.limit, query.offset)
@@ -214,9 +212,35 @@ async def search(tx: Tx, query: Search) -> tuple[Sequence[Row], int]:
     return rows, int(total[0]) if total else 0
 
 
-async def versions(tx: Tx, assistant_id: str, limit: int, offset: int) -> tuple[Row, Sequence[Row]]:
-    """An assistant, and what it was in its versions, the newest first."""
+async def count(tx: Tx, agent: str | None, name: str | None, metadata: Mapping[str, Any]) -> int:
+    clause = _matching(agent, name, metadata)
+    total = await tx.one(sql.LIST.count(clause), **clause.values)
+    return int(total[0]) if total else 0
+
+
+def _matching(agent: str | None, name: str | None, metadata: Mapping[str, Any]) -> Clause:
+    folded = None if name is None else name.casefold()
+    clause = where(sql.FIELDS, given(("agent", "exact", agent), ("folded", "contains", folded)), "and")
+    if not metadata:
+        return clause
+    labels = labelled(KIND, metadata)
+    return Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
+
+
+async def versions(
+    tx: Tx, assistant_id: str, metadata: Mapping[str, Any], limit: int, offset: int
+) -> tuple[Row, Sequence[Row]]:
+    """An assistant, and what it was in its versions, the newest first; those with at least this metadata."""
     row = await get(tx, assistant_id)
     if row is None:
         raise NotFound(f"Assistant {assistant_id} not found")
-    return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, limit=limit, offset=offset)
+    if not metadata:
+        return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, limit=limit, offset=offset)
+    rows = await tx.all(sql.LIST_VERSIONS, id=assistant_id, limit=MAX_VERSIONS, offset=0)
+    return row, [each for each in rows if _has(each[2], metadata)][offset : offset + limit]
+
+
+def _has(text: str, wanted: Mapping[str, Any]) -> bool:
+    """Whether the metadata of a version, which is in its body, has these values."""
+    metadata = decode_json(decode_json(text)["metadata"])
+    return all(key in metadata and metadata[key] == value for key, value in wanted.items())

@@ -20,7 +20,6 @@ from perdure.kernel.storage.port import Operation, Row, Storage
 T = TypeVar("T")
 
 SORT_FIELDS = ("assistant_id", "agent", "name", "created_at", "updated_at")
-MAX_VERSIONS = 1000
 
 
 class Assistants:
@@ -163,11 +162,30 @@ class Assistants:
         items = [model.assistant_of(row) for row in rows]
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
 
-    async def versions(self, assistant_id: str, *, limit: int = 10, offset: int = 0) -> list[Assistant]:
-        """What an assistant was in its versions, the newest first."""
+    async def count(
+        self,
+        *,
+        agent: str | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> int:
+        """How many assistants a search would find."""
+        wanted = model.check_object(metadata or {}, "metadata")
+        return await self._read(operations.count, agent, name, wanted)
+
+    async def versions(
+        self,
+        assistant_id: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+    ) -> list[Assistant]:
+        """What an assistant was in its versions, the newest first; those with at least this metadata."""
         check_page(limit, offset)
-        most = MAX_VERSIONS if limit == -1 else min(limit, MAX_VERSIONS)
-        row, found = await self._read(operations.versions, assistant_id, most, offset)
+        most = operations.MAX_VERSIONS if limit == -1 else min(limit, operations.MAX_VERSIONS)
+        wanted = model.check_object(metadata or {}, "metadata")
+        row, found = await self._read(operations.versions, assistant_id, wanted, most, offset)
         return [_version(row, each) for each in found]
 
 

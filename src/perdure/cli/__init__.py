@@ -11,7 +11,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from perdure import __version__
-from perdure.cli import assistants, resources, rollouts, runs, spans, threads, tokens, webhooks, workers
+from perdure.cli import (
+    assistants,
+    crons,
+    items,
+    resources,
+    rollouts,
+    runs,
+    spans,
+    threads,
+    tokens,
+    webhooks,
+    workers,
+)
 from perdure.cli.assistants import agents
 from perdure.cli.dev import RolloutsOption, SeedOption, dev
 from perdure.cli.doctor import doctor
@@ -41,6 +53,8 @@ for name, group in (
     ("run", runs.app),
     ("thread", threads.app),
     ("assistant", assistants.app),
+    ("cron", crons.app),
+    ("item", items.app),
     ("rollout", rollouts.app),
     ("span", spans.app),
     ("worker", workers.app),

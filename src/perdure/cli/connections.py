@@ -19,15 +19,20 @@ from perdure.outbox.service import Outbox
 from perdure.protocols.http.session import HttpSession, step
 from perdure.protocols.lightning.client import LightningStoreClient
 from perdure.protocols.native.client import PerdureClient
+from perdure.protocols.native.client_items import RemoteItems
 from perdure.protocols.native.client_rooms import RemoteAssistants, RemoteOutbox
+from perdure.protocols.native.client_schedules import RemoteSchedules
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.overview import Overview
 from perdure.rollouts.records import ROLLOUT_STATUSES, Rollout
 from perdure.rollouts.resources import ResourcesUpdate
 from perdure.runtime.app import policy_of
+from perdure.runtime.schedules import RunTarget
 from perdure.runtime.standing import standing
 from perdure.runtime.stores import KINDS, open_configured, sqlite_file
+from perdure.schedules.model import Targets
+from perdure.schedules.service import Schedules
 from perdure.threads.service import ThreadService
 
 TOKENS = "/api/v1/tokens"
@@ -58,8 +63,16 @@ class Remote:
         return self.threads.assistants
 
     @property
+    def items(self) -> RemoteItems:
+        return self.threads.items
+
+    @property
     def outbox(self) -> RemoteOutbox:
         return self.threads.outbox
+
+    @property
+    def schedules(self) -> RemoteSchedules:
+        return self.threads.schedules
 
     async def stats(self) -> Document:
         return await self.threads.stats()
@@ -137,7 +150,10 @@ class Direct:
             opened.storage, KINDS, namespace=settings.namespace, actor=actor, policy=policy_of(settings)
         )
         self.assistants = Assistants(opened.storage, settings.namespace, actor)
+        self.items = self.threads.items
         self.outbox = LocalOutbox(Outbox(opened.storage), settings.namespace, actor)
+        targets = Targets(RunTarget(KINDS, self.threads.policy))
+        self.schedules = Schedules(opened.storage, targets, namespace=settings.namespace, actor=actor)
 
     async def close(self) -> None:
         await self.threads.close()

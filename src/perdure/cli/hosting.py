@@ -63,7 +63,18 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
 def open_app(settings: Settings, url: str | None = None) -> App:
     """The app of the database that the settings name; `url` is where it will be served."""
     options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
-    return App(open_configured(settings, **options), settings)
+    return App(open_configured(settings, **options), settings, items_here())
+
+
+def items_here() -> ItemSetup:
+    """How items are kept and found, as the `langgraph.json` of this directory says; what fails is told."""
+    from perdure.assistants.store_section import load_items
+    from perdure.cli.output import warn
+
+    setup = load_items()
+    for failure in setup.failures:
+        warn(failure)
+    return setup
 
 
 def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Service]:
@@ -129,7 +140,9 @@ async def needs_key(app: App) -> bool:
     settings = app.settings
     if settings.insecure_no_auth:
         return False
-    return settings.api_key is not None or (app.access is not None and await app.access.is_closed())
+    if settings.api_key is not None or app.auth is not None:
+        return True
+    return app.access is not None and await app.access.is_closed()
 
 
 async def check(settings: Settings) -> bool:

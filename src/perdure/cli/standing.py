@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,21 +15,39 @@ from perdure.cli.output import facts_table, parse_stretch, stretch
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from perdure.cli.target import Connection
+    from perdure.schedules.why import ScheduleWhy
+    from perdure.threads.why import Why
+
 LOOK_SECONDS = 2.0
 
 
 @at_desk
 async def why(
     desk: Desk,
-    id: Annotated[str, typer.Argument(metavar="ID", help="Of a rollout, a run or a thread.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Of a rollout, a run, a thread or a cron.")],
 ) -> None:
-    """Say why a rollout, a run or a thread stands where it stands, and by which rule."""
+    """Say why a rollout, a run, a thread or a cron stands where it stands, and by which rule."""
     async with desk.target.open() as connection:
-        found = await connection.threads.why(id)
+        found = await _why(connection, id)
     if desk.as_json:
         desk.output.document(found)
     else:
         desk.output.say(found.sentence)
+
+
+async def _why(connection: Connection, id: str) -> Why | ScheduleWhy:
+    from perdure.kernel.errors import NotFound
+    from perdure.schedules.why import explain
+
+    try:
+        return await connection.threads.why(id)
+    except NotFound as unknown:
+        try:
+            schedule = await connection.schedules.get(id)
+        except NotFound:
+            raise unknown from None
+    return explain(schedule, time.time())
 
 
 @at_desk

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from perdure.protocols.http.session import HttpSession
     from perdure.protocols.native.client import PerdureClient
     from perdure.protocols.native.client_rooms import RemoteAssistants, RemoteOutbox
+    from perdure.protocols.native.client_schedules import RemoteSchedules
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.records import Rollout
     from perdure.rollouts.resources import ResourcesUpdate
+    from perdure.schedules.service import Schedules
     from perdure.threads.service import ThreadService
 
 DEFAULT_URL = "http://127.0.0.1:4747"
@@ -35,6 +37,8 @@ class Connection(Protocol):
     def assistants(self) -> Assistants | RemoteAssistants: ...
     @property
     def outbox(self) -> LocalOutbox | RemoteOutbox: ...
+    @property
+    def schedules(self) -> Schedules | RemoteSchedules: ...
     async def stats(self) -> dict[str, Any]: ...
     async def cancel(self, rollout_id: str) -> Rollout: ...
     async def retry(self, rollout_id: str) -> Rollout: ...

@@ -146,13 +146,14 @@ async def _remote(
 
 @asynccontextmanager
 async def _direct(settings: Settings, agents: Agents, name: str | None) -> AsyncIterator[Worker]:
+    from perdure.cli.hosting import items_here
     from perdure.runtime.app import App
     from perdure.runtime.embedding import worker_of
     from perdure.runtime.stores import open_configured
 
     store = open_configured(settings)
     try:
-        yield worker_of(App(store, settings), agents, worker_id=name)
+        yield worker_of(App(store, settings, items_here()), agents, worker_id=name)
     finally:
         await store.close()
 

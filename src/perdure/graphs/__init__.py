@@ -1,1 +1,1 @@
-"""What LangGraph graphs keep: their checkpoints in pieces, so that a growing thread grows no faster than its state."""
+"""What LangGraph graphs keep: checkpoints in pieces, so that a thread grows no faster than its state."""

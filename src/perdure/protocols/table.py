@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perdure.protocols.http.routes import Route
+from perdure.protocols.langgraph.routes import ROUTES as LANGGRAPH_ROUTES
 from perdure.protocols.lightning.routes import ROUTES as LIGHTNING_ROUTES
 from perdure.protocols.native.routes import ROUTES as NATIVE_ROUTES
 from perdure.protocols.otlp.routes import ROUTES as OTLP_ROUTES
 
-ROUTES: tuple[Route, ...] = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *OTLP_ROUTES)
+ROUTES: tuple[Route, ...] = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *LANGGRAPH_ROUTES, *OTLP_ROUTES)

@@ -9,15 +9,24 @@ from hmac import compare_digest
 
 from perdure.access.model import ALL_SCOPES, Caller, Token
 from perdure.access.service import Access
+from perdure.assistants.agents import Agents
 from perdure.assistants.service import Assistants
+from perdure.assistants.store_section import ItemSetup
+from perdure.items.records import ItemPolicy
+from perdure.items.service import Items
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Forbidden, NotSupported, StartRefused, Unauthorized
 from perdure.outbox.service import Outbox
 from perdure.outbox.urls import check_webhook_url
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.graph_auth import GraphAuth
+from perdure.runtime.graph_views import GraphViews
 from perdure.runtime.metrics import Metrics
+from perdure.runtime.schedules import RunTarget
 from perdure.runtime.stores import KINDS
+from perdure.schedules.model import Targets
+from perdure.schedules.service import Schedules
 from perdure.threads.encoding import Policy
 from perdure.threads.service import ThreadService
 
@@ -29,7 +38,9 @@ ANONYMOUS = "anonymous"
 class App:
     """One open store with its surroundings, as the doors see it."""
 
-    def __init__(self, store: LightningStore, settings: Settings | None = None) -> None:
+    def __init__(
+        self, store: LightningStore, settings: Settings | None = None, items: ItemSetup | None = None
+    ) -> None:
         self.store = store
         self.settings = settings or Settings()
         self.metrics = Metrics()
@@ -37,6 +48,10 @@ class App:
         self.threads: ThreadService | None = None
         self.outbox: Outbox | None = None
         """What is to happen outside. Whoever delivers it puts one here that does."""
+        self.items: Items | None = None
+        """What agents remember beyond a thread."""
+        self.schedules: Schedules | None = None
+        """What is started at its times; whoever serves the database starts it."""
         if isinstance(store, DatabaseLightningStore):
             self.access = Access(store.storage)
             self.outbox = Outbox(store.storage)
@@ -44,6 +59,17 @@ class App:
                 store.storage, KINDS, namespace=store.namespace, policy=policy_of(self.settings)
             )
             self.threads.start_timers(self.settings.stream_ttl)
+            setup = items or ItemSetup()
+            self.items = self.threads.items = Items(
+                store.storage, store.namespace, policy=setup.policy, index=setup.index
+            )
+            self.items.start_timers()
+            targets = Targets(RunTarget(KINDS, self.threads.policy))
+            self.schedules = Schedules(store.storage, targets, namespace=store.namespace)
+        self.agents: Agents | None = None
+        """The agents that this process has, put here by whoever executes them."""
+        self.auth: GraphAuth | None = None
+        """Who decides on the LangGraph routes, where the operator has set custom auth."""
         self.feeds: Counter[str] = Counter()
         """How many feeds of changes each actor has open."""
         self.streams: Counter[str] = Counter()
@@ -82,11 +108,27 @@ class App:
                 self._threads.popitem(last=False)
         return threads
 
+    def items_for(self, caller: Caller) -> Items:
+        """The items of a caller's namespace, whose changes are on record as the caller's."""
+        if self.items is None:
+            raise NotSupported(f"a {type(self.store).__name__} has no items")
+        return self.items.acting_as(caller.namespace, caller.actor)
+
+    def schedules_for(self, caller: Caller) -> Schedules:
+        """The schedules of a caller's namespace, whose changes are on record as the caller's."""
+        if self.schedules is None:
+            raise NotSupported(f"a {type(self.store).__name__} has no schedules")
+        return self.schedules.acting_as(caller.namespace, caller.actor)
+
     def assistants_for(self, caller: Caller) -> Assistants:
         """The assistants of a caller's namespace, whose changes are on record as the caller's."""
         if self.threads is None:
             raise NotSupported(f"a {type(self.store).__name__} has no assistants")
         return Assistants(self.threads.storage, caller.namespace, caller.actor)
+
+    def views_for(self, caller: Caller) -> GraphViews:
+        """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
+        return GraphViews(self.agents, self.threads_for(caller), self.assistants_for(caller))
 
     async def check_start(self) -> None:
         """Refuse to listen beyond this machine while nobody needs a key."""
@@ -100,7 +142,8 @@ class App:
         )
 
     async def _has_keys(self) -> bool:
-        if self.settings.api_key is not None:
+        # Custom auth closes the other doors too: they would be a way around it.
+        if self.settings.api_key is not None or self.auth is not None:
             return True
         return self.access is not None and await self.access.is_closed()
 

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -19,9 +19,13 @@ import msgspec
 from perdure.assistants.agents import make_agent
 from perdure.assistants.context import Cancelled
 from perdure.assistants.loading import import_target
+from perdure.assistants.records import GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.calls import ItemCalls
+from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.config import load_settings
-from perdure.kernel.errors import NotSupported
+from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.runtime.outcomes import Judge, failure_of
 from perdure.runtime.tracing import NoTracer
 from perdure.threads.records import Checkpoint
@@ -42,7 +46,9 @@ class Pipe:
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Write a line; it waits while the worker reads slowly."""
-        line = encode_json(message, what=f"the {message['type']} line").encode() + b"\n"
+        self.write(encode_json(message, what=f"the {message['type']} line").encode() + b"\n")
+
+    def write(self, line: bytes) -> None:
         with self._lock:
             while line:
                 line = line[os.write(self._out, line) :]
@@ -78,6 +84,7 @@ class ChildContext:
         self.options: Mapping[str, Any] = start["options"]
         self.stream_mode = tuple(start["stream_mode"])
         self.command: Mapping[str, Any] | None = start["command"]
+        self.from_checkpoint: str | None = start.get("from_checkpoint")
         logger = logging.getLogger("perdure.agent")
         logger.addHandler(LogLines(pipe))
         logger.setLevel(logging.INFO)
@@ -94,6 +101,14 @@ class ChildContext:
         self._seen: dict[str, int] = {}
         self._action: str | None = None
 
+    @property
+    def graph(self) -> ChildGraphs:
+        return ChildGraphs(self, self._pipe)
+
+    @property
+    def items(self) -> ChildItems:
+        return ChildItems(self)
+
     # --- what the worker says
 
     def told(self, message: dict[str, Any]) -> None:
@@ -105,7 +120,8 @@ class ChildContext:
     def cancel(self, action: str) -> None:
         self._action = action
 
-    async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Say something, and wait for the answer."""
         self._check()
         number = next(self._numbers)
         self._waiting[number] = self._loop.create_future()
@@ -122,6 +138,11 @@ class ChildContext:
         self._check()
         self._pipe.say({"type": "event", "event": event, "data": data})
 
+    async def emit_json(self, body: str, event: str) -> None:
+        self._check()
+        head = encode_json({"type": "event", "event": event})[:-1]
+        self._pipe.write(f'{head},"data":{body}}}\n'.encode())
+
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self._check()
         number = self._seen[name] = self._seen.get(name, 0) + 1
@@ -130,7 +151,7 @@ class ChildContext:
             result = action()
             self._kept[key] = await result if inspect.isawaitable(result) else result
         # The worker counts the steps as well, so that it hears of every one.
-        answer = await self._ask({"type": "step", "name": name, "result": self._kept[key]})
+        answer = await self.ask({"type": "step", "name": name, "result": self._kept[key]})
         self._kept[key] = answer["result"]
         return cast(T, answer["result"])
 
@@ -160,7 +181,7 @@ class ChildContext:
             "parent_id": parent_id,
             "quiet": quiet,
         }
-        saved = await self._ask({"type": "save", **saving})
+        saved = await self.ask({"type": "save", **saving})
         known = {**saving, "metadata": metadata or {}, "checkpoint_id": saved["checkpoint_id"]}
         self.checkpoint = _checkpoint(
             {**known, "thread_id": self.thread_id, "run_id": self.run_id, "step": 0, "created_at": 0.0}
@@ -171,7 +192,7 @@ class ChildContext:
         return None if self.checkpoint is None else self.checkpoint.values
 
     async def interrupt(self, value: Any) -> Any:
-        return (await self._ask({"type": "interrupt", "value": value}))["value"]
+        return (await self.ask({"type": "interrupt", "value": value}))["value"]
 
     async def heartbeat(self) -> None:
         await asyncio.sleep(0)
@@ -188,10 +209,57 @@ class ChildContext:
         raise NotSupported("an agent in a process of its own gets no resources")
 
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
+        if threading.current_thread() is threading.main_thread():
+            raise NotSupported("a process of its own has one loop: await what would wait for it here")
+
         async def awaited() -> T:
             return await coroutine()
 
         return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
+
+
+class ChildGraphs:
+    """Implements `perdure.assistants.context.GraphRoom` by asking the worker."""
+
+    def __init__(self, context: ChildContext, pipe: Pipe) -> None:
+        self._context = context
+        self._pipe = pipe
+
+    def put(self, steps: GraphSteps) -> None:
+        self._pipe.say({"type": "record", "steps": msgspec.to_builtins(steps)})
+
+    async def ready(self) -> None:
+        await self._context.heartbeat()
+
+    async def settle(self) -> None:
+        await self._context.ask({"type": "settle"})
+
+    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+        answer = await self._context.ask({"type": "find", "query": msgspec.to_builtins(query)})
+        return msgspec.convert(answer["found"], list[GraphTuple])
+
+    async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
+        answer = await self._context.ask({"type": "deltas", "query": msgspec.to_builtins(query)})
+        return msgspec.convert(answer["found"], list[GraphDelta])
+
+    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._context.call(asking)
+
+
+class ChildItems(ItemCalls):
+    """What is remembered beyond a thread, by asking the worker."""
+
+    def __init__(self, context: ChildContext) -> None:
+        self._context = context
+
+    async def batch(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        answer = await self._context.ask({"type": "items", "ops": msgspec.to_builtins(list(ops))})
+        if "refused" in answer:
+            raise InvalidInput(answer["refused"])
+        return msgspec.convert(answer["results"], list[ItemResult])
+
+    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._context.call(asking)
 
 
 def _checkpoint(told: dict[str, Any] | None) -> Checkpoint | None:

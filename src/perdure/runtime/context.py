@@ -12,11 +12,15 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from perdure.assistants.context import Cancelled, Interrupted
+from perdure.graphs.records import GraphQuery
+from perdure.graphs.view import state_values
 from perdure.kernel.codec import check_text, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureError
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.emitter import Emitter
+from perdure.runtime.graph_room import RunGraphs
 from perdure.runtime.insisting import insist
+from perdure.runtime.run_items import RunItems
 from perdure.runtime.tracing import Tracing
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
@@ -67,6 +71,7 @@ class RunContext:
         self.options: Mapping[str, Any] = run.kwargs.options
         self.stream_mode = tuple(run.kwargs.stream_mode)
         self.command: Mapping[str, Any] | None = _command(assignment)
+        self.from_checkpoint = run.kwargs.checkpoint_id
         ids = {"run_id": run.run_id, "thread_id": run.thread_id, "attempt": assignment.attempt}
         self.logger: logging.LoggerAdapter[Any] = RunLogger(
             logging.getLogger(f"perdure.agent.{run.agent}"), ids
@@ -87,6 +92,8 @@ class RunContext:
         self._asked = 0
         self._action: str | None = None
         self.input, self._resumes = _beginning(assignment)
+        self.graph = RunGraphs(assignment.held, queue, emitter, self._there, self._check)
+        self.items = RunItems(queue, self._there, self._check)
 
     # --- what the worker does with it
 
@@ -114,8 +121,11 @@ class RunContext:
     # --- what the agent does with it
 
     async def emit(self, data: Any, event: str = "custom") -> None:
+        await self.emit_json(encode_json(data, what=f"event {event!r}"), event)
+
+    async def emit_json(self, body: str, event: str) -> None:
         self._check()
-        self.emitter.put(NewEvent(_event_name(event), encode_json(data, what=f"event {event!r}")))
+        self.emitter.put(NewEvent(_event_name(event), body))
         if self.emitter.full:
             await self.emitter.room()
             self._check()
@@ -166,7 +176,13 @@ class RunContext:
         return self._checkpoint.checkpoint_id
 
     async def load(self) -> Any:
-        return None if self._checkpoint is None else self._checkpoint.values
+        found = self._checkpoint
+        if found is not None and found.graph and found.values is None:
+            query = GraphQuery(thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=found.checkpoint_id)
+            whole = await self.graph.find(query)
+            values = state_values(whole[0]) if whole else None
+            found = self._checkpoint = msgspec.structs.replace(found, values=values)
+        return None if found is None else found.values
 
     @property
     def checkpoint(self) -> Checkpoint | None:

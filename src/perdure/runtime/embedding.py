@@ -15,6 +15,7 @@ def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
     """A worker on the database of an app, as the app's settings want it; options win over them."""
     if app.threads is None:
         raise NotSupported(f"a {type(app.store).__name__} has no runs to execute")
+    app.agents = agents
     return Worker(
         app.threads.acting_as(app.namespace, None),
         agents,

@@ -1,13 +1,16 @@
-"""The events of a run on their way to its stream: in order, in batches, and never too many at once."""
+"""What a run tells and what its graph keeps, on the way: in order, in batches, and never too much at once."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
+from perdure.assistants.records import GraphSteps
 from perdure.kernel.errors import PerdureError
+from perdure.runtime.graph_steps import joined, size_of
 from perdure.runtime.insisting import insist
 from perdure.streams.model import NewEvent
 from perdure.threads.work import Held, RunQueue
@@ -44,6 +47,7 @@ class Emitter:
         self._control = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._events: list[NewEvent] = []
+        self._steps: list[GraphSteps] = []
         self._bytes = 0
         self._waiters: list[_Waiter] = []
         self._scheduled = False
@@ -66,6 +70,16 @@ class Emitter:
             self._scheduled = True
         self._control.call_soon_threadsafe(self._schedule)
 
+    def put_steps(self, steps: GraphSteps) -> None:
+        """Add what a graph has done, from any thread; it is written with the events before it, or earlier."""
+        with self._lock:
+            self._steps.append(steps)
+            self._bytes += size_of(steps)
+            if self._scheduled:
+                return
+            self._scheduled = True
+        self._control.call_soon_threadsafe(self._schedule)
+
     async def room(self) -> None:
         """Wait, in any loop, until there is room again or nothing is taken any more."""
         loop = asyncio.get_running_loop()
@@ -80,9 +94,18 @@ class Emitter:
     def take(self) -> list[NewEvent]:
         """Everything that waits, for whoever holds `sending` and writes it along."""
         with self._lock:
-            events, self._events, self._bytes = self._events, [], 0
+            events, self._events = self._events, []
+            self._bytes = sum(map(size_of, self._steps))
         self._wake()
         return events
+
+    def take_steps(self) -> GraphSteps | None:
+        """What graphs have done, for the same."""
+        with self._lock:
+            steps, self._steps = self._steps, []
+            self._bytes = sum(len(event.body) + len(event.event) for event in self._events)
+        self._wake()
+        return joined(steps) if steps else None
 
     def restore(self, events: Sequence[NewEvent]) -> None:
         """Put back what was taken and not written."""
@@ -107,9 +130,9 @@ class Emitter:
     async def drain(self) -> None:
         """Send what waits, now."""
         async with self.sending:
-            events = self.take()
-            if events and self.failure is None:
-                await self._append(events)
+            steps, events = self.take_steps(), self.take()
+            if (events or steps) and self.failure is None:
+                await self._append(events, steps)
 
     def _wake(self) -> None:
         with self._lock:
@@ -129,20 +152,27 @@ class Emitter:
         while True:
             async with self.sending:
                 with self._lock:
-                    if not self._events or self.failure is not None:
+                    if not (self._events or self._steps) or self.failure is not None:
                         self._scheduled = False
                         return
-                await self._append(self.take())
+                steps = self.take_steps()
+                await self._append(self.take(), steps)
 
     def wrote(self, count: int) -> None:
         """So many events were written along with something else."""
         self._last = None if self._last is None else self._last + count
 
-    async def _append(self, events: Sequence[NewEvent]) -> None:
-        """Append a batch. Where it begins is known, so that it can be repeated."""
+    async def _append(self, events: Sequence[NewEvent], steps: GraphSteps | None) -> None:
+        """Write a batch. Where it begins is known, so that it can be repeated."""
+
+        def send() -> Coroutine[Any, Any, int]:
+            if steps is None:
+                return self._queue.append(self._held, events, self._last)
+            return self._queue.record(self._held, steps, events, self._last)
+
         try:
             self._last = await insist(
-                lambda: self._queue.append(self._held, events, self._last),
+                send,
                 what=f"events of run {self._held.run_id}",
                 worthwhile=self._worthwhile,
                 idempotent=self._last is not None,

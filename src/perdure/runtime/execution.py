@@ -178,8 +178,13 @@ class Execution:
         action = self.asked
         if self.lost:
             return LOST
+        if isinstance(ended.error, Interrupted):
+            # The values that the thread has stay with what it asks.
+            await self.context.load()
         if action in ("interrupt", "rollback"):
-            await self._finish(Ending(held=self.held, result="stopped"))
+            keeps = action == "interrupt" and self._emitter.failure is None
+            graph = self._emitter.take_steps() if keeps else None
+            await self._finish(Ending(held=self.held, result="stopped", graph=graph))
             return "stopped"
         if action == TIMEOUT:
             failure = took_too_long(self.timeout)
@@ -236,9 +241,10 @@ class Execution:
     async def _end(self, ending: Ending) -> str:
         """Tell the end, with the events that are still on their way."""
         async with self._emitter.sending:
+            graph = self._emitter.take_steps() if self._emitter.failure is None else None
             events = [*self._emitter.take(), *ending.events]
             try:
-                await self._finish(msgspec.structs.replace(ending, events=events))
+                await self._finish(msgspec.structs.replace(ending, events=events, graph=graph))
             except PerdureError as error:
                 if isinstance(error, Fenced) or error.http_status >= 500:
                     raise

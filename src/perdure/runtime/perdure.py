@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.assistants.agents import Agents
 from perdure.assistants.service import Assistants
+from perdure.items.service import Items
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
 from perdure.outbox.model import Consumer
@@ -18,6 +19,7 @@ from perdure.runtime.app import App
 from perdure.runtime.embedding import worker_of
 from perdure.runtime.stores import open_configured
 from perdure.runtime.worker import Worker
+from perdure.schedules.service import Schedules
 from perdure.streams.model import Burst
 from perdure.threads.records import RunEnd, RunRequest
 from perdure.threads.service import ThreadService
@@ -56,12 +58,16 @@ class Perdure:
             if self._agents is not None:
                 self._worker = worker_of(app, self._agents)
                 await self._worker.start()
+            if app.schedules is not None:
+                app.schedules.start()
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._app is not None and self._app.schedules is not None:
+            await self._app.schedules.stop()
         worker, self._worker = self._worker, None
         if worker is not None:
             await worker.stop()
@@ -90,6 +96,20 @@ class Perdure:
         threads = self._opened.threads
         assert threads is not None
         return threads
+
+    @property
+    def items(self) -> Items:
+        """What agents remember beyond a thread, by namespace and key."""
+        items = self._opened.items
+        assert items is not None
+        return items
+
+    @property
+    def schedules(self) -> Schedules:
+        """What is started at its times; while this is open, it is."""
+        schedules = self._opened.schedules
+        assert schedules is not None
+        return schedules
 
     @property
     def assistants(self) -> Assistants:

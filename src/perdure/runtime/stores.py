@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 from perdure.access.service import start_retention
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
+from perdure.graphs.tables import TABLES as GRAPH_TABLES
+from perdure.items.tables import TABLES as ITEM_TABLES
 from perdure.kernel.background import Background
 from perdure.kernel.clock import Clock
 from perdure.kernel.config import Settings, load_settings
@@ -28,6 +30,7 @@ from perdure.rollouts.span_writer import Eviction
 from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
+from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.threads.operations.settle import RUN_KIND
 from perdure.threads.tables import TABLES as THREAD_TABLES
@@ -37,9 +40,12 @@ TABLES = (
     *LABEL_TABLES,
     *OUTBOX_TABLES,
     *STREAM_TABLES,
+    *GRAPH_TABLES,
+    *ITEM_TABLES,
     *ASSISTANT_TABLES,
     *ROLLOUT_TABLES,
     *THREAD_TABLES,
+    *SCHEDULE_TABLES,
 )
 KINDS = Kinds(Kind(TASK), RUN_KIND)
 """Every kind of rollout, with what its room does when one moves."""

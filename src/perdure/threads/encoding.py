@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.assistants.records import GraphState, GraphSteps
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.errors import InvalidInput
@@ -15,15 +16,21 @@ from perdure.rollouts.model import UNRESPONSIVE
 from perdure.streams.model import NewEvent
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
+from perdure.threads.operations.filling import IN_PIECES
 from perdure.threads.operations.finish import Finish
+from perdure.threads.operations.graphs import Step, Steps
 from perdure.threads.operations.rows import RunLimits
-from perdure.threads.records import NewCheckpoint, RunKwargs, RunRequest
+from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
 from perdure.threads.work import Ending, Held
 
 BACKSTOP_SECONDS = 5.0
 """So long after a worker should have ended a run that takes too long, the watchdog does."""
 MAX_ID = 255
+MAX_PAGE = 1000
+MAX_LIFETIME_MINUTES = 100 * 366 * 1440
 MAX_BODY = 1 << 30
+INLINE_BYTES = 2048
+"""So long the values of a graph's last state may be, to be kept beside their pieces and read without them."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +71,27 @@ def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
         check_id(event.event, "the name of an event")
         check_text(event.body, "the body of an event", max_length=MAX_BODY)
     return tuple(events)
+
+
+def check_page(limit: int, offset: int) -> None:
+    if not 0 <= limit <= MAX_PAGE:
+        raise InvalidInput(f"limit is {limit}; it must lie between 0 and {MAX_PAGE}")
+    if offset < 0:
+        raise InvalidInput(f"offset is {offset}; it must not be negative")
+
+
+def check_choice(value: str | None, choices: Sequence[str], what: str) -> None:
+    if value is not None and value not in choices:
+        raise InvalidInput(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:
+    if lifetime is None:
+        return None
+    check_choice(lifetime.strategy, PRUNE_STRATEGIES, "strategy")
+    if not 0 < lifetime.minutes <= MAX_LIFETIME_MINUTES:
+        raise InvalidInput(f"a thread cannot live for {lifetime.minutes} minutes")
+    return lifetime
 
 
 def metadata_text(metadata: Mapping[str, Any] | None, what: str = "metadata") -> str:
@@ -107,6 +135,7 @@ def new_run(request: RunRequest, policy: Policy) -> NewRun:
         priority=request.priority,
         grace=to_micros(policy.grace),
         checkpoint_id=request.checkpoint_id,
+        inherits=request.inherit_metadata,
     )
 
 
@@ -152,6 +181,31 @@ def checked(checkpoint: NewCheckpoint) -> Checked:
     )
 
 
+def steps_of(steps: GraphSteps, thread_id: str) -> Steps:
+    """What a graph has done in a thread, checked and encoded."""
+    named = {put.thread_id for put in steps.changes.puts}
+    named.update(write.thread_id for write in steps.changes.writes)
+    if others := named - {thread_id}:
+        raise InvalidInput(f"checkpoints of thread {min(others)} are none of thread {thread_id}")
+    return Steps(steps.changes, tuple(map(_step, steps.states)))
+
+
+def _step(state: GraphState) -> Step:
+    body = state.body
+    short = body is not None and (state.whole or len(body) <= INLINE_BYTES)
+    kept = Checked(
+        values=body if body is not None and short else IN_PIECES,
+        next=encode_json(state.next, what="next"),
+        interrupts=encode_json(state.interrupts, what="interrupts"),
+        metadata=encode_json(state.metadata, what="metadata"),
+        state=b"",
+        checkpoint_id=check_id(state.checkpoint_id, "checkpoint_id"),
+        parent_id=optional_id(state.parent_id, "checkpoint_id"),
+        shown=body,
+    )
+    return Step(kept, state.again)
+
+
 def finish_of(ending: Ending) -> Finish:
     return Finish(
         held=check_held(ending.held),
@@ -160,4 +214,5 @@ def finish_of(ending: Ending) -> Finish:
         retry_after=ending.retry_after,
         checkpoint=None if ending.checkpoint is None else checked(ending.checkpoint),
         events=check_events(ending.events),
+        steps=None if ending.graph is None else steps_of(ending.graph, ending.held.thread_id),
     )

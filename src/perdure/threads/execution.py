@@ -7,8 +7,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from perdure.assistants.operations import outdated, register
-from perdure.assistants.records import AgentSpec
+from perdure.assistants.records import AgentSpec, GraphSteps
+from perdure.graphs.queries import delta as find_deltas
+from perdure.graphs.queries import find as find_graphs
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.records import ItemOp, ItemResult
+from perdure.items.service import Items
 from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.errors import Fenced, NotFound
 from perdure.kernel.storage.port import Storage
@@ -19,7 +26,15 @@ from perdure.rollouts.operations.workers import Beat, beat
 from perdure.rollouts.running import Keys, Runner
 from perdure.streams.model import NewEvent
 from perdure.streams.service import Streams
-from perdure.threads.encoding import MAX_BODY, check_events, check_held, check_id, checked, finish_of
+from perdure.threads.encoding import (
+    MAX_BODY,
+    check_events,
+    check_held,
+    check_id,
+    checked,
+    finish_of,
+    steps_of,
+)
 from perdure.threads.ends import Ends
 from perdure.threads.marks import Marks
 from perdure.threads.model import AGENTS_QUEUE
@@ -27,12 +42,14 @@ from perdure.threads.operations import (
     assign,
     execute,
     finish,
+    graphs,
     noted,  # noqa: F401 - it says what the writes of this room are called in the audit
     queries,
 )
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import Kept, Saved, State, Told
 from perdure.threads.operations.finish import Finish, Finished
+from perdure.threads.operations.graphs import Recorded
 from perdure.threads.operations.rows import Made, checkpoint_of, run_of
 from perdure.threads.operations.settle import STOPPED_CHANNEL, Placed, load_runs
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
@@ -59,6 +76,7 @@ class RunExecution(Runner):
         super().__init__(storage, kinds, namespace=namespace, actor=actor)
         self.streams = streams
         self.ends = Ends()
+        self.items = Items(storage, namespace, actor)
         self._marks = Marks(storage.signals)
 
     async def register(
@@ -193,6 +211,31 @@ class RunExecution(Runner):
 
     async def _save_batch(self, calls: Sequence[Saved]) -> Sequence[State | Exception]:
         return self._offered(list(await self._write(execute.save, calls)))
+
+    async def record(
+        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+    ) -> int:
+        """Keep what the run's graph has done, with events; gives the `seq` of the last one."""
+        new = steps_of(steps, held.thread_id)
+        call = Recorded(check_held(held), new, check_events(events), after)
+        rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
+        answer: Placed | int = await self._merger.call("record", self._record_batch, call, rows=rows)
+        return answer if isinstance(answer, int) else answer[1].last_seq
+
+    async def _record_batch(self, calls: Sequence[Recorded]) -> Sequence[Placed | int | Exception]:
+        return self._offered(await self._write(graphs.record, calls))
+
+    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+        """Checkpoints of the graphs of the run's thread."""
+        return await self._read(find_graphs, msgspec.structs.replace(query, thread_id=held.thread_id))
+
+    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+        """What the ancestors of a checkpoint say of channels that are kept as changes."""
+        return await self._read(find_deltas, msgspec.structs.replace(query, thread_id=held.thread_id))
+
+    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        """Read and change what is remembered beyond threads."""
+        return await self.items.batch(ops)
 
     async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""

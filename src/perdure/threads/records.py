@@ -41,6 +41,8 @@ class Interrupt(Record, kw_only=True):
 
     id: str
     value: Any = None
+    task_id: str | msgspec.UnsetType = msgspec.UNSET
+    """The task of a graph that asks."""
 
 
 class Command(Record, kw_only=True):
@@ -63,6 +65,8 @@ class RunRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    inherit_metadata: bool = False
+    """Whether its metadata is on top of its assistant's and its thread's, which then names the assistant."""
     checkpoint_id: str | None = None
     """The checkpoint to go on from, instead of the thread's latest."""
     multitask_strategy: MultitaskStrategy = "reject"
@@ -174,6 +178,8 @@ class Checkpoint(Record, kw_only=True):
     interrupts: list[Interrupt] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     state: bytes | None = None
+    graph: bool = False
+    """Whether its values are those of a graph, which keeps them in pieces."""
     created_at: float
 
 

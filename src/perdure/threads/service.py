@@ -2,69 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any, cast
 
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.storage.port import Row, Storage
-from perdure.rollouts.model import LIVE, QUEUED, Kinds
+from perdure.kernel.storage.port import Row
+from perdure.rollouts.model import LIVE, QUEUED
 from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.running import Keys
 from perdure.streams.model import Burst, seq_of
-from perdure.streams.service import Follower, Streams
-from perdure.threads.encoding import (
-    Policy,
-    check_id,
-    check_ids,
-    checked,
-    metadata_text,
-    new_run,
-    optional_id,
-)
-from perdure.threads.execution import RunExecution
-from perdure.threads.operations import cancel, create, queries, remove, states, why, workforce
+from perdure.streams.service import Follower
+from perdure.threads.encoding import check_choice, check_id, check_ids, check_page, new_run, optional_id
+from perdure.threads.keeping import ThreadKeeping
+from perdure.threads.operations import cancel, create, queries, remove, why, workforce
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
-from perdure.threads.operations.rows import Made, RunRow, checkpoint_of, run_of, thread_of
+from perdure.threads.operations.rows import Made, RunRow, run_of, thread_of
 from perdure.threads.operations.settle import thread_stream
-from perdure.threads.operations.states import NewThread, ThreadSearch
 from perdure.threads.operations.workforce import Standing, Workforce
 from perdure.threads.records import (
     RUN_STATUSES,
-    THREAD_STATUSES,
     CancelAction,
-    Checkpoint,
-    NewCheckpoint,
     Run,
     RunEnd,
     RunRequest,
-    Thread,
 )
 from perdure.threads.why import Why
 
-MAX_PAGE = 1000
 MAX_BATCH = 1000
 PURGE_SECONDS = 15.0
+EXPIRE_SECONDS = 15.0
 ALIVE_LEASES = 6
 """A worker that was not heard of for so many leases is not counted on."""
 
 
-class ThreadService(RunExecution):
+class ThreadService(ThreadKeeping):
     """The threads and runs of one namespace, for those who ask for them and for those who execute them."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        kinds: Kinds,
-        streams: Streams | None = None,
-        *,
-        namespace: str = "default",
-        actor: str | None = None,
-        policy: Policy | None = None,
-    ) -> None:
-        super().__init__(storage, kinds, streams or Streams(storage), namespace=namespace, actor=actor)
-        self.policy = policy or Policy()
 
     def acting_as(self, namespace: str, actor: str | None) -> ThreadService:
         """The threads of a namespace of the same database, changed in the name of `actor`."""
@@ -72,142 +46,8 @@ class ThreadService(RunExecution):
             self.storage, self._kinds, self.streams, namespace=namespace, actor=actor, policy=self.policy
         )
         sibling._releases, sibling.lapses, sibling.ends = self._releases, self.lapses, self.ends
+        sibling.items = self.items.acting_as(namespace, actor)
         return sibling
-
-    @property
-    def _grace(self) -> int:
-        return to_micros(self.policy.grace)
-
-    # --- threads ----------------------------------------------------------------------------------------
-
-    async def create_thread(
-        self,
-        thread_id: str | None = None,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        values: Any = None,
-        if_exists: str = "raise",
-        idempotency_key: str | None = None,
-    ) -> Thread:
-        """A new thread; where the id is taken, Conflict, or the one that is there with `do_nothing`."""
-        if if_exists not in ("raise", "do_nothing"):
-            raise InvalidInput(f"if_exists is {if_exists!r}; it must be raise or do_nothing")
-        request = NewThread(
-            None if thread_id is None else check_id(thread_id, "thread_id"),
-            metadata_text(metadata),
-            metadata_text(config, "config"),
-            None if values is None else checked(NewCheckpoint(values=values, metadata={"source": "input"})),
-            if_exists == "do_nothing",
-        )
-        if idempotency_key is not None:
-            row = await self._once("create_thread", self._thread_batch, request, idempotency_key)
-        else:
-            row = await self._merger.call("create_thread", self._thread_batch, request)
-        return thread_of(*row.whole) if isinstance(row, Made) else await self.get_thread(row[0])
-
-    async def _thread_batch(self, requests: Sequence[NewThread], keys: Keys = None) -> Sequence[Any]:
-        return await self._write(states.create_threads, requests, keys=keys)
-
-    async def get_thread(self, thread_id: str) -> Thread:
-        check_id(thread_id, "thread_id")
-        return thread_of(*await self._merger.call("get_thread", self._get_threads, thread_id))
-
-    async def _get_threads(self, thread_ids: Sequence[str]) -> Sequence[Any]:
-        return await self._read(states.get_threads, thread_ids)
-
-    async def update_thread(
-        self,
-        thread_id: str,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-    ) -> Thread:
-        """Merge into its metadata, replace its config."""
-        check_id(thread_id, "thread_id")
-        metadata_text(metadata)
-        metadata_text(config, "config")
-        await self._write(states.update_thread, thread_id, metadata, config)
-        return await self.get_thread(thread_id)
-
-    async def delete_thread(self, thread_id: str) -> None:
-        """Cancel its live runs and remove it with its runs, checkpoints and streams. Traces stay."""
-        check_id(thread_id, "thread_id")
-        await self._write(remove.delete_thread, thread_id, self._grace, self._kinds)
-
-    async def copy_thread(self, thread_id: str) -> Thread:
-        check_id(thread_id, "thread_id")
-        return await self.get_thread(await self._write(states.copy_thread, thread_id))
-
-    async def search_threads(
-        self,
-        *,
-        status: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        ids: Sequence[str] | None = None,
-        values: bool = True,
-        sort_by: str = "created_at",
-        sort_order: str = "desc",
-        limit: int = 10,
-        offset: int = 0,
-    ) -> PaginatedResult[Thread]:
-        """A page of threads; those of runs without a thread of their own are not among them."""
-        _check_choice(status, THREAD_STATUSES, "status")
-        check_page(limit, offset)
-        metadata_text(metadata)
-        search = ThreadSearch(
-            status,
-            check_ids(ids, "thread_id"),
-            metadata or {},
-            values,
-            sort_by,
-            sort_order,
-            limit,
-            offset,
-        )
-        found, total = await self._read(states.search_threads, search)
-        items = [thread_of(*each) for each in found]
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
-
-    async def get_state(self, thread_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
-        """A state of the thread, or its latest; None while there is none."""
-        check_id(thread_id, "thread_id")
-        row = await self._read(states.get_state, thread_id, optional_id(checkpoint_id, "checkpoint_id"))
-        return None if row is None else checkpoint_of(row)
-
-    async def update_state(
-        self,
-        thread_id: str,
-        values: Any,
-        *,
-        checkpoint_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        next: Sequence[str] = (),
-    ) -> Checkpoint:
-        """Keep another state after the given one. Conflict while the thread is busy."""
-        check_id(thread_id, "thread_id")
-        new = NewCheckpoint(
-            values=values,
-            next=list(next),
-            metadata={"source": "update", **(metadata or {})},
-            parent_id=checkpoint_id,
-        )
-        return checkpoint_of(await self._write(states.update_state, thread_id, checked(new)))
-
-    async def history(
-        self,
-        thread_id: str,
-        *,
-        limit: int = 10,
-        before: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> list[Checkpoint]:
-        """States, the newest first; those before a checkpoint."""
-        check_page(limit, 0)
-        check_id(thread_id, "thread_id")
-        place = optional_id(before, "checkpoint_id")
-        rows = await self._read(states.history, thread_id, limit, place, metadata or {})
-        return [checkpoint_of(row) for row in rows]
 
     # --- runs -------------------------------------------------------------------------------------------
 
@@ -254,11 +94,12 @@ class ThreadService(RunExecution):
         status: str | None = None,
         limit: int = 10,
         offset: int = 0,
+        undone: bool = True,
     ) -> PaginatedResult[Run]:
-        """Runs, the newest first."""
-        _check_choice(status, RUN_STATUSES, "status")
+        """Runs, the newest first; of a thread also without those that were rolled back."""
+        check_choice(status, RUN_STATUSES, "status")
         check_page(limit, offset)
-        search = RunSearch(optional_id(thread_id, "thread_id"), cast(Any, status), limit, offset)
+        search = RunSearch(optional_id(thread_id, "thread_id"), cast(Any, status), limit, offset, undone)
         rows, total = await self._read_watched(queries.list_runs, search)
         items = [run_of(row) for row in rows]
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
@@ -359,15 +200,10 @@ class ThreadService(RunExecution):
         """How much waits and runs in this namespace."""
         return await self._read_watched(queries.stats)
 
-    async def purge(self) -> None:
-        """Remove the rows of what was deleted a while ago."""
-        linger = to_micros(self.policy.linger)
-        while await self.storage.background(remove.purge, linger):
-            pass
-
     def start_timers(self, stream_ttl: float | None = None) -> None:
         """Let what was removed go by itself."""
         self.storage.timers.every(PURGE_SECONDS, self.purge)
+        self.storage.timers.every(EXPIRE_SECONDS, self.expire)
         self.streams.start_timers(stream_ttl)
 
 
@@ -377,18 +213,6 @@ async def _bursts(follower: Follower) -> AsyncGenerator[Burst]:
             yield burst
     finally:
         follower.close()
-
-
-def check_page(limit: int, offset: int) -> None:
-    if not 0 <= limit <= MAX_PAGE:
-        raise InvalidInput(f"limit is {limit}; it must lie between 0 and {MAX_PAGE}")
-    if offset < 0:
-        raise InvalidInput(f"offset is {offset}; it must not be negative")
-
-
-def _check_choice(value: str | None, choices: Sequence[str], what: str) -> None:
-    if value is not None and value not in choices:
-        raise InvalidInput(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
 
 
 def _live_statuses(status: str | None) -> list[str]:

@@ -79,6 +79,9 @@ LIST_RUNS = Listing(RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.gone_at IS NULL")
 LIST_THREAD_RUNS = Listing(
     RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.thread_id = :thread_id AND n.gone_at IS NULL"
 )
+LIST_KEPT_RUNS = Listing(
+    RUN_COLUMNS, LIST_THREAD_RUNS.source + " AND (r.outcome IS NULL OR r.outcome <> :undone)"
+)
 RUN_FIELDS: Final = {
     "created_at": Field("n.created_at", "time"),
     "status": Field("r.status", "text"),
@@ -161,6 +164,8 @@ CHECKPOINT_VIEW = (
     " state"
 )
 ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS)
+ADD_GRAPH_STATES = BulkInsert(CHECKPOINTS, met="NOTHING")
+CHANGE_STATES = BulkUpdate(CHECKPOINTS, sets=("next", "interrupts", "body"), keys=("ns", "id", "thread_id"))
 GET_CHECKPOINT = statement(
     "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
 )

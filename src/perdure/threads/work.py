@@ -8,7 +8,9 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import field
 
-from perdure.assistants.records import AgentSpec
+from perdure.assistants.records import AgentSpec, GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
 
@@ -66,6 +68,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of back-off before the next attempt."""
     checkpoint: NewCheckpoint | None = None
     events: Sequence[NewEvent] = ()
+    graph: GraphSteps | None = None
+    """What the run's graph has done that is still to be kept."""
 
 
 class RunQueue(Protocol):
@@ -100,6 +104,24 @@ class RunQueue(Protocol):
         self, held: Held, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
     ) -> Checkpoint:
         """Keep a state of the thread, with the events that tell of it."""
+        ...
+
+    async def record(
+        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+    ) -> int:
+        """Keep what the run's graph has done, with events; the answer, and `after`, are those of `append`."""
+        ...
+
+    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+        """Checkpoints of the graphs of the run's thread."""
+        ...
+
+    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+        """What the ancestors of a checkpoint say of channels that are kept as changes."""
+        ...
+
+    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        """Read and change what is remembered beyond threads."""
         ...
 
     async def keep(self, held: Held, origin: str, name: str, body: str) -> None:

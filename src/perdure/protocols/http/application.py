@@ -26,7 +26,7 @@ from perdure.protocols.http import bodies
 from perdure.protocols.http.feed import hang_up
 from perdure.protocols.http.gate import Gate
 from perdure.protocols.http.problems import NATIVE
-from perdure.protocols.http.routes import STOPPING, Call, Door, Match, Route, Table
+from perdure.protocols.http.routes import STOPPING, Admitting, Call, Door, Match, Route, Table
 from perdure.runtime.app import ANONYMOUS, App
 
 logger = logging.getLogger(__name__)
@@ -149,10 +149,19 @@ class Application:
     async def _admit(self, request: Request, route: Route) -> Caller:
         if route.scope is None:
             return Caller(ANONYMOUS, frozenset(), self.app.namespace, ())
-        caller = await self._gate.admit(request.headers.get, _peer(request))
+        caller = await self._known(request, route)
         if not allows(caller.scopes, route.scope):
             raise Forbidden(f"this needs a token with the scope {route.scope!r}")
         return caller
+
+    async def _known(self, request: Request, route: Route) -> Caller:
+        """Who calls, as the route's door finds out if it has a way of its own."""
+        if isinstance(route.door, Admitting):
+            caller = await route.door.admit(request, self.app)
+            if caller is not None:
+                self._gate.count(caller)
+                return caller
+        return await self._gate.admit(request.headers.get, _peer(request))
 
     async def _decode(self, call: Call, route: Route) -> None:
         if route.query is not None:

@@ -108,11 +108,15 @@ class Gate:
             if credentials.secret:
                 self._failures.take(peer)
             raise
+        self.count(caller)
+        return caller
+
+    def count(self, caller: Caller) -> None:
+        """Refuse a caller who comes too often."""
         if self._calls is not None:
             if not self._calls.has_room(caller.actor):
                 raise TooManyRequests()
             self._calls.take(caller.actor)
-        return caller
 
 
 def _without_port(host: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 from starlette.requests import Request
@@ -27,6 +27,15 @@ class Door(Protocol):
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
         """The answer that tells of an error, in the shape that this protocol's clients read."""
+        ...
+
+
+@runtime_checkable
+class Admitting(Protocol):
+    """A door that has a way of its own to find out who calls."""
+
+    async def admit(self, request: Request, app: App) -> Caller | None:
+        """The caller; None leaves it to the keys and tokens of perdure."""
         ...
 
 

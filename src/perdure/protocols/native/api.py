@@ -72,6 +72,11 @@ class Api:
         )
         return decoded(kind, answer.body)
 
+    async def tell(self, method: str, path: str, body: Any = None, **query: Any) -> None:
+        """Send a write that is answered with nothing, and that may be sent again."""
+        data = None if body is None else encoded(body)
+        await self.session.request(method, PREFIX + path, body=data, query=query_of(query))
+
     async def delete(self, path: str) -> None:
         await self.session.request("DELETE", PREFIX + path, effect="once")
 

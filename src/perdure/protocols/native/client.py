@@ -11,7 +11,9 @@ from perdure.protocols.http.session import RETRY_DELAYS, Effect, HttpSession, st
 from perdure.protocols.lightning.exchange import new_key
 from perdure.protocols.native import run_wire
 from perdure.protocols.native.api import Api, new_id
+from perdure.protocols.native.client_items import RemoteItems
 from perdure.protocols.native.client_rooms import RemoteAssistants, RemoteOutbox
+from perdure.protocols.native.client_schedules import RemoteSchedules
 from perdure.protocols.native.streaming import Streaming
 from perdure.protocols.native.wire import Items
 from perdure.threads.records import CancelAction, Checkpoint, Run, RunRequest, Thread
@@ -44,6 +46,8 @@ class PerdureClient(Streaming):
         super().__init__(Api(session), patience)
         self.assistants = RemoteAssistants(self._api)
         self.outbox = RemoteOutbox(self._api)
+        self.items = RemoteItems(self._api)
+        self.schedules = RemoteSchedules(self._api)
 
     @property
     def url(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from msgspec import UNSET
@@ -17,7 +19,9 @@ from perdure.rollouts.overview import Overview
 from perdure.rollouts.store import DatabaseLightningStore
 
 READY_SECONDS = 5.0
-PROTOCOLS = ["native", "agent-lightning", "otlp"]
+PROTOCOLS = ["native", "agent-lightning", "langgraph", "otlp"]
+FLAGS = {"assistants": True, "crons": True, "langsmith": False}
+HOST: dict[str, str | None] = {"kind": "self-hosted", "project_id": None, "revision_id": None}
 
 
 async def live(call: Call) -> wire.Health:
@@ -26,11 +30,29 @@ async def live(call: Call) -> wire.Health:
 
 
 async def ok(call: Call) -> wire.Ok:
+    """Whoever can answer is alive; with `check_db`, only while the database answers too."""
+    if call.query.check_db and (await _examine(call)).status != "ok":
+        raise PerdureError("the database does not answer")
     return wire.Ok()
 
 
 async def info(call: Call) -> wire.Info:
-    return wire.Info(name="perdure", version=VERSION, protocols=PROTOCOLS)
+    return wire.Info(
+        name="perdure",
+        version=VERSION,
+        protocols=PROTOCOLS,
+        langgraph_py_version=_langgraph(),
+        flags=FLAGS,
+        host=HOST,
+    )
+
+
+@cache
+def _langgraph() -> str | None:
+    try:
+        return version("langgraph")
+    except PackageNotFoundError:
+        return None
 
 
 async def ready(call: Call) -> Response:

@@ -13,7 +13,7 @@ from perdure.kernel.errors import StorageError
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.routes import Call
 from perdure.protocols.native import wire
-from perdure.protocols.native.run_metrics import aliases, known_of_runs, run_families
+from perdure.protocols.native.run_metrics import aliases, known_of_runs, run_families, summary
 from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
 from perdure.rollouts.overview import Counts, Overview
 from perdure.rollouts.store import DatabaseLightningStore
@@ -40,10 +40,10 @@ async def metrics(call: Call) -> Response:
     families = [*own, *_process.collect(), *await _known(call)]
     runs = await known_of_runs(call)
     families += run_families(runs)
-    if call.query.aliases:
+    if call.query.aliases or call.query.format == "prometheus":
         families += aliases(runs, own)
     if call.query.format == "json":
-        plain = [_plain(family) for family in families]
+        plain = {**summary(runs, families), "families": [_plain(family) for family in families]}
         return Response(encode(plain), media_type="application/json")
     return Response(generate_latest(_Collected(families)), headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -8,9 +8,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
-from perdure.assistants.records import AgentSpec
+from perdure.assistants.records import AgentSpec, GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.errors import (
     Conflict,
     InvalidInput,
@@ -25,6 +27,7 @@ from perdure.protocols.http.session import HttpSession, error_named
 from perdure.protocols.lightning.exchange import new_key
 from perdure.protocols.native import wire, work_wire
 from perdure.protocols.native.api import Api, decoded, encoded, keyed, new_id
+from perdure.protocols.native.client_items import RemoteItems
 from perdure.protocols.native.declare import PREFIX
 from perdure.protocols.native.wire import MAX_BATCH
 from perdure.streams.model import NewEvent
@@ -77,6 +80,7 @@ class RemoteRunQueue:
         )
         self._api = Api(self._session)
         self._brief = Api(self._session.trying(()))
+        self._items = RemoteItems(self._api, f"{WORK}/items")
         self._merger = Merger(BATCHES)
         self._places: dict[str, int] = {}
         """The number of the last event of each attempt that runs here."""
@@ -192,6 +196,32 @@ class RemoteRunQueue:
             self._places[held.attempt_id] = after + len(events)
         return saved
 
+    async def record(
+        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+    ) -> int:
+        """Keep what the run's graph has done, with events; gives the `seq` of the last one."""
+        after = self._places.get(held.attempt_id) if after is None else after
+        body = {"held": held, "steps": to_builtins(steps), "events": list(events), "after": after}
+        answer: work_wire.Recorded = await self._ask(work_wire.Recorded, f"{WORK}/graphs", body)
+        self._places[held.attempt_id] = answer.seq
+        return answer.seq
+
+    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+        """Checkpoints of the graphs of the run's thread."""
+        body = {"held": held, "query": query}
+        answer: work_wire.FoundGraphs = await self._ask(work_wire.FoundGraphs, f"{WORK}/graphs/find", body)
+        return answer.found
+
+    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+        """What the ancestors of a checkpoint say of channels that are kept as changes."""
+        body = {"held": held, "query": query}
+        answer: work_wire.FoundDeltas = await self._ask(work_wire.FoundDeltas, f"{WORK}/graphs/deltas", body)
+        return answer.found
+
+    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        """Read and change what is remembered beyond threads."""
+        return await self._open(self._items.batch(ops))
+
     async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""
         kept = {"held": held, "origin": origin, "name": name, "body": body}
@@ -202,6 +232,8 @@ class RemoteRunQueue:
         body = structs.asdict(ending) | {"events": list(ending.events)}
         if ending.checkpoint is not None:
             body["checkpoint"] = _checkpoint(ending.checkpoint)
+        if ending.graph is not None:
+            body["graph"] = to_builtins(ending.graph)
         run: Run = await self._merged("finish", self._finish_all, body, rows=1 + len(ending.events))
         self._places.pop(ending.held.attempt_id, None)
         return run

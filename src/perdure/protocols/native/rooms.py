@@ -11,6 +11,7 @@ from perdure.kernel.errors import BadQuery, InvalidInput, NotSupported
 from perdure.outbox.service import Outbox
 from perdure.protocols.http.routes import Call
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.schedules.service import Schedules
 from perdure.threads.service import ThreadService
 
 MAX_TERMS = 20
@@ -23,6 +24,11 @@ def threads_of(call: Call) -> ThreadService:
 
 def assistants_of(call: Call) -> Assistants:
     return call.app.assistants_for(call.caller)
+
+
+def schedules_of(call: Call) -> Schedules:
+    """What is started at its times in the caller's namespace, acting as the caller."""
+    return call.app.schedules_for(call.caller)
 
 
 def outbox_of(call: Call) -> Outbox:

@@ -11,9 +11,11 @@ from perdure.protocols.http.routes import Route
 from perdure.protocols.native import admin, changes, docs, handlers, health, metrics, wire
 from perdure.protocols.native.assistant_routes import ASSISTANT_ROUTES
 from perdure.protocols.native.declare import PREFIX, declaring
+from perdure.protocols.native.item_routes import ITEM_ROUTES
 from perdure.protocols.native.outbox_routes import OUTBOX_ROUTES
 from perdure.protocols.native.run_routes import RUN_ROUTES
 from perdure.protocols.native.run_work_routes import RUN_WORK_ROUTES
+from perdure.protocols.native.schedule_routes import SCHEDULE_ROUTES
 from perdure.protocols.native.thread_routes import THREAD_ROUTES
 from perdure.protocols.native.work_routes import WORK_ROUTES
 from perdure.rollouts.overview import QueueState
@@ -109,7 +111,7 @@ _ACCESS = (
 _SERVER = (
     _at_root("GET", "/healthz", health.live, None, "Whether the server lives", answer=wire.Health),
     _at_root("GET", "/health", health.live, None, "Whether the server lives", answer=wire.Health),
-    _at_root("GET", "/ok", health.ok, None, "Whether the server lives", answer=wire.Ok),
+    _at_root("GET", "/ok", health.ok, None, "Whether the server lives", query=wire.OkQuery, answer=wire.Ok),
     _at_root(
         "GET",
         "/readyz",
@@ -160,7 +162,9 @@ ROUTES: tuple[Route, ...] = (
     *THREAD_ROUTES,
     *RUN_ROUTES,
     *RUN_WORK_ROUTES,
+    *ITEM_ROUTES,
     *OUTBOX_ROUTES,
+    *SCHEDULE_ROUTES,
     *_OVERVIEW,
     *_ACCESS,
     *_SERVER,

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from perdure.kernel.errors import StorageError
 from perdure.protocols.http.routes import Call
 from perdure.runtime.standing import pools
+from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations.workforce import Standing
 
 PLACES = ("max", "active", "available")
@@ -79,6 +80,38 @@ def _outside(known: RunMetrics) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"perdure_redis_pool_{name}", "Connections to Redis.", count)
 
 
+def summary(known: RunMetrics | None, families: Iterable[Metric]) -> dict[str, Any]:
+    """The queue, the workers and the requests in the shape of LangGraph's server."""
+    standing = list(known.standing.values()) if known is not None else []
+    queues, forces = [queue for queue, _ in standing], [workers for _, workers in standing]
+    by_name = {family.name: family.samples for family in families}
+    ready = [
+        sample.value
+        for sample in by_name.get("perdure_queue_oldest_age_seconds", ())
+        if sample.labels["queue"] == AGENTS_QUEUE
+    ]
+    requests = by_name.get("perdure_http_requests", ())
+    return {
+        "queue": {
+            "n_pending": sum(queue.n_pending for queue in queues),
+            "n_running": sum(queue.n_running for queue in queues),
+            "pending_runs_wait_time_max_secs": _largest(queue.min_age_secs for queue in queues),
+            "pending_runs_wait_time_med_secs": _largest(queue.med_age_secs for queue in queues),
+            "pending_unblocked_runs_wait_time_max_secs": max(ready, default=None),
+        },
+        "workers": {state: sum(getattr(each, state) for each in forces) for state in PLACES},
+        "api": {
+            "http_requests_total": [
+                {**each.labels, "value": each.value} for each in requests if each.name.endswith("_total")
+            ]
+        },
+    }
+
+
+def _largest(ages: Iterable[float | None]) -> float | None:
+    return max((age for age in ages if age is not None), default=None)
+
+
 def aliases(known: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
     """The same by the names that boards for LangGraph's server read, over all namespaces of the caller."""
     if known is None:
@@ -111,15 +144,14 @@ def _pool(name: str, pool: Mapping[str, int] | None) -> dict[str, int]:
 
 
 _REQUESTS = {
-    "perdure_http_requests": "lg_api_http_requests",
-    "perdure_http_request_seconds": "lg_api_http_requests_latency_seconds",
+    "perdure_http_requests": ("lg_api_http_requests", "http_requests"),
+    "perdure_http_request_seconds": ("lg_api_http_requests_latency_seconds",),
 }
 
 
 def _renamed(own: Iterable[Metric]) -> Iterator[Metric]:
     for family in own:
-        name = _REQUESTS.get(family.name)
-        if name is not None:
+        for name in _REQUESTS.get(family.name, ()):
             renamed = Metric(name, "An alias.", family.type)
             for sample in family.samples:
                 suffix = sample.name.removeprefix(family.name)

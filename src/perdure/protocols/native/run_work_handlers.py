@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
+from perdure.assistants.records import GraphSteps
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.protocols.http.routes import Call
@@ -60,6 +61,29 @@ async def save(call: Call) -> Checkpoint:
     return await threads_of(call).save(state.held, state.checkpoint, events, after=state.after)
 
 
+async def record(call: Call) -> work_wire.Recorded:
+    done: work_wire.Steps = call.body
+    seq = await threads_of(call).record(done.held, _shown(done.steps), checked(done.events), after=done.after)
+    return work_wire.Recorded(seq=seq)
+
+
+async def find_graphs(call: Call) -> work_wire.FoundGraphs:
+    wanted: work_wire.GraphSearch = call.body
+    return work_wire.FoundGraphs(found=await threads_of(call).find_graphs(wanted.held, wanted.query))
+
+
+async def find_deltas(call: Call) -> work_wire.FoundDeltas:
+    wanted: work_wire.DeltaSearch = call.body
+    return work_wire.FoundDeltas(found=await threads_of(call).find_deltas(wanted.held, wanted.query))
+
+
+def _shown(steps: GraphSteps) -> GraphSteps:
+    """Steps whose states can be shown: their values are JSON."""
+    for state in steps.states:
+        decode_json(state.body)
+    return steps
+
+
 async def keep(call: Call) -> wire.Ok:
     step: work_wire.KeptStep = call.body
     await threads_of(call).keep(step.held, step.origin, step.name, step.body)
@@ -71,6 +95,8 @@ async def finish(call: Call) -> work_wire.Results:
     endings: list[Ending] = call.body.endings
     for ending in endings:
         checked(ending.events)
+        if ending.graph is not None:
+            _shown(ending.graph)
     found = await _each(threads.finish(ending) for ending in endings)
     return work_wire.Results(results=[_ended(each) for each in found])
 

@@ -272,12 +272,26 @@ class Info(msgspec.Struct, kw_only=True):
     name: str
     version: str
     protocols: list[str]
+    langgraph_py_version: str | None = None
+    """The release of LangGraph that is installed beside it, if any."""
+    flags: dict[str, bool] = msgspec.field(default_factory=dict)
+    """What clients of LangGraph's server ask for, and whether it is there."""
+    host: dict[str, str | None] = msgspec.field(default_factory=dict)
+
+
+class OkQuery(msgspec.Struct, kw_only=True):
+    """Whether the database must answer too."""
+
+    check_db: bool = False
 
 
 class MetricsQuery(msgspec.Struct, kw_only=True):
-    """In which form, and whether also by the names that boards for LangGraph's server read."""
+    """In which form, and whether also by the names that boards for LangGraph's server read.
 
-    format: Literal["text", "json"] = "text"
+    `prometheus` is text with those names.
+    """
+
+    format: Literal["text", "json", "prometheus"] = "text"
     aliases: bool = False
 
 

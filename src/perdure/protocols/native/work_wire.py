@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from perdure.assistants.records import AgentSpec
+from perdure.assistants.records import AgentSpec, GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
 from perdure.protocols.native.wire import MAX_BATCH, Body, Name
 from perdure.streams.model import NewEvent
 from perdure.threads.records import NewCheckpoint, Run
@@ -103,6 +104,47 @@ class SavedState(Body, kw_only=True):
     checkpoint: NewCheckpoint
     events: list[NewEvent] = msgspec.field(default_factory=list)
     after: After | None = None
+
+
+class Steps(Body, kw_only=True):
+    """What the graph of a run has done, with events in their order."""
+
+    held: Held
+    steps: GraphSteps
+    events: Annotated[list[NewEvent], Meta(max_length=10 * MAX_BATCH)] = msgspec.field(default_factory=list)
+    after: After | None = None
+
+
+class Recorded(msgspec.Struct, kw_only=True):
+    """The number of the run's last event."""
+
+    seq: int
+
+
+class GraphSearch(Body, kw_only=True):
+    """Which checkpoints of the graphs of a run's thread are wanted."""
+
+    held: Held
+    query: GraphQuery
+
+
+class FoundGraphs(msgspec.Struct, kw_only=True):
+    """The checkpoints, the newest first."""
+
+    found: list[GraphTuple]
+
+
+class DeltaSearch(Body, kw_only=True):
+    """Which channels are wanted that are kept as changes."""
+
+    held: Held
+    query: GraphDeltaQuery
+
+
+class FoundDeltas(msgspec.Struct, kw_only=True):
+    """What is known of each channel."""
+
+    found: list[GraphDelta]
 
 
 class KeptStep(Body, kw_only=True):

@@ -21,6 +21,7 @@ from perdure.rollouts.operations.workers import Workers
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN
 from perdure.threads.operations.cancel import end_now
+from perdure.threads.operations.inherit import mark_threads, run_metadata
 from perdure.threads.operations.remove import purge_threads
 from perdure.threads.operations.rows import Made, RunRow, ThreadRow
 from perdure.threads.operations.settle import load_threads
@@ -46,6 +47,8 @@ class NewRun(msgspec.Struct, frozen=True):
     priority: int
     grace: int
     checkpoint_id: str | None = None
+    inherits: bool = False
+    """Whether its metadata is on top of its assistant's and its thread's."""
 
 
 async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made | PerdureError]:
@@ -191,8 +194,9 @@ class _Creation:
             return self._threads[request.thread_id]
         temporary = 1 if request.thread_id is None and request.on_completion == "delete" else None
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
+        metadata = request.metadata if request.inherits else "{}"
         return ThreadRow(
-            thread_id, "", "idle", temporary, None, tx.now, tx.now, tx.now, None, 0, None, "{}", "{}"
+            thread_id, "", "idle", temporary, None, tx.now, tx.now, tx.now, None, 0, None, "{}", metadata
         )
 
     async def _add(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
@@ -200,6 +204,7 @@ class _Creation:
         if not made:
             return
         tx = self._tx
+        await self._mark(made)
         rollouts = [self._rollout(request, thread) for _, request, thread in made]
         queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders)
         runs: list[tuple[Any, ...]] = []
@@ -220,12 +225,23 @@ class _Creation:
         changes.tell(tx, "run", ((row[1], "pending") for row in runs))
         changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in made))
 
+    async def _mark(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
+        worked_on = {
+            thread.id: (thread, self._assistants[request.assistant], not thread.status)
+            for _, request, thread in made
+            if request.inherits
+        }
+        if worked_on:
+            await mark_threads(self._tx, worked_on)
+
     def _rollout(self, request: NewRun, thread: ThreadRow) -> NewRollout:
-        tx = self._tx
+        tx, metadata = self._tx, request.metadata
+        if request.inherits:
+            metadata = run_metadata(metadata, self._assistants[request.assistant], thread)
         return NewRollout(
             input=request.kwargs,
             config=request.config,
-            metadata=request.metadata,
+            metadata=metadata,
             kind=RUN,
             queue=AGENTS_QUEUE,
             priority=request.priority,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -34,6 +34,19 @@ class Checked(msgspec.Struct, frozen=True):
     state: bytes | None
     checkpoint_id: str | None
     parent_id: str | None
+    shown: str | None = None
+    """The values of a state that does not hold them itself, where they are known."""
+
+
+class Placing(Protocol):
+    """Something that adds events to the stream of a run."""
+
+    @property
+    def held(self) -> Held: ...
+    @property
+    def events(self) -> Sequence[NewEvent]: ...
+    @property
+    def after(self) -> int | None: ...
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -82,21 +95,21 @@ async def fence(tx: Tx, holders: Sequence[Held]) -> dict[Held, int | Fenced]:
 async def tell(tx: Tx, calls: Sequence[Told]) -> list[Placed | int | Fenced | Conflict]:
     """Append the events of runs; a call that was carried out before gets the number of its last event."""
     fenced = await fence(tx, [call.held for call in calls])
-    known = await _places(tx, [call for call in calls if call.after is not None])
+    known = await stream_places(tx, [call for call in calls if call.after is not None])
     answers: list[Placed | int | Fenced | Conflict] = []
     appends: list[tuple[int, Append]] = []
     for number, call in enumerate(calls):
         attempt = fenced[call.held]
-        answer = attempt if isinstance(attempt, Fenced) else _repeated(call, known)
+        answer = attempt if isinstance(attempt, Fenced) else repeated(call, known)
         if answer is None and isinstance(attempt, int):
             appends.append((number, events_of(call.held, attempt, call.events)))
             known[call.held.run_id] = known.get(call.held.run_id, 0) + len(call.events)
         answers.append(0 if answer is None else answer)
-    await _append(tx, appends, answers)
+    await append_all(tx, appends, answers)
     return answers
 
 
-async def _append(tx: Tx, appends: Sequence[tuple[int, Append]], answers: list[Any]) -> None:
+async def append_all(tx: Tx, appends: Sequence[tuple[int, Append]], answers: list[Any]) -> None:
     """Append, and put where each stands at its place among the answers."""
     if appends:
         places = await append(tx, [each for _, each in appends])
@@ -104,14 +117,14 @@ async def _append(tx: Tx, appends: Sequence[tuple[int, Append]], answers: list[A
             answers[number] = (each, place)
 
 
-async def _places(tx: Tx, calls: Sequence[Told]) -> dict[str, int]:
+async def stream_places(tx: Tx, calls: Sequence[Placing]) -> dict[str, int]:
     """The last number in the stream of each run whose worker says what it knows of it."""
     if not calls:
         return {}
     return {name: head.last_seq for name, head in (await heads(tx, [c.held.run_id for c in calls])).items()}
 
 
-def _repeated(call: Told, known: Mapping[str, int]) -> int | Conflict | None:
+def repeated(call: Placing, known: Mapping[str, int]) -> int | Conflict | None:
     """The answer to a call that was carried out before, and whose answer was lost."""
     if call.after is None:
         return None
@@ -150,8 +163,8 @@ async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced | Conflict
             continue
         known = there.get((call.held.thread_id, call.checkpoint.checkpoint_id))
         if known is not None:
-            repeated = call.after is not None and (known[6], known[7]) == (call.held.run_id, attempt)
-            answers.append(State(known, None) if repeated else taken(call.held, call.checkpoint))
+            again = call.after is not None and (known[6], known[7]) == (call.held.run_id, attempt)
+            answers.append(State(known, None) if again else taken(call.held, call.checkpoint))
             continue
         row = new_state(tx, threads[call.held.thread_id], call.checkpoint, call.held.run_id, attempt)
         rows.append(row)
@@ -159,7 +172,7 @@ async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced | Conflict
         if call.events:
             appends.append((number, events_of(call.held, attempt, call.events)))
         answers.append(State(row, None))
-    await _append(tx, appends, places)
+    await append_all(tx, appends, places)
     moved = [thread.moved(tx.ns) for thread in threads.values()]
     await tx.write((sql.ADD_CHECKPOINTS, rows), (sql.MOVE_THREADS, moved))
     return [

@@ -27,7 +27,7 @@ from perdure.rollouts.operations.workers import Workers
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
 from perdure.threads import sql
-from perdure.threads.model import PERMANENT, RELEASED, RETRIABLE, RUN, STOPPED, exceeded
+from perdure.threads.model import INTERRUPT, PERMANENT, RELEASED, RETRIABLE, RUN, STOPPED, exceeded
 from perdure.threads.operations.execute import (
     Checked,
     Known,
@@ -36,6 +36,7 @@ from perdure.threads.operations.execute import (
     new_state,
     taken,
 )
+from perdure.threads.operations.graphs import Made, Rows, Steps, known, put_changes, rows_of
 from perdure.threads.operations.rows import RunRow, ThreadAnswer, ThreadRow, failure_text
 from perdure.threads.operations.settle import Note, Placed, load_threads
 from perdure.threads.records import Failure
@@ -54,6 +55,7 @@ class Finish(msgspec.Struct, frozen=True):
     retry_after: float | None = None
     checkpoint: Checked | None = None
     events: Sequence[NewEvent] = ()
+    steps: Steps | None = None
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -95,8 +97,11 @@ class _Finishing:
         self._threads: dict[str, ThreadRow] = {}
         self.known: Known = {}
         """The states that are there under the ids of last ones."""
-        self._states: dict[str, tuple[Any, ...]] = {}
-        """The new state of each thread that gets one."""
+        self._states: dict[str, tuple[Any, ...] | None] = {}
+        """The new state of each thread that gets one, if its values are at hand."""
+        self._new: list[tuple[Any, ...]] = []
+        self._made: list[Made] = []
+        self._graph_rows = Rows([], [])
         self._appends: list[Append] = []
 
     async def load(self, holders: Sequence[Held]) -> None:
@@ -132,6 +137,8 @@ class _Finishing:
             return self._refusal(ending.held, released=ending.result == STOPPED)
         rollout, attempt = found
         if rollout.status in ENDED:
+            if rollout.outcome == INTERRUPT:
+                self._keep_steps(ending, attempt)
             self._report(attempt, FAILED, STOPPED)
             self._work.stopped.append(rollout)
         elif ending.result == STOPPED:
@@ -175,6 +182,20 @@ class _Finishing:
         if ending.checkpoint is not None and thread is not None:
             state = new_state(self._tx, thread, ending.checkpoint, ending.held.run_id, attempt.sequence_id)
             self._states[thread.id] = state
+            self._new.append(state)
+        self._keep_steps(ending, attempt)
+
+    def _keep_steps(self, ending: Finish, attempt: AttemptRow) -> None:
+        """What the run's graph did last; a thread that is on its way out needs none of it."""
+        thread = self._threads.get(ending.held.thread_id)
+        if ending.steps is None or thread is None or thread.gone_at is not None:
+            return
+        made = Made(thread, ending.held.run_id, attempt.sequence_id, ending.steps)
+        rows = rows_of(self._tx, [made])
+        self._made.append(made)
+        self._graph_rows.new.extend(rows.new)
+        self._graph_rows.changed.extend(rows.changed)
+        self._states[thread.id] = known(rows.new[-1], ending.steps.states[-1]) if rows.new else None
 
     def _note(self, ending: Finish, failure: Failure | None = None) -> Note:
         """What is told of a run that ends here; its thread is written with the end."""
@@ -228,7 +249,8 @@ class _Finishing:
         tx = self._tx
         ending = {note.thread.id for note in self._work.notes.values() if note.thread is not None}
         moved = [self._threads[id].moved(tx.ns) for id in sorted(self._states) if id not in ending]
-        await tx.later((sql.ADD_CHECKPOINTS, list(self._states.values())), (sql.MOVE_THREADS, moved))
+        await put_changes(tx, self._made)
+        await tx.later((sql.ADD_CHECKPOINTS, self._new), *self._graph_rows.writes, (sql.MOVE_THREADS, moved))
         if self._appends:
             await append(tx, self._appends)
         await save_all(self._work, self._workers, True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from perdure.graphs import operations as graphs
-from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, GraphTuple, GraphWrite
-from perdure.graphs.view import values_of
+from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite
 from perdure.kernel import changes
-from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.dialect import Write
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append
 from perdure.threads import sql
@@ -27,14 +26,10 @@ from perdure.threads.operations.execute import (
     repeated,
     stream_places,
 )
+from perdure.threads.operations.filling import BODY, IN_PIECES
 from perdure.threads.operations.rows import ThreadRow
 from perdure.threads.operations.settle import Placed, load_threads
 from perdure.threads.work import Held
-
-IN_PIECES = ""
-"""The body of a state whose values are in pieces; no JSON is empty."""
-BODY = 11
-"""Where the body stands in a row of checkpoints."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -88,27 +83,43 @@ async def record(tx: Tx, calls: Sequence[Recorded]) -> list[Placed | int | Fence
             known[run_id] = known.get(run_id, 0) + len(call.events)
         answers.append(known.get(run_id, 0) if answer is None else answer)
     await append_all(tx, appends, answers)
-    await tx.later(*await kept(tx, made), moved(tx, made))
+    await put_changes(tx, made)
+    await tx.later(*rows_of(tx, made).writes, moved(tx, made))
     return answers
 
 
-async def kept(tx: Tx, made: Iterable[Made]) -> list[Write]:
-    """Keep the checkpoints, and give the writes of the states; the threads move with them."""
-    rows: list[tuple[Any, ...]] = []
-    changed: list[tuple[Any, ...]] = []
-    puts: list[GraphPut] = []
-    writes: list[GraphWrite] = []
+class Rows(NamedTuple):
+    """What steps mean for the table of states; their threads have moved with them."""
+
+    new: list[tuple[Any, ...]]
+    changed: list[tuple[Any, ...]]
+
+    @property
+    def writes(self) -> tuple[Write, Write]:
+        return (sql.ADD_GRAPH_STATES, self.new), (sql.CHANGE_STATES, self.changed)
+
+
+def rows_of(tx: Tx, made: Iterable[Made]) -> Rows:
+    """The states that steps make; a new one becomes its thread's."""
+    rows = Rows([], [])
     for thread, run_id, attempt, steps in made:
-        puts += steps.changes.puts
-        writes += steps.changes.writes
         for step in steps.states:
             if step.again:
-                changed.append(_changed(tx, thread.id, step.state))
+                rows.changed.append(_changed(tx, thread.id, step.state))
             else:
-                rows.append(new_state(tx, thread, step.state, run_id, attempt))
+                rows.new.append(new_state(tx, thread, step.state, run_id, attempt))
+    return rows
+
+
+async def put_changes(tx: Tx, made: Iterable[Made]) -> None:
+    """Keep the checkpoints themselves."""
+    puts: list[GraphPut] = []
+    writes: list[GraphWrite] = []
+    for each in made:
+        puts += each.steps.changes.puts
+        writes += each.steps.changes.writes
     if puts or writes:
         await graphs.put(tx, GraphChanges(puts=puts, writes=writes))
-    return [(sql.ADD_GRAPH_STATES, rows), (sql.CHANGE_STATES, changed)]
 
 
 def _changed(tx: Tx, thread_id: str, state: Checked) -> tuple[Any, ...]:
@@ -120,41 +131,24 @@ def moved(tx: Tx, made: Iterable[Made]) -> Write:
     return (sql.MOVE_THREADS, [threads[id].moved(tx.ns) for id in sorted(threads)])
 
 
+def known(row: tuple[Any, ...], step: Step) -> tuple[Any, ...] | None:
+    """A new state's row with its values, for whoever waits for it; None if they are not at hand."""
+    if row[BODY + 1] != IN_PIECES:
+        return row
+    shown = step.state.shown
+    return None if shown is None else (*row[: BODY + 1], shown, *row[BODY + 2 :])
+
+
 # --- changes from outside a run ---------------------------------------------------------------------------
 
 
 async def update(tx: Tx, thread: ThreadRow, steps: Steps) -> None:
     """Keep what somebody changed in the state of a graph; the thread rests, and its line is locked."""
     made = [Made(thread, None, None, steps)]
-    writes = await kept(tx, made)
+    await put_changes(tx, made)
+    rows = rows_of(tx, made)
     if steps.states:
         thread.status = thread.rest = "interrupted" if decode_json(steps.states[-1].state.next) else "idle"
     thread.error = None
-    await tx.write(*writes, moved(tx, made))
+    await tx.write(*rows.writes, moved(tx, made))
     changes.tell(tx, "thread", [(thread.id, thread.status)])
-
-
-# --- reading ----------------------------------------------------------------------------------------------
-
-
-async def find(tx: Tx, query: GraphQuery) -> list[GraphTuple]:
-    return await graphs.find(tx, query)
-
-
-async def filled(tx: Tx, rows: Sequence[Row]) -> list[Row]:
-    """Rows of checkpoints with the values of those that are in pieces."""
-    return [await _filled(tx, row) if row[BODY] == IN_PIECES else row for row in rows]
-
-
-async def filled_one(tx: Tx, row: Row | None) -> Row | None:
-    return row if row is None or row[BODY] != IN_PIECES else await _filled(tx, row)
-
-
-async def filled_states(tx: Tx, states: Mapping[str, Row]) -> dict[str, Row]:
-    return {key: await _filled(tx, row) if row[BODY] == IN_PIECES else row for key, row in states.items()}
-
-
-async def _filled(tx: Tx, row: Row) -> Row:
-    found = await graphs.find(tx, GraphQuery(thread_id=row[0], checkpoint_ns="", checkpoint_id=row[1]))
-    body = encode_json(values_of(found[0]), what="values", nan="keep") if found else "null"
-    return (*row[:BODY], body, *row[BODY + 1 :])

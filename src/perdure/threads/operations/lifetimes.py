@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.graphs.operations import prune as prune_graphs
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import Kinds
@@ -75,6 +76,7 @@ async def _keep_latest(tx: Tx, threads: Sequence[ThreadRow]) -> None:
     for thread in threads:
         if thread.checkpoint_id is not None:
             await tx.execute(sql.DROP_EARLIER, thread_id=thread.id, id=thread.checkpoint_id)
+    await prune_graphs(tx, [thread.id for thread in threads], "keep_latest")
 
 
 async def sweep(tx: Tx, grace: int, kinds: Kinds) -> int:

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.rollouts.operations.noted import NOTES, Note, first_of_each
-from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
+from perdure.threads.operations import (
+    assign,
+    cancel,
+    create,
+    execute,
+    finish,
+    graphs,
+    lifetimes,
+    remove,
+    states,
+)
 from perdure.threads.work import Held
 
 
@@ -37,6 +47,10 @@ def _itself(args: Sequence[Any], answer: Any) -> list[str]:
     return [answer]
 
 
+def _all(args: Sequence[Any], answer: Any) -> list[str]:
+    return list(answer)
+
+
 def _thread(args: Sequence[Any], answer: Any) -> list[str]:
     return [args[0]]
 
@@ -48,14 +62,17 @@ NOTES.update(
         cancel.cancel_runs: Note("cancel_run", first_of_each),
         remove.delete_run: Note("delete_run", _itself),
         remove.delete_thread: Note("delete_thread", _itself),
+        lifetimes.prune: Note("prune_thread", _all),
         states.create_threads: Note("create_thread", first_of_each),
         states.update_thread: Note("update_thread", _itself),
         states.copy_thread: Note("copy_thread", _itself),
         states.update_state: Note("update_state", _thread),
+        states.update_graph_state: Note("update_state", _itself),
         assign.claim_runs: Note("claim_run", _assigned),
         execute.renew: Note("renew_run", _renewed),
         execute.tell: Note("add_events", _held),
         execute.save: Note("save_checkpoint", _held),
+        graphs.record: Note("save_checkpoint", _held),
         execute.keep: Note("keep_step", _held),
         finish.finish: Note("finish_run", _held),
         finish.hand_back: Note("release_run", _given_back),

@@ -12,7 +12,7 @@ from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import LIVE, QUEUED
 from perdure.threads import sql
-from perdure.threads.model import RUN, rollouts_of
+from perdure.threads.model import ROLLBACK, RUN, rollouts_of
 from perdure.threads.operations.rows import RunRow, ThreadAnswer
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.operations.states import get_thread, states_of
@@ -53,6 +53,8 @@ class RunSearch(msgspec.Struct, frozen=True):
     status: RunStatus | None
     limit: int
     offset: int
+    undone: bool = True
+    """Whether those that were rolled back are among them."""
 
 
 async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
@@ -63,11 +65,13 @@ async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
         given(("status", "within", list(statuses) or None), ("outcome", "within", list(outcomes) or None)),
         "and",
     )
-    bound = {}
+    bound: dict[str, str] = {}
     listing = sql.LIST_RUNS
     if search.thread_id is not None:
         await get_thread(tx, search.thread_id)
         listing, bound = sql.LIST_THREAD_RUNS, {"thread_id": search.thread_id}
+        if not search.undone:
+            listing, bound = sql.LIST_KEPT_RUNS, {**bound, "undone": ROLLBACK}
     page, values = listing.page(clause, " ORDER BY " + sql.RUN_ORDER, search.limit, search.offset)
     rows = await tx.all(page, **bound, **values)
     total = await tx.one(listing.count(clause), **bound, **clause.values)

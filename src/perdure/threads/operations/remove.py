@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.graphs.operations import delete_threads as delete_graph_threads
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.labels import drop_labels
@@ -128,6 +129,8 @@ async def purge_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
     while runs := [row[0] for row in await tx.all(sql.RUNS_OF_THREADS, ids=ids, n=1000)]:
         await purge_runs(tx, runs)
     await tx.execute(sql.DROP_CHECKPOINTS, ids=ids)
+    await delete_graph_threads(tx, ids)
+    await tx.execute(sql.DROP_LIFETIMES, ids=ids)
     await drop_streams(tx, [thread_stream(id) for id in ids])
     await drop_labels(tx, THREAD, ids)
     await tx.execute(sql.DROP_THREADS, ids=ids)

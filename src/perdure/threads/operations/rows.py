@@ -175,6 +175,11 @@ def _interrupts(text: str) -> list[Interrupt]:
     return [Interrupt(**each) for each in decode_json(text)]
 
 
+def is_graph(state: bytes | None) -> bool:
+    """Whether a state is a graph's, which marks it so: the state is there, and it is empty."""
+    return state is not None and len(state) == 0
+
+
 def checkpoint_of(row: Row) -> Checkpoint:
     """The record of a checkpoint, from a row of `CHECKPOINT_VIEW`."""
     (
@@ -199,10 +204,11 @@ def checkpoint_of(row: Row) -> Checkpoint:
         run_id=run_id,
         attempt=attempt,
         step=step,
-        values=decode_json(body),
+        values=decode_json(body) if body else None,
         next=decode_json(following),
         interrupts=_interrupts(asked),
         metadata=decode_json(metadata),
-        state=None if state is None else bytes(state),
+        state=bytes(state) if state else None,
+        graph=is_graph(state),
         created_at=to_seconds(created_at),
     )

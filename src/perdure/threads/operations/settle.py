@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.graphs.operations import delete_runs as delete_graph_runs
 from perdure.kernel import changes
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
@@ -29,6 +30,7 @@ from perdure.threads.model import (
     resting_status,
     took_too_long,
 )
+from perdure.threads.operations.filling import filled_one
 from perdure.threads.operations.rows import (
     RunRow,
     ThreadRow,
@@ -196,7 +198,8 @@ class _Settling:
         thread = self._threads.get(run.thread_id)
         values = None
         if thread is not None and thread.checkpoint_id is not None:
-            row = await self._tx.one(sql.GET_CHECKPOINT, thread_id=thread.id, id=thread.checkpoint_id)
+            found = await self._tx.one(sql.GET_CHECKPOINT, thread_id=thread.id, id=thread.checkpoint_id)
+            row = await filled_one(self._tx, found)
             values = None if row is None else decode_json(row[11])
         payload: dict[str, Any] = {
             "run_id": run.id,
@@ -240,6 +243,7 @@ async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
     """Remove the checkpoints and the kept steps of runs."""
     await tx.execute(sql.DROP_RUN_CHECKPOINTS, ids=list(run_ids))
     await tx.execute(sql.DROP_STEPS, ids=list(run_ids))
+    await delete_graph_runs(tx, run_ids)
 
 
 async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:

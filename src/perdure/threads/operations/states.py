@@ -7,19 +7,25 @@ from typing import Any
 
 import msgspec
 
+from perdure.graphs.operations import copy_thread as copy_graphs
 from perdure.kernel import changes, ids
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.storage.filters import Clause, given, order_by, where
-from perdure.kernel.storage.labels import labelled, set_labels
+from perdure.kernel.storage.filters import Clause
+from perdure.kernel.storage.labels import set_labels
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
+from perdure.threads.operations.filling import filled, filled_one, filled_states
+from perdure.threads.operations.graphs import Steps
+from perdure.threads.operations.graphs import update as update_graph
+from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.rows import Made, ThreadAnswer, ThreadRow
 from perdure.threads.operations.settle import load_threads
+from perdure.threads.records import Lifetime
 
 LATEST = 2**62
 
@@ -32,6 +38,7 @@ class NewThread(msgspec.Struct, frozen=True):
     config: str
     checkpoint: Checked | None
     reuse: bool
+    lifetime: Lifetime | None = None
 
 
 async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Conflict]:
@@ -41,6 +48,7 @@ async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Co
     threads: list[ThreadRow] = []
     states: list[tuple[Any, ...]] = []
     answers: list[Row | Conflict] = []
+    lives: dict[str, Lifetime] = {}
     for request in requests:
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
         if thread_id in known:
@@ -54,10 +62,13 @@ async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Co
             state = new_state(tx, thread, request.checkpoint, None, None)
             states.append(state)
         threads.append(thread)
+        if request.lifetime is not None:
+            lives[thread_id] = request.lifetime
         answers.append(Made((thread_id,), (thread, None if state is None else state[1:])))
     rows = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in threads]
     await tx.later((sql.ADD_THREADS, rows), (sql.ADD_CHECKPOINTS, states))
     await _label(tx, threads)
+    await set_lifetimes(tx, lives)
     changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))
     return answers
 
@@ -93,9 +104,13 @@ async def _visible(tx: Tx, thread_id: str) -> ThreadRow:
 
 
 async def update_thread(
-    tx: Tx, thread_id: str, metadata: Mapping[str, Any] | None, config: Mapping[str, Any] | None
+    tx: Tx,
+    thread_id: str,
+    metadata: Mapping[str, Any] | None,
+    config: Mapping[str, Any] | None,
+    lifetime: Lifetime | None = None,
 ) -> str:
-    """Merge into the metadata, replace the config."""
+    """Merge into the metadata, replace the config, and let the thread live for so long from now."""
     thread = await _visible(tx, thread_id)
     if metadata is not None:
         thread.metadata = encode_json({**decode_json(thread.metadata), **metadata}, what="metadata")
@@ -104,6 +119,8 @@ async def update_thread(
     await tx.write((sql.EDIT_THREADS, [(thread.config, thread.metadata, tx.now, tx.ns, thread_id)]))
     if metadata is not None:
         await set_labels(tx, THREAD, {thread_id: decode_json(thread.metadata)})
+    if lifetime is not None:
+        await set_lifetimes(tx, {thread_id: lifetime})
     changes.tell(tx, "thread", [(thread_id, thread.status)])
     return thread_id
 
@@ -118,6 +135,7 @@ async def copy_thread(tx: Tx, thread_id: str) -> str:
     copy.temporary = None
     await tx.write((sql.ADD_THREADS, [(tx.ns, *msgspec.structs.astuple(copy))]))
     await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id, rollback=ROLLBACK)
+    await copy_graphs(tx, thread_id, copy.id)
     await _label(tx, [copy])
     changes.tell(tx, "thread", [(copy.id, copy.status)])
     return copy.id
@@ -125,11 +143,7 @@ async def copy_thread(tx: Tx, thread_id: str) -> str:
 
 async def update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> Row:
     """Keep another state of a thread that rests."""
-    await lock_lines(tx, [thread_id])
-    thread = await _visible(tx, thread_id)
-    live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
-    if live:
-        raise Conflict(f"Thread {thread_id} is busy with run {live[0]}; its state can be changed afterwards")
+    thread = await _resting(tx, thread_id)
     if checkpoint.parent_id is not None:
         await _check_state(tx, thread_id, checkpoint.parent_id)
     row = new_state(tx, thread, checkpoint, None, None)
@@ -138,6 +152,25 @@ async def update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> Row:
     await tx.write((sql.ADD_CHECKPOINTS, [row]), (sql.MOVE_THREADS, [thread.moved(tx.ns)]))
     changes.tell(tx, "thread", [(thread_id, thread.status)])
     return row[1:]
+
+
+async def _resting(tx: Tx, thread_id: str) -> ThreadRow:
+    """The thread, locked; Conflict while it is busy."""
+    await lock_lines(tx, [thread_id])
+    thread = await _visible(tx, thread_id)
+    live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
+    if live:
+        raise Conflict(f"Thread {thread_id} is busy with run {live[0]}; its state can be changed afterwards")
+    return thread
+
+
+async def update_graph_state(tx: Tx, thread_id: str, steps: Steps, after: str | None) -> str:
+    """Keep what somebody changed in the graph of a thread that rests, and whose state is still the same."""
+    thread = await _resting(tx, thread_id)
+    if thread.checkpoint_id != after:
+        raise Conflict(f"Thread {thread_id} has another state meanwhile; read it and change that one")
+    await update_graph(tx, thread, steps)
+    return thread_id
 
 
 async def _check_state(tx: Tx, thread_id: str, checkpoint_id: str) -> Row:
@@ -157,7 +190,8 @@ async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer
         raise NotFound(f"Thread {thread_id} not found")
     if thread.checkpoint_id is None:
         return thread, None
-    return thread, await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=thread.checkpoint_id)
+    state = await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=thread.checkpoint_id)
+    return thread, await filled_one(tx, state)
 
 
 async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | NotFound]:
@@ -171,9 +205,20 @@ async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | 
     ]
 
 
+async def peek_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row | None:
+    """A state as it is kept."""
+    thread = (await load_threads(tx, [thread_id])).get(thread_id)
+    if thread is None or thread.gone_at is not None:
+        raise NotFound(f"Thread {thread_id} not found")
+    wanted = checkpoint_id or thread.checkpoint_id
+    return None if wanted is None else await _check_state(tx, thread_id, wanted)
+
+
 async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row | None:
     _, latest = await get_thread(tx, thread_id)
-    return latest if checkpoint_id is None else await _check_state(tx, thread_id, checkpoint_id)
+    if checkpoint_id is None:
+        return latest
+    return await filled_one(tx, await _check_state(tx, thread_id, checkpoint_id))
 
 
 async def history(
@@ -190,7 +235,7 @@ async def history(
         if len(rows) < limit or not metadata:
             break
         place = rows[-1][2]
-    return found[:limit]
+    return await filled(tx, found[:limit])
 
 
 def _has(text: str, wanted: Mapping[str, Any]) -> bool:
@@ -200,40 +245,9 @@ def _has(text: str, wanted: Mapping[str, Any]) -> bool:
     return all(key in metadata and metadata[key] == value for key, value in wanted.items())
 
 
-class ThreadSearch(msgspec.Struct, frozen=True):
-    """What a list of threads is asked for."""
-
-    status: str | None
-    ids: Sequence[str] | None
-    metadata: Mapping[str, Any]
-    values: bool
-    sort_by: str
-    sort_order: str
-    limit: int
-    offset: int
-
-
-async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int]:
-    """A page of threads, and how many there are in all."""
-    clause = where(
-        sql.THREAD_FIELDS,
-        given(("status", "exact", search.status), ("thread_id", "within", search.ids)),
-        "and",
-    )
-    if search.metadata:
-        labels = labelled(THREAD, search.metadata)
-        clause = Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
-    order = order_by(sql.THREAD_FIELDS, search.sort_by, search.sort_order, "id")
-    page, values = sql.LIST_THREADS.page(clause, order, search.limit, search.offset)
-    threads = [ThreadRow(*row) for row in await tx.all(page, **values)]
-    total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
-    states = await states_of(tx, threads) if search.values else {}
-    return [(thread, states.get(thread.id)) for thread in threads], int(total[0]) if total else 0
-
-
 async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, Row]:
     wanted = {thread.id: thread.checkpoint_id for thread in threads if thread.checkpoint_id is not None}
     if not wanted:
         return {}
     rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=list(wanted), ids=list(wanted.values()))
-    return {row[0]: row for row in rows if wanted[row[0]] == row[1]}
+    return await filled_states(tx, {row[0]: row for row in rows if wanted[row[0]] == row[1]})

@@ -1,0 +1,124 @@
+"""LangGraph's store over perdure's items, wherever those are. Needs `perdure[langgraph]`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    ListNamespacesOp,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+)
+from langgraph.store.base import Item as LangGraphItem
+from msgspec import UNSET
+
+from perdure.items.records import (
+    DeleteItem,
+    GetItem,
+    Item,
+    ItemOp,
+    ItemResult,
+    ListNamespaces,
+    Match,
+    PutItem,
+    SearchItems,
+)
+from perdure.kernel.errors import InvalidInput
+
+Ask = Callable[[Sequence[ItemOp]], Awaitable[list[ItemResult]]]
+"""Does a batch of operations on items."""
+Wait = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
+"""Runs a coroutine for a thread that cannot await."""
+
+UNSAID: Any = {"default_ttl": UNSET, "refresh_on_read": None}
+"""Leaves how long items last to those who keep them."""
+
+
+class ItemStore(BaseStore):
+    """Items as a LangGraph program reads and writes them."""
+
+    supports_ttl = True
+
+    def __init__(self, ask: Ask, wait: Wait, ttl: TTLConfig | None = None) -> None:
+        self._ask = ask
+        self._wait = wait
+        self.ttl_config = UNSAID if ttl is None else ttl
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do operations, and wait for what they give."""
+        wanted = list(ops)
+        found: list[Result] = self._wait(lambda: self.abatch(wanted))
+        return found
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do operations; those that read see what was there before those that write."""
+        wanted = list(ops)
+        results = await self._ask([_asked(op) for op in wanted])
+        return [_told(op, result) for op, result in zip(wanted, results, strict=True)]
+
+
+def _asked(op: Op) -> ItemOp:
+    if isinstance(op, GetOp):
+        return GetItem(namespace=_labels(op.namespace), key=op.key, refresh_ttl=op.refresh_ttl)
+    if isinstance(op, PutOp):
+        return _put(op)
+    if isinstance(op, SearchOp):
+        return SearchItems(
+            namespace_prefix=_labels(op.namespace_prefix),
+            filter=op.filter,
+            query=op.query,
+            limit=op.limit,
+            offset=op.offset,
+            refresh_ttl=op.refresh_ttl,
+        )
+    if isinstance(op, ListNamespacesOp):
+        matches = [Match(kind=each.match_type, path=_labels(each.path)) for each in op.match_conditions or ()]
+        return ListNamespaces(matches=matches, max_depth=op.max_depth, limit=op.limit, offset=op.offset)
+    raise InvalidInput(f"a store has no operation {type(op).__name__}")
+
+
+def _put(op: PutOp) -> PutItem | DeleteItem:
+    namespace = _labels(op.namespace)
+    if op.value is None:
+        return DeleteItem(namespace=namespace, key=op.key)
+    index = None if op.index is None or op.index is False else list(op.index)
+    return PutItem(
+        namespace=namespace,
+        key=op.key,
+        value=dict(op.value),
+        ttl_minutes=op.ttl,
+        index=False if op.index is False else index,
+    )
+
+
+def _labels(namespace: Any) -> list[Any]:
+    # A text would fall apart into its letters.
+    return [namespace] if isinstance(namespace, str) else list(namespace)
+
+
+def _told(op: Op, result: ItemResult) -> Result:
+    if isinstance(op, GetOp):
+        return None if result.item is None else LangGraphItem(**_fields(result.item))
+    if isinstance(op, SearchOp):
+        return [SearchItem(**_fields(item), score=item.score) for item in result.items or ()]
+    if isinstance(op, ListNamespacesOp):
+        return [tuple(labels) for labels in result.namespaces or ()]
+    return None
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    return {
+        "namespace": tuple(item.namespace),
+        "key": item.key,
+        "value": item.value,
+        "created_at": datetime.fromtimestamp(item.created_at, UTC),
+        "updated_at": datetime.fromtimestamp(item.updated_at, UTC),
+    }

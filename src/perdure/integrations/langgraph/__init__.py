@@ -1,0 +1,21 @@
+"""For LangGraph programs: a checkpointer and a store that keep everything in a perdure database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perdure.integrations.langgraph.saver import PerdureSaver
+    from perdure.integrations.langgraph.store import PerdureStore
+
+__all__ = ["PerdureSaver", "PerdureStore"]
+
+_HOMES = {"PerdureSaver": "saver", "PerdureStore": "store"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,274 @@
+"""A LangGraph checkpointer that keeps its checkpoints in a perdure database, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from perdure.assistants.graph_codec import (
+    GraphCodec,
+    config_of,
+    next_version,
+    place_of,
+    query_delta,
+    query_of,
+    query_one,
+    strict_serializer,
+)
+from perdure.graphs.model import check_strategy
+from perdure.graphs.records import GraphChanges, GraphQuery, GraphTuple
+from perdure.graphs.service import Graphs
+from perdure.integrations.langgraph.opening import Opened, Place
+from perdure.kernel.errors import Conflict
+
+PAGE = 50
+"""So many checkpoints are read at once by a listing."""
+
+
+class PerdureSaver(BaseCheckpointSaver[str]):
+    """Keeps the checkpoints of LangGraph graphs in SQLite or PostgreSQL, for async and for sync programs.
+
+    `place` is a file, the URL of a database, or what has one open: a `Perdure`, a store, a storage. A list
+    that grows costs what is added to it, so that a conversation grows with its messages. Only data comes back
+    out of the database, and besides LangGraph's own types those in `allowed`: classes, or their module and
+    name. Everything else stays data.
+
+        saver = PerdureSaver("agents.db")
+        graph = builder.compile(checkpointer=saver)
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        namespace: str | None = None,
+        allowed: Iterable[type | tuple[str, ...]] = (),
+        serde: SerializerProtocol | None = None,
+    ) -> None:
+        super().__init__(serde=serde or strict_serializer(allowed))
+        self._opened = Opened(place, namespace)
+        self._graphs = Graphs(self._opened.storage, self._opened.namespace)
+        self._codec = GraphCodec(self.serde)
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> PerdureSaver:
+        """A saver on the database of a URL: `sqlite:///path`, `postgresql://host/database` or `memory:`."""
+        return cls(url, **options)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[str]:
+        """The same saver, which gives back these types too."""
+        made = super().with_allowlist(extra_allowlist)
+        if isinstance(made, PerdureSaver) and made is not self:
+            made._codec = GraphCodec(made.serde)
+        return made
+
+    # --- opening and closing ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        self._opened.close()
+
+    async def aclose(self) -> None:
+        """Close what was opened here."""
+        await self._opened.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # --- keeping ----------------------------------------------------------------------------------------
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint after the one in `config`. It is durable when this returns."""
+        given = (config, checkpoint, metadata, new_versions)
+        try:
+            await self._graphs.put(GraphChanges(puts=[self._codec.put(*given)]))
+        except Conflict:
+            # What a list was based on has been removed meanwhile: everything is written whole.
+            self._codec.forget()
+            await self._graphs.put(GraphChanges(puts=[self._codec.put(*given)]))
+        thread_id, namespace, _ = place_of(config)
+        return config_of(thread_id, namespace, checkpoint["id"])
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Keep what a task has written after the checkpoint in `config`."""
+        await self._graphs.put(GraphChanges(writes=self._codec.writes(config, writes, task_id, task_path)))
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """The version after `current`, unlike any other."""
+        return next_version(current)
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that `config` names, or the newest of its thread and namespace."""
+        found = await self._graphs.find(query_one(config))
+        return self._codec.read(found[0]) if found else None
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """The checkpoints of a thread, or of all, the newest first."""
+        async for found in self._pages(query_of(config, filter=filter, before=before, limit=limit)):
+            for each in found:
+                yield self._codec.read(each, remember=False)
+
+    async def _pages(self, query: GraphQuery) -> AsyncIterator[list[GraphTuple]]:
+        """A listing in parts. Those of one id, in several namespaces, are never parted."""
+        left, size, before = query.limit, PAGE, query.before
+        while left is None or left > 0:
+            asked = size if left is None else min(left, size)
+            found = await self._graphs.find(_part(query, asked, before))
+            is_last = len(found) < asked or left == asked
+            whole = found if is_last else [each for each in found if each.checkpoint_id != _last(found)]
+            if whole:
+                yield whole
+                before = whole[-1].checkpoint_id
+            else:
+                size *= 2
+            if is_last:
+                return
+            left = None if left is None else left - len(whole)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What the ancestors of a checkpoint say of channels that are kept as changes."""
+        if not channels:
+            return {}
+        return self._codec.history(await self._graphs.delta(query_delta(config, channels)))
+
+    # --- removing and copying ---------------------------------------------------------------------------
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Remove everything that was kept in a thread."""
+        await self._graphs.delete_threads([str(thread_id)])
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove the checkpoints of these runs. Those of later runs stay readable."""
+        await self._graphs.delete_runs([str(run_id) for run_id in run_ids])
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Give a thread that has nothing yet all checkpoints of another one."""
+        await self._graphs.copy_thread(str(source_thread_id), str(target_thread_id))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove all of these threads (`delete`), or all but the newest of each namespace (`keep_latest`)."""
+        await self._graphs.prune([str(thread_id) for thread_id in thread_ids], check_strategy(strategy))
+
+    # --- for programs without an event loop -------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `aput`."""
+        return self._opened.wait(lambda: self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `aput_writes`."""
+        self._opened.wait(lambda: self.aput_writes(config, writes, task_id, task_path))
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `aget_tuple`."""
+        return self._opened.wait(lambda: self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """As `alist`."""
+        pages = self._pages(query_of(config, filter=filter, before=before, limit=limit))
+
+        async def page() -> Sequence[GraphTuple] | None:
+            return await anext(pages, None)
+
+        try:
+            while (found := self._opened.wait(page)) is not None:
+                for each in found:
+                    yield self._codec.read(each, remember=False)
+        finally:
+            self._opened.wait(pages.aclose)  # type: ignore[attr-defined]
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `aget_delta_channel_history`."""
+        return self._opened.wait(lambda: self.aget_delta_channel_history(config=config, channels=channels))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """As `adelete_thread`."""
+        self._opened.wait(lambda: self.adelete_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `adelete_for_runs`."""
+        self._opened.wait(lambda: self.adelete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `acopy_thread`."""
+        self._opened.wait(lambda: self.acopy_thread(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `aprune`."""
+        self._opened.wait(lambda: self.aprune(thread_ids, strategy=strategy))
+
+
+def _part(query: GraphQuery, limit: int, before: str | None) -> GraphQuery:
+    return GraphQuery(
+        thread_id=query.thread_id,
+        checkpoint_ns=query.checkpoint_ns,
+        checkpoint_id=query.checkpoint_id,
+        before=before,
+        limit=limit,
+        filter=query.filter,
+    )
+
+
+def _last(found: Sequence[GraphTuple]) -> str:
+    return found[-1].checkpoint_id

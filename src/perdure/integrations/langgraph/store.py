@@ -1,0 +1,76 @@
+"""LangGraph's store in a perdure database."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from langgraph.store.base import IndexConfig, TTLConfig, ensure_embeddings
+
+from perdure.assistants.graph_store import ItemStore
+from perdure.assistants.store_section import policy_of
+from perdure.integrations.langgraph.opening import Opened, Place
+from perdure.items.service import Items
+from perdure.items.vectors import ItemIndex
+
+
+class PerdureStore(ItemStore):
+    """What agents remember beyond a thread, in a perdure database.
+
+    `place` is a file, the URL of a database, or something that has one open, such as a `Perdure`. Use it with
+    `with` or `async with`, or close it; a database that was given open stays open. `ttl` says how long items
+    last, and `index` how they are searched by meaning, as for LangGraph's other stores.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        namespace: str | None = None,
+        ttl: TTLConfig | None = None,
+        index: IndexConfig | None = None,
+    ) -> None:
+        policy, searched = policy_of(ttl or {}), _index(index)
+        self._opened = Opened(place, namespace)
+        self.items = Items(self._opened.storage, self._opened.namespace, policy=policy, index=searched)
+        self.items.start_timers()
+        super().__init__(self.items.batch, self._opened.wait, ttl)
+
+    def sweep_ttl(self) -> int:
+        """Remove what has expired now; gives how much it was. It is out of sight in any case."""
+        return self._opened.wait(self.items.expire)
+
+    async def asweep_ttl(self) -> int:
+        """The same, for callers with an event loop."""
+        return await self.items.expire()
+
+    def close(self) -> None:
+        """Close the database, if it was opened here."""
+        self._opened.close()
+
+    async def aclose(self) -> None:
+        """The same, for callers with an event loop."""
+        await self._opened.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _index(given: IndexConfig | None) -> ItemIndex | None:
+    if not given:
+        return None
+    embed = ensure_embeddings(given.get("embed"))
+    return ItemIndex(embed, dims=given.get("dims"), fields=given.get("fields"))

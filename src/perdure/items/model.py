@@ -1,0 +1,304 @@
+"""The rules of this room: namespaces as paths, what may be stored, which values fit a filter. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+from msgspec import UNSET, UnsetType
+
+from perdure.items.records import Item, ItemPolicy, Match
+from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
+from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.port import Row
+
+MAX_PATH = 1024
+MAX_KEY = 1024
+MAX_LABELS = 64
+MAX_ROWS = 2**53
+MAX_TTL_MINUTES = 100 * 366 * 24 * 60
+MAX_NEEDLES = 8
+RESERVED_ROOT = "langgraph"
+ANY_LABEL = "*"
+
+_MINUTE = 60 * MICROS
+# Below every character that a label can begin with, so that paths sort as lists of labels do.
+_BEFORE_LABEL = "\x01"
+_AFTER_PATH = "\x02"
+
+
+# --- namespaces -------------------------------------------------------------------------------------------
+
+
+def check_labels(namespace: object, what: str = "namespace") -> tuple[str, ...]:
+    """The labels of a namespace, which may be none."""
+    if isinstance(namespace, str) or not isinstance(namespace, Sequence):
+        raise InvalidInput(f"{what} must be a list of labels, not {type(namespace).__name__}")
+    if len(namespace) > MAX_LABELS:
+        raise InvalidInput(f"{what} must have at most {MAX_LABELS} labels")
+    for label in namespace:
+        _check_label(label, what)
+    labels = tuple(namespace)
+    check_text(path_of(labels), what, max_length=MAX_PATH)
+    return labels
+
+
+def _check_label(label: object, what: str) -> None:
+    if not isinstance(label, str):
+        raise InvalidInput(f"a label of {what} must be a string, not {type(label).__name__}")
+    if not label:
+        raise InvalidInput(f"a label of {what} must not be empty")
+    if "." in label or "\0" in label:
+        raise InvalidInput(f"the label {label[:64]!r} of {what} must hold no period and no NUL")
+
+
+def check_namespace(namespace: object) -> tuple[str, ...]:
+    """The labels of a namespace in which something can be kept."""
+    labels = check_labels(namespace)
+    if not labels:
+        raise InvalidInput("the namespace must not be empty")
+    if labels[0] == RESERVED_ROOT:
+        raise InvalidInput(f"the first label of the namespace must not be {RESERVED_ROOT!r}")
+    return labels
+
+
+def path_of(labels: Sequence[str]) -> str:
+    """A namespace as one text: those below it begin with it, and texts sort as the namespaces do."""
+    return "".join(_BEFORE_LABEL + _escaped(label) for label in labels)
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\x02", "\x02\x02").replace("\x01", "\x02\x01")
+
+
+def labels_of(path: str) -> tuple[str, ...]:
+    return tuple(_unescaped(part) for part in _parts(path)) if path else ()
+
+
+def _parts(path: str) -> list[str]:
+    if "\x02" not in path:
+        return path[1:].split(_BEFORE_LABEL)
+    parts, at = [""], 1
+    while at < len(path):
+        width = 2 if path[at] == "\x02" else 1
+        if path[at] == _BEFORE_LABEL:
+            parts.append("")
+        else:
+            parts[-1] += path[at : at + width]
+        at += width
+    return parts
+
+
+def _unescaped(part: str) -> str:
+    if "\x02" not in part:
+        return part
+    return "\x02".join(each.replace("\x02\x01", "\x01") for each in part.split("\x02\x02"))
+
+
+def range_of(path: str) -> tuple[str, str]:
+    """The first path at or below a namespace, and the first one after all of those."""
+    return path, path + _AFTER_PATH
+
+
+def start_of(matches: Sequence[Match]) -> tuple[str, str]:
+    """The range that a listing can be confined to: what all its prefixes demand before their wildcards."""
+    longest: tuple[str, ...] = ()
+    for match in matches:
+        if match.kind == "prefix":
+            literal = match.path[: match.path.index(ANY_LABEL)] if ANY_LABEL in match.path else match.path
+            longest = max(longest, tuple(literal), key=len)
+    return range_of(path_of(longest))
+
+
+def fits(labels: Sequence[str], matches: Sequence[Match]) -> bool:
+    """Whether a namespace fits every match."""
+    return all(_fits(labels, match) for match in matches)
+
+
+def _fits(labels: Sequence[str], match: Match) -> bool:
+    count = len(match.path)
+    if len(labels) < count:
+        return False
+    part = labels[:count] if match.kind == "prefix" else labels[len(labels) - count :]
+    return all(wanted in (ANY_LABEL, label) for label, wanted in zip(part, match.path, strict=True))
+
+
+# --- what callers give ------------------------------------------------------------------------------------
+
+
+class NewItem(NamedTuple):
+    """An item that is to be kept, checked; without a value it is to be removed."""
+
+    path: str
+    key: str
+    value: str | None
+    ttl: int | None = None
+    """Microseconds after which it expires, counted from the last use."""
+    vectors: tuple[tuple[str, bytes], ...] = ()
+    """What it is searched by, by the field that it was made of."""
+
+
+def check_key(key: object) -> str:
+    return check_text(key, "key", max_length=MAX_KEY)
+
+
+def check_object(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput("the value of an item must be an object")
+    return dict(value)
+
+
+def encode_value(value: object) -> str:
+    return encode_json(check_object(value), what="the value")
+
+
+def ttl_of(minutes: float | UnsetType | None, policy: ItemPolicy) -> int | None:
+    """How long an item lasts, in microseconds."""
+    if minutes is UNSET:
+        minutes = policy.default_ttl
+    if minutes is None:
+        return None
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not isfinite(minutes):
+        raise InvalidInput(f"the TTL is {minutes!r}; it must be a number of minutes")
+    if not 0 < minutes <= MAX_TTL_MINUTES:
+        raise InvalidInput(f"the TTL is {minutes!r} minutes; it must be above 0 and at most a hundred years")
+    return max(1, round(minutes * _MINUTE))
+
+
+def check_index(index: object) -> list[str] | bool | None:
+    """Which fields of an item are searched by meaning: the usual ones (None), none (False) or these."""
+    if index is None or index is False:
+        return index
+    if isinstance(index, str) or not isinstance(index, Sequence):
+        raise InvalidInput("index must be false, or a list of the paths of fields")
+    return [check_text(path, "a path of index") for path in index]
+
+
+def check_number(value: object, what: str, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_ROWS:
+        raise InvalidInput(f"{what} is {value!r}; it must be a whole number from {least} on")
+    return value
+
+
+# --- filters ----------------------------------------------------------------------------------------------
+
+
+def check_filter(given: object) -> dict[str, Any]:
+    """A filter as plain JSON data, with no operator that nobody knows."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidInput("filter must be an object")
+    conditions: dict[str, Any] = decode_json(encode_json(given, what="filter"))
+    for condition in conditions.values():
+        _check_condition(condition)
+    return conditions
+
+
+def _check_condition(condition: Any) -> None:
+    if isinstance(condition, dict):
+        if _has_operators(condition):
+            for name in condition:
+                if name not in _OPERATORS:
+                    known = ", ".join(_OPERATORS)
+                    raise InvalidInput(f"filter has no operator {name[:64]!r}; it has {known}")
+            return
+        condition = list(condition.values())
+    if isinstance(condition, list):
+        for each in condition:
+            _check_condition(each)
+
+
+def _has_operators(condition: dict[str, Any]) -> bool:
+    return any(name.startswith("$") for name in condition)
+
+
+def holds(value: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Whether a value has every field as the filter wants it; a field that is not there is null."""
+    return all(_agrees(value.get(name), condition) for name, condition in conditions.items())
+
+
+def _agrees(found: Any, condition: Any) -> bool:
+    if isinstance(condition, dict):
+        if _has_operators(condition):
+            return all(_OPERATORS[name](found, wanted) for name, wanted in condition.items())
+        return isinstance(found, dict) and holds(found, condition)
+    if isinstance(condition, list):
+        if not isinstance(found, list) or len(found) != len(condition):
+            return False
+        return all(map(_agrees, found, condition))
+    return bool(found == condition)
+
+
+def _compared(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """Numbers are compared as numbers, and so are texts that are numbers; other texts as they sort."""
+
+    def test(found: Any, wanted: Any) -> bool:
+        left, right = _number(found), _number(wanted)
+        if left is not None and right is not None:
+            return compare(left, right)
+        return isinstance(found, str) and isinstance(wanted, str) and compare(found, wanted)
+
+    return test
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "$eq": lambda found, wanted: bool(found == wanted),
+    "$ne": lambda found, wanted: bool(found != wanted),
+    "$gt": _compared(lambda left, right: bool(left > right)),
+    "$gte": _compared(lambda left, right: bool(left >= right)),
+    "$lt": _compared(lambda left, right: bool(left < right)),
+    "$lte": _compared(lambda left, right: bool(left <= right)),
+}
+
+
+def needles(conditions: Mapping[str, Any]) -> list[str]:
+    """Texts that stand in the JSON of every value that fits, so that the database passes over others."""
+    found = dict.fromkeys(encode_json(text) for text in _texts(list(conditions.values())))
+    return list(found)[:MAX_NEEDLES]
+
+
+def _texts(condition: Any) -> Iterator[str]:
+    if isinstance(condition, str):
+        yield condition
+    elif isinstance(condition, list):
+        for each in condition:
+            yield from _texts(each)
+    elif isinstance(condition, dict):
+        if not _has_operators(condition):
+            yield from _texts(list(condition.values()))
+        elif "$eq" in condition and isinstance(condition["$eq"], str):
+            yield condition["$eq"]
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def item_of(row: Row, score: float | None = None) -> Item:
+    """An item out of a row as `sql.VIEW` shows it."""
+    path, key, created, updated, expires, value = row
+    return Item(
+        namespace=list(labels_of(path)),
+        key=key,
+        value=decode_json(value),
+        created_at=to_seconds(created),
+        updated_at=to_seconds(updated),
+        expires_at=to_seconds_or_none(expires),
+        score=score,
+    )
+
+
+def shown(path: str, key: str) -> str:
+    """An item's name where people read it: its labels and its key."""
+    return ".".join(labels_of(path)) + "/" + key

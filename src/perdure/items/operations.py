@@ -1,0 +1,155 @@
+"""Operations on items. `actor` is whoever does it, for the audit; None is perdure itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from perdure.access.operations import add_entry
+from perdure.items import sql
+from perdure.items.model import NewItem, shown
+from perdure.items.tables import ITEMS
+from perdure.kernel import changes
+from perdure.kernel.storage.filters import MAX_ROWS, Clause, Condition, where
+from perdure.kernel.storage.port import Row, Tx
+
+KIND = "item"
+EXPIRE_ROWS = 500
+
+Name = tuple[str, str]
+"""The path and the key of an item."""
+
+
+class Place(NamedTuple):
+    """A place in a search: after the item that was changed then and has this name."""
+
+    updated: int = MAX_ROWS
+    path: str = ""
+    key: str = ""
+
+
+class Search(NamedTuple):
+    """Which items at or below a namespace, after which place, and how many."""
+
+    low: str
+    high: str
+    needles: tuple[str, ...]
+    after: Place
+    limit: int
+    offset: int
+    bare: bool = False
+    """Whether only those count that are not searched by meaning."""
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+async def write(tx: Tx, actor: str | None, batches: Sequence[Sequence[NewItem]]) -> list[None]:
+    """Keep and remove items; of several changes of one item the last one counts."""
+    wanted = {(item.path, item.key): item for batch in batches for item in batch}
+    items = [wanted[name] for name in sorted(wanted)]
+    put = [item for item in items if item.value is not None]
+    dropped = [(item.path, item.key) for item in items if item.value is None]
+    await tx.lock(ITEMS, [(tx.ns, item.path, item.key) for item in items])
+    await _drop(tx, dropped)
+    await tx.write((sql.PUT, [_row(tx, item) for item in put]))
+    await _set_vectors(tx, put)
+    await _written(tx, actor, "put_items", [(item.path, item.key) for item in put], "updated")
+    await _written(tx, actor, "delete_items", dropped, "deleted")
+    return [None] * len(batches)
+
+
+def _row(tx: Tx, item: NewItem) -> tuple[Any, ...]:
+    expires = None if item.ttl is None else tx.now + item.ttl
+    return tx.ns, item.path, item.key, tx.now, tx.now, expires, item.ttl, item.value
+
+
+async def _drop(tx: Tx, names: Sequence[Name]) -> None:
+    for path, keys in _by_path(names).items():
+        await tx.execute(sql.DROP, path=path, keys=keys)
+        await tx.execute(sql.DROP_VECTORS, path=path, keys=keys)
+
+
+async def _set_vectors(tx: Tx, items: Sequence[NewItem]) -> None:
+    for path, keys in _by_path([(item.path, item.key) for item in items]).items():
+        await tx.execute(sql.DROP_VECTORS, path=path, keys=keys)
+    rows = [(tx.ns, item.path, item.key, field, vector) for item in items for field, vector in item.vectors]
+    await tx.write((sql.ADD_VECTORS, rows))
+
+
+def _by_path(names: Iterable[Name]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path, key in names:
+        found.setdefault(path, []).append(key)
+    return found
+
+
+async def _written(tx: Tx, actor: str | None, action: str, names: Sequence[Name], status: str) -> None:
+    """Tell of what was changed, and write down who did it, as the last thing."""
+    changed = [shown(*name) for name in names]
+    changes.tell(tx, KIND, [(name, status) for name in changed])
+    if actor is not None and changed:
+        await add_entry(tx, actor, action, changed)
+
+
+async def refresh(tx: Tx, names: Sequence[Name]) -> None:
+    """Count the time that items have left from now on."""
+    await tx.execute_many(sql.REFRESH, [{"path": path, "key": key} for path, key in sorted(set(names))])
+
+
+async def expire(tx: Tx) -> int:
+    """Remove some of the items whose time is over, of every namespace; returns how many."""
+    rows = await tx.all(sql.EXPIRED, limit=EXPIRE_ROWS)
+    for ns in sorted({row[0] for row in rows}):
+        for path, keys in _by_path((row[1], row[2]) for row in rows if row[0] == ns).items():
+            await tx.execute(sql.DROP_EXPIRED, ns=ns, path=path, keys=keys)
+            await tx.execute(sql.DROP_VECTORS, ns=ns, path=path, keys=keys)
+    return len(rows)
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+async def get(tx: Tx, names: Sequence[Name]) -> dict[Name, Row]:
+    """Those of the items that are there."""
+    found: dict[Name, Row] = {}
+    for path, keys in _by_path(dict.fromkeys(names)).items():
+        for row in await tx.all(sql.GET, path=path, keys=keys):
+            found[row[0], row[1]] = tuple(row)
+    return found
+
+
+async def search(tx: Tx, query: Search) -> Sequence[Row]:
+    """A page of the items in a range of namespaces, those changed last first."""
+    ends = await tx.one(sql.ENDS, low=query.low, high=query.high)
+    if ends is None or ends[0] is None:
+        return []
+    clause = where(sql.FIELDS, [Condition("value", "contains", text) for text in query.needles], "and")
+    if query.bare:
+        clause = Clause(clause.sql + " AND " + sql.WITHOUT_VECTORS, clause.values)
+    one = ends[0] == ends[1]
+    listing = sql.IN_ONE if one else sql.IN_RANGE
+    place: dict[str, Any] = {"path": ends[0]} if one else {"low": query.low, "high": query.high}
+    page, values = listing.page(clause, sql.ORDER, query.limit, query.offset)
+    after = query.after
+    rows = await tx.all(
+        page, **place, **values, updated=after.updated, last_path=after.path, last_key=after.key
+    )
+    return [tuple(row) for row in rows]
+
+
+async def vectors(
+    tx: Tx, low: str, high: str, after: tuple[str, str, str], values: bool, limit: int
+) -> Sequence[Row]:
+    """The next vectors of the items in a range of namespaces, with the items' values if those are wanted."""
+    path, key, field = after
+    wanted = sql.VECTORS_AND_VALUES if values else sql.VECTORS
+    rows = await tx.all(
+        wanted, low=low, high=high, last_path=path, last_key=key, last_field=field, limit=limit
+    )
+    return [tuple(row) for row in rows]
+
+
+async def namespaces(tx: Tx, low: str, high: str, limit: int) -> list[str]:
+    """The next namespaces of a range that hold items, in their order."""
+    return [row[0] for row in await tx.all(sql.NAMESPACES, low=low, high=high, limit=limit)]

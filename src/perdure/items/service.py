@@ -1,0 +1,359 @@
+"""The object that callers of this room hold: the items of one namespace of perdure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from perdure.access.operations import ensure_namespace
+from perdure.items import model, operations
+from perdure.items.model import NewItem, check_key, check_labels, check_namespace, check_number, path_of
+from perdure.items.operations import Name, Place, Search
+from perdure.items.records import (
+    DEFAULT_LIMIT,
+    DEFAULT_NAMESPACES,
+    DeleteItem,
+    GetItem,
+    Item,
+    ItemOp,
+    ItemPolicy,
+    ItemResult,
+    ListNamespaces,
+    Match,
+    PutItem,
+    SearchItems,
+)
+from perdure.items.vectors import ItemIndex, Ranking
+from perdure.kernel.codec import decode_json
+from perdure.kernel.merge import Merger
+from perdure.kernel.storage.port import Operation, Row, Storage
+
+T = TypeVar("T")
+
+SCAN_ROWS = 200
+"""How many items are looked at at once where the database cannot tell which ones fit."""
+SCAN_VECTORS = 256
+WALK_PATHS = 200
+PAGE_ROWS = 1000
+SWEEP_SECONDS = 60.0
+POSTGRES_BATCHES = 3
+
+
+class Items:
+    """The items of one namespace of perdure. With an `actor` every write leaves an entry in the audit."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        namespace: str = "default",
+        actor: str | None = None,
+        *,
+        policy: ItemPolicy | None = None,
+        index: ItemIndex | None = None,
+    ) -> None:
+        self.storage = storage
+        self.namespace = namespace
+        self.actor = actor
+        self.policy = policy or ItemPolicy()
+        self.index = index
+        self._merger = Merger(POSTGRES_BATCHES if storage.engine == "postgres" else 1)
+        self._numbers: dict[str, int] = {}
+
+    def acting_as(self, namespace: str, actor: str | None) -> Items:
+        """The items of a namespace of the same database, changed in the name of `actor`."""
+        sibling = Items(self.storage, namespace, actor, policy=self.policy, index=self.index)
+        sibling._merger, sibling._numbers = self._merger, self._numbers
+        return sibling
+
+    async def _ns(self) -> int:
+        number = self._numbers.get(self.namespace)
+        if number is None:
+            number = await self.storage.run(ensure_namespace, self.namespace)
+            self._numbers[self.namespace] = number
+        return number
+
+    async def _read(self, operation: Operation[..., T], *args: Any) -> T:
+        return await self.storage.read(operation, *args, ns=await self._ns())
+
+    # --- one by one ---------------------------------------------------------------------------------------
+
+    async def get(
+        self, namespace: Sequence[str], key: str, *, refresh_ttl: bool | None = None
+    ) -> Item | None:
+        """An item, or None if there is none."""
+        wanted = GetItem(namespace=list(check_labels(namespace)), key=key, refresh_ttl=refresh_ttl)
+        return (await self._get([wanted]))[0].item
+
+    async def put(
+        self,
+        namespace: Sequence[str],
+        key: str,
+        value: Mapping[str, Any],
+        *,
+        ttl_minutes: float | UnsetType | None = UNSET,
+        index: bool | Sequence[str] | None = None,
+    ) -> None:
+        """Keep a JSON object, in the place of what was there.
+
+        Without `ttl_minutes` it lasts as long as the policy says, with None for ever.
+        """
+        labels = list(check_labels(namespace))
+        fields = model.check_index(index)
+        await self._put(
+            [
+                PutItem(
+                    namespace=labels,
+                    key=key,
+                    value=model.check_object(value),
+                    ttl_minutes=ttl_minutes,
+                    index=fields,
+                )
+            ]
+        )
+
+    async def delete(self, namespace: Sequence[str], key: str) -> None:
+        """Remove an item; one that is not there is no error."""
+        await self._write([NewItem(path_of(check_labels(namespace)), check_key(key), None)])
+
+    async def _put(self, ops: Sequence[PutItem | DeleteItem]) -> None:
+        """Keep and remove items, all or none of them."""
+        items = [self._new(op) for op in ops]
+        if self.index is not None:
+            puts = [(at, op) for at, op in enumerate(ops) if isinstance(op, PutItem)]
+            vectors = await self.index.of_items([(op.value, op.index) for _, op in puts])
+            for (at, _), found in zip(puts, vectors, strict=True):
+                items[at] = items[at]._replace(vectors=found)
+        await self._write(items)
+
+    def _new(self, op: PutItem | DeleteItem) -> NewItem:
+        if isinstance(op, DeleteItem):
+            return NewItem(path_of(check_labels(op.namespace)), check_key(op.key), None)
+        model.check_index(op.index)
+        path, value = path_of(check_namespace(op.namespace)), model.encode_value(op.value)
+        return NewItem(path, check_key(op.key), value, model.ttl_of(op.ttl_minutes, self.policy))
+
+    async def _write(self, items: Sequence[NewItem]) -> None:
+        ns, actor = await self._ns(), self.actor
+
+        async def batch(batches: Sequence[Sequence[NewItem]]) -> Sequence[None]:
+            return await self.storage.run(operations.write, actor, batches, ns=ns)
+
+        size = sum(len(item.value or "") for item in items)
+        await self._merger.call((ns, actor), batch, items, rows=len(items), size=size)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def search(
+        self,
+        namespace_prefix: Sequence[str] = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        query: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        offset: int = 0,
+        refresh_ttl: bool | None = None,
+    ) -> list[Item]:
+        """Items at or below a namespace that fit a filter, those changed last first.
+
+        With a `query`, where there is an index, those nearest to it first.
+        """
+        check_number(limit, "limit")
+        check_number(offset, "offset")
+        low, high = model.range_of(path_of(check_labels(namespace_prefix, "namespace_prefix")))
+        conditions = model.check_filter(filter)
+        wanted = Search(low, high, tuple(model.needles(conditions)), Place(), limit, offset)
+        if query and self.index is not None:
+            found = await self._nearest(await self.index.of_query(query), wanted, conditions)
+        else:
+            found = [(row, None) for row in await self._listed(wanted, conditions)]
+        await self._refresh([row for row, _ in found], refresh_ttl)
+        return [model.item_of(row, score) for row, score in found]
+
+    async def _listed(self, wanted: Search, conditions: Mapping[str, Any]) -> list[Row]:
+        return await (self._filtered(wanted, conditions) if conditions else self._page(wanted))
+
+    async def _nearest(
+        self, vector: Sequence[float], wanted: Search, conditions: Mapping[str, Any]
+    ) -> list[tuple[Row, float | None]]:
+        """The items nearest to a vector, and after them those that have none of their own."""
+        if not wanted.limit:
+            return []
+        ranking = await self._ranking(vector, wanted, conditions)
+        chosen = ranking.nearest()[wanted.offset :]
+        rows = await self._read(operations.get, [name for _, name in chosen])
+        found: list[tuple[Row, float | None]] = [(rows[name], near) for near, name in chosen if name in rows]
+        left = wanted.limit - len(found)
+        if left <= 0:
+            return found
+        offset = max(0, wanted.offset - ranking.count)
+        others = await self._listed(wanted._replace(bare=True, limit=left, offset=offset), conditions)
+        return found + [(row, None) for row in others]
+
+    async def _ranking(
+        self, vector: Sequence[float], wanted: Search, conditions: Mapping[str, Any]
+    ) -> Ranking:
+        """Compare every item of the range, in bounded parts."""
+        ranking = Ranking(vector, wanted.offset + wanted.limit)
+        after = ("", "", "")
+        filtering = bool(conditions)
+        while True:
+            rows = await self._read(
+                operations.vectors, wanted.low, wanted.high, after, filtering, SCAN_VECTORS
+            )
+            fitting = [row for row in rows if not filtering or model.holds(decode_json(row[4]), conditions)]
+            # It takes a while, in which others must not stand still.
+            await asyncio.to_thread(ranking.add, fitting)
+            if len(rows) < SCAN_VECTORS:
+                return ranking
+            after = (rows[-1][0], rows[-1][1], rows[-1][2])
+
+    async def _page(self, wanted: Search) -> list[Row]:
+        """A page that the database can tell by itself, in parts that it gives at once."""
+        rows: list[Row] = []
+        while len(rows) < wanted.limit:
+            most = min(wanted.limit - len(rows), PAGE_ROWS)
+            found = await self._read(operations.search, wanted._replace(limit=most))
+            rows += found
+            if len(found) < most:
+                break
+            wanted = wanted._replace(after=_place(found[-1]), offset=0)
+        return rows
+
+    async def _filtered(self, wanted: Search, conditions: Mapping[str, Any]) -> list[Row]:
+        """Look through the items in bounded parts until enough of them fit."""
+        rows: list[Row] = []
+        left, scan = wanted.offset, wanted._replace(limit=SCAN_ROWS, offset=0)
+        while len(rows) < wanted.limit:
+            found = await self._read(operations.search, scan)
+            fitting = [row for row in found if model.holds(decode_json(row[5]), conditions)]
+            rows += fitting[left : left + wanted.limit - len(rows)]
+            left = max(0, left - len(fitting))
+            if len(found) < SCAN_ROWS:
+                break
+            scan = scan._replace(after=_place(found[-1]))
+        return rows
+
+    async def list_namespaces(
+        self,
+        *,
+        prefix: Sequence[str] | None = None,
+        suffix: Sequence[str] | None = None,
+        max_depth: int | None = None,
+        limit: int = DEFAULT_NAMESPACES,
+        offset: int = 0,
+    ) -> list[tuple[str, ...]]:
+        """The namespaces that hold items, in their order; `*` in a prefix or suffix stands for any label."""
+        matches = matches_of(prefix, suffix)
+        return await self._namespaces(matches, max_depth, limit, offset)
+
+    async def _namespaces(
+        self, matches: Sequence[Match], max_depth: int | None, limit: int, offset: int
+    ) -> list[tuple[str, ...]]:
+        check_number(limit, "limit")
+        check_number(offset, "offset")
+        if max_depth is not None:
+            check_number(max_depth, "max_depth", 1)
+        for match in matches:
+            check_labels(match.path, match.kind)
+        found: list[tuple[str, ...]] = []
+        low, high = model.start_of(matches)
+        while len(found) < offset + limit:
+            paths = await self._read(operations.namespaces, low, high, WALK_PATHS)
+            low = _take(found, paths, matches, max_depth)
+            if len(paths) < WALK_PATHS:
+                break
+        return found[offset : offset + limit]
+
+    # --- keeping what is read -----------------------------------------------------------------------------
+
+    async def _refresh(self, rows: Sequence[Row], refresh_ttl: bool | None) -> None:
+        names = [(row[0], row[1]) for row in rows if row[4] is not None]
+        wanted = self.policy.refresh_on_read if refresh_ttl is None else refresh_ttl
+        if names and wanted:
+            await self.storage.run(operations.refresh, names, ns=await self._ns())
+
+    def start_timers(self) -> None:
+        """Remove what has expired by itself, again and again."""
+        minutes = self.policy.sweep_interval_minutes
+        self.storage.timers.every(SWEEP_SECONDS if minutes is None else minutes * 60, self.expire)
+
+    async def expire(self) -> int:
+        """Remove every item whose time is over, of every namespace; returns how many."""
+        total = 0
+        while count := await self.storage.background(operations.expire):
+            total += count
+        return total
+
+    # --- many at once -------------------------------------------------------------------------------------
+
+    async def batch(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        """Do many things at once: what is read is as it was before; what is written is all or nothing."""
+        results = [ItemResult() for _ in ops]
+        gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetItem)]
+        changes = [op for op in ops if isinstance(op, PutItem | DeleteItem)]
+        for change in changes:
+            self._new(change)
+        if gets:
+            found = await self._get([op for _, op in gets])
+            for (at, _), result in zip(gets, found, strict=True):
+                results[at] = result
+        for at, op in enumerate(ops):
+            if isinstance(op, SearchItems | ListNamespaces):
+                results[at] = await self._found(op)
+        if changes:
+            await self._put(changes)
+        return results
+
+    async def _get(self, gets: Sequence[GetItem]) -> list[ItemResult]:
+        names: list[Name] = [(path_of(check_labels(op.namespace)), check_key(op.key)) for op in gets]
+        rows = await self._read(operations.get, names)
+        for refresh_ttl in (None, True):
+            read = [name for name, op in zip(names, gets, strict=True) if op.refresh_ttl is refresh_ttl]
+            await self._refresh([rows[name] for name in dict.fromkeys(read) if name in rows], refresh_ttl)
+        return [ItemResult(item=model.item_of(rows[name]) if name in rows else None) for name in names]
+
+    async def _found(self, op: SearchItems | ListNamespaces) -> ItemResult:
+        if isinstance(op, ListNamespaces):
+            found = await self._namespaces(op.matches, op.max_depth, op.limit, op.offset)
+            return ItemResult(namespaces=[list(each) for each in found])
+        items = await self.search(
+            op.namespace_prefix,
+            filter=op.filter,
+            query=op.query,
+            limit=op.limit,
+            offset=op.offset,
+            refresh_ttl=op.refresh_ttl,
+        )
+        return ItemResult(items=items)
+
+
+def _place(row: Row) -> Place:
+    return Place(row[3], row[0], row[1])
+
+
+def _take(
+    found: list[tuple[str, ...]], paths: Sequence[str], matches: Sequence[Match], max_depth: int | None
+) -> str:
+    """Add the namespaces that fit, each once; gives where to go on."""
+    low = ""
+    for path in paths:
+        if path < low:
+            continue
+        labels = model.labels_of(path)
+        low = path + "\x01"
+        if not model.fits(labels, matches):
+            continue
+        cut = labels[:max_depth]
+        found.append(cut)
+        if len(cut) == max_depth:
+            low = model.range_of(path_of(cut))[1]
+    return low
+
+
+def matches_of(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[Match]:
+    """How namespaces must begin and end; what is empty demands nothing."""
+    matches = [Match(kind="prefix", path=list(check_labels(prefix, "prefix")))] if prefix else []
+    return matches + ([Match(kind="suffix", path=list(check_labels(suffix, "suffix")))] if suffix else [])

@@ -1,0 +1,34 @@
+"""The tables of the items room."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.schema import Index, Table, blob, integer, text
+
+ITEMS = Table(
+    "items",
+    (
+        integer("ns"),
+        text("path"),
+        text("key"),
+        integer("created"),
+        integer("updated"),
+        integer("expires", null=True),
+        integer("ttl", null=True),
+        text("value"),
+    ),
+    key=("ns", "path", "key"),
+    indexes=(
+        Index("items_recent", ("ns", "path", "updated", "key")),
+        Index("items_expires", ("expires",), "expires IS NOT NULL"),
+    ),
+)
+"""Each item, as JSON. `path` is its namespace; from `expires` on it is out of sight."""
+
+ITEM_VECTORS = Table(
+    "item_vectors",
+    (integer("ns"), text("path"), text("key"), text("field"), blob("vector")),
+    key=("ns", "path", "key", "field"),
+)
+"""What an item is searched by: for each field a vector of length 1, as 32-bit floats."""
+
+TABLES = (ITEMS, ITEM_VECTORS)

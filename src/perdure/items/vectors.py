@@ -1,0 +1,142 @@
+"""Search by meaning: what items are compared by, and how near they are to a query.
+
+Vectors are made by a function of the user's. They are kept with the length 1, so that how near two of them
+are is the sum of the products of their numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import inspect
+import sys
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from math import fsum, isfinite, sqrt
+from operator import mul
+from typing import Any
+
+from perdure.items.paths import WHOLE, texts_at
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.port import Row
+
+Vector = Sequence[float]
+Name = tuple[str, str]
+
+SLACK = 256
+
+
+class ItemIndex:
+    """How items are made comparable: a function that makes vectors of texts, and the fields they are of.
+
+    `embed` takes a list of texts and gives as many vectors, at once or awaited; an object with
+    `embed_documents` and `embed_query`, as LangChain has them, does as well.
+    """
+
+    def __init__(self, embed: Any, *, dims: int | None = None, fields: Sequence[str] | None = None) -> None:
+        if not callable(embed) and not hasattr(embed, "embed_documents"):
+            raise InvalidInput("embed must be a function that makes vectors of a list of texts")
+        self._embed = embed
+        self.dims = dims
+        self.fields = tuple(fields or (WHOLE,))
+
+    async def of_query(self, text: str) -> array[float]:
+        """The vector that a query is compared by."""
+        own = getattr(self._embed, "aembed_query", None)
+        vector = await own(text) if own is not None else (await self._embedded([text]))[0]
+        return self._checked(vector)
+
+    async def of_items(
+        self, items: Sequence[tuple[Mapping[str, Any], Sequence[str] | bool | None]]
+    ) -> list[tuple[tuple[str, bytes], ...]]:
+        """For each value, and what is said of its fields, its vectors by field."""
+        wanted = [self._texts(value, index) for value, index in items]
+        texts = list(dict.fromkeys(text for each in wanted for text in each.values()))
+        found = dict(zip(texts, await self._embedded(texts), strict=True)) if texts else {}
+        packed = {text: _packed(self._checked(vector)) for text, vector in found.items()}
+        return [tuple((field, packed[text]) for field, text in each.items()) for each in wanted]
+
+    def _texts(self, value: Mapping[str, Any], index: Sequence[str] | bool | None) -> dict[str, str]:
+        if index is False:
+            return {}
+        found: dict[str, str] = {}
+        for path in self.fields if index is None or index is True else index:
+            texts = texts_at(value, path)
+            names = [path] if len(texts) == 1 else [f"{path}.{number}" for number in range(len(texts))]
+            found.update(zip(names, texts, strict=True))
+        return found
+
+    async def _embedded(self, texts: list[str]) -> list[Any]:
+        own = getattr(self._embed, "aembed_documents", None)
+        if own is not None:
+            vectors = await own(texts)
+        else:
+            embed: Callable[..., Any] = getattr(self._embed, "embed_documents", self._embed)
+            made = embed(texts) if _is_async(embed) else await asyncio.to_thread(embed, texts)
+            vectors = await made if inspect.isawaitable(made) else made
+        if len(vectors) != len(texts):
+            raise InvalidInput(f"embed gave {len(vectors)} vectors for {len(texts)} texts")
+        return list(vectors)
+
+    def _checked(self, vector: Any) -> array[float]:
+        numbers = array("d", map(float, vector))
+        if self.dims is not None and len(numbers) != self.dims:
+            raise InvalidInput(f"embed gave a vector of {len(numbers)} numbers, and not of {self.dims}")
+        if not all(map(isfinite, numbers)):
+            raise InvalidInput("embed gave a vector with something that is no number")
+        length = sqrt(fsum(map(mul, numbers, numbers)))
+        return array("d", [number / length for number in numbers]) if length else numbers
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - whether its own call is a coroutine
+    )
+
+
+def _packed(vector: array[float]) -> bytes:
+    packed = array("f", vector)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _unpacked(data: bytes) -> array[float]:
+    vector = array("f")
+    vector.frombytes(data)
+    if sys.byteorder == "big":
+        vector.byteswap()
+    return vector
+
+
+class Ranking:
+    """The items that are nearest to a query, of all that it was shown; so many are kept."""
+
+    def __init__(self, query: Vector, most: int) -> None:
+        self._query = query
+        self._most = most
+        self._best: dict[Name, float] = {}
+        self._last: Name | None = None
+        self.count = 0
+        """How many items it was shown."""
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Look at more rows of (path, key, field, vector), in their order; an item's nearest field counts."""
+        for path, key, _, vector, *_ in rows:
+            name = (path, key)
+            self.count += name != self._last
+            self._last = name
+            near = _nearness(self._query, vector)
+            self._best[name] = max(near, self._best.get(name, near))
+        if len(self._best) > 2 * self._most + SLACK:
+            self._best = {name: near for near, name in self.nearest()}
+
+    def nearest(self) -> list[tuple[float, Name]]:
+        """How near each of the nearest is, and its name; the nearest first."""
+        return heapq.nlargest(self._most, ((near, name) for name, near in self._best.items()))
+
+
+def _nearness(query: Vector, data: bytes) -> float:
+    vector = _unpacked(data)
+    # One that was made by another function cannot be compared.
+    return float(sum(map(mul, query, vector))) if len(vector) == len(query) else 0.0

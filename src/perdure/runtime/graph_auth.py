@@ -1,0 +1,223 @@
+"""Custom auth: an `Auth` object of `langgraph_sdk`, asked who calls and what they may do.
+
+Its code is the operator's own. Whatever goes wrong in it lets nobody in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from perdure.kernel.errors import Forbidden, InvalidInput, NotFound, PerdureError, Unauthorized
+
+CONFIGURABLE_USER = "langgraph_auth_user"
+CONFIGURABLE_ID = "langgraph_auth_user_id"
+CONFIGURABLE_PERMISSIONS = "langgraph_auth_permissions"
+
+Filter = Mapping[str, Any]
+"""What the metadata of an object must hold for the caller to see it."""
+
+logger = logging.getLogger(__name__)
+
+
+class AuthRefused(PerdureError):
+    """The custom auth of this server refuses the request."""
+
+    code = "refused"
+    http_status = 400
+
+
+class Visit(Protocol):
+    """A request, as far as an authenticator may ask about it."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def headers(self) -> Any: ...
+    @property
+    def query_params(self) -> Any: ...
+    @property
+    def url(self) -> Any: ...
+    @property
+    def scope(self) -> Any: ...
+
+
+class User:
+    """Who calls, as the authenticator says: its fields are attributes and items."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = dict(fields)
+
+    @property
+    def identity(self) -> str:
+        return str(self._fields["identity"])
+
+    @property
+    def display_name(self) -> str:
+        return str(self._fields.get("display_name") or self.identity)
+
+    @property
+    def is_authenticated(self) -> bool:
+        return bool(self._fields.get("is_authenticated", True))
+
+    @property
+    def permissions(self) -> Sequence[str]:
+        return list(self._fields.get("permissions") or ())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._fields:
+            raise AttributeError(name)
+        return self._fields[name]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.fields()[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.fields()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields())
+
+    def fields(self) -> dict[str, Any]:
+        """Everything that is known of the user, as a graph finds it in its configuration."""
+        return {
+            **self._fields,
+            "identity": self.identity,
+            "display_name": self.display_name,
+            "is_authenticated": self.is_authenticated,
+            "permissions": list(self.permissions),
+        }
+
+    def configurable(self) -> dict[str, Any]:
+        """What a run of this user finds in `configurable`."""
+        return {
+            CONFIGURABLE_USER: self.fields(),
+            CONFIGURABLE_ID: self.identity,
+            CONFIGURABLE_PERMISSIONS: list(self.permissions),
+        }
+
+
+class GraphAuth:
+    """Asks the handlers of an `Auth` object: one who calls, the others what they may do."""
+
+    def __init__(self, auth: Any) -> None:
+        from langgraph_sdk import Auth
+
+        if not isinstance(auth, Auth):
+            raise InvalidInput(f"auth must be a langgraph_sdk.Auth, not {type(auth).__name__}")
+        if auth._authenticate_handler is None:
+            raise InvalidInput("auth has no @auth.authenticate, so that nobody could come in")
+        self._auth = auth
+        self._refusal = Auth.exceptions.HTTPException
+        self._context = Auth.types.AuthContext
+
+    # --- who calls --------------------------------------------------------------------------------------
+
+    async def authenticate(self, request: Visit) -> User:
+        """Who calls; whoever cannot be told is refused."""
+        handler: Any = self._auth._authenticate_handler
+        arguments = _arguments(handler, request)
+        try:
+            return _user(await _called(handler, arguments))
+        except self._refusal as refusal:
+            raise _error(refusal) from None
+        except Exception as error:
+            logger.exception("the authenticator failed")
+            raise Unauthorized("the caller could not be authenticated") from error
+
+    # --- what they may do -------------------------------------------------------------------------------
+
+    async def authorize(self, user: User, resource: str, action: str, value: dict[str, Any]) -> Filter:
+        """What objects must hold for the user to see them; Forbidden if the handler says no.
+
+        The handler may change `value`. Where there is no handler, whoever is authenticated may do it.
+        """
+        handler = self._handler(resource, action)
+        if handler is None:
+            return {}
+        context = self._context(
+            permissions=user.permissions,
+            user=user,
+            resource=resource,  # type: ignore[arg-type]
+            action=action,  # type: ignore[arg-type]
+        )
+        try:
+            answer = await handler(ctx=context, value=value)
+        except self._refusal as refusal:
+            raise _error(refusal) from None
+        except Exception as error:
+            logger.exception("the handler of %s.%s failed", resource, action)
+            raise Forbidden(f"{resource}.{action} could not be authorized") from error
+        return _filter(answer, resource, action)
+
+    def _handler(self, resource: str, action: str) -> Any:
+        """The handler that fits best, as LangGraph's server chooses it."""
+        known = self._auth._handlers
+        for key in ((resource, action), (resource, "*"), ("*", action)):
+            if known.get(key):
+                return known[key][-1]
+        return self._auth._global_handlers[-1] if self._auth._global_handlers else None
+
+
+async def _called(handler: Any, arguments: Mapping[str, Any]) -> Any:
+    """The answer of an authenticator; one that is not async runs in a thread, where it may wait."""
+    if inspect.iscoroutinefunction(handler):
+        return await handler(**arguments)
+    found = await asyncio.to_thread(handler, **arguments)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _arguments(handler: Any, request: Visit) -> dict[str, Any]:
+    """What the authenticator asks for, by the names of its parameters."""
+    headers = {name.encode("latin-1"): value.encode("latin-1") for name, value in request.headers.items()}
+    known: dict[str, Any] = {
+        "request": request,
+        "method": request.method,
+        "path": request.url.path,
+        "path_params": dict(request.scope.get("path_params") or {}),
+        "query_params": dict(request.query_params),
+        "headers": headers,
+        "authorization": request.headers.get("authorization"),
+        "scope": request.scope,
+    }
+    wanted = inspect.signature(handler).parameters
+    return {name: value for name, value in known.items() if name in wanted}
+
+
+def _user(found: Any) -> User:
+    if isinstance(found, str) and found:
+        return User({"identity": found})
+    fields = found if isinstance(found, Mapping) else _fields(found)
+    if not isinstance(fields.get("identity"), str) or not fields["identity"]:
+        raise Unauthorized("the authenticator gave no identity")
+    return User(fields)
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    """The fields of a user that is an object of the operator's own class."""
+    for name in ("model_dump", "dict", "to_dict"):
+        if callable(method := getattr(found, name, None)):
+            return dict(method())
+    known = dict(vars(found)) if hasattr(found, "__dict__") else {}
+    for name in ("identity", "display_name", "is_authenticated", "permissions"):
+        if hasattr(found, name):
+            known[name] = getattr(found, name)
+    return {name: value for name, value in known.items() if not name.startswith("_")}
+
+
+def _error(refusal: Any) -> PerdureError:
+    kinds: dict[int, type[PerdureError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound}
+    return kinds.get(refusal.status_code, AuthRefused)(str(refusal.detail))
+
+
+def _filter(answer: Any, resource: str, action: str) -> Filter:
+    if answer is None or answer is True:
+        return {}
+    if isinstance(answer, Mapping):
+        return answer
+    if answer is not False:
+        logger.error("the handler of %s.%s answered %r, which is no answer", resource, action, answer)
+    raise Forbidden("Forbidden")

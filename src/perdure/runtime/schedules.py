@@ -1,0 +1,114 @@
+"""What schedules start: runs of assistants, made in the transaction in which their time has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from perdure.kernel.errors import InvalidInput, NotFound, PerdureError
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import Kinds
+from perdure.schedules.model import Order
+from perdure.schedules.service import Schedules
+from perdure.threads.encoding import Policy, new_run
+from perdure.threads.operations.create import NewRun, create_runs
+from perdure.threads.operations.settle import load_threads
+from perdure.threads.records import RunRequest
+
+ON_COMPLETED: Final = "on_run_completed"
+"""What becomes of the thread of a run that has none of its own: `delete` or `keep`."""
+_FIELDS: Final = frozenset(RunRequest.__struct_fields__) - {
+    "assistant_id",
+    "thread_id",
+    "metadata",
+    "on_completion",
+    "options",
+}
+
+
+class RunTarget:
+    """Starts runs. A payload holds what a run can be asked for, and beside it the options of its agent."""
+
+    name = "run"
+
+    def __init__(self, kinds: Kinds, policy: Policy) -> None:
+        self._kinds = kinds
+        self._policy = policy
+
+    def check(self, order: Order) -> None:
+        self._run(order)
+
+    async def refusal(self, tx: Tx, order: Order) -> PerdureError | None:
+        thread_id = order.thread_id
+        if thread_id is None:
+            return None
+        thread = (await load_threads(tx, [thread_id])).get(thread_id)
+        known = thread is not None and thread.gone_at is None
+        return None if known else NotFound(f"Thread {thread_id} not found")
+
+    async def start(self, tx: Tx, orders: Sequence[Order]) -> list[str | PerdureError]:
+        answers: dict[int, str | PerdureError] = {}
+        asked: dict[int, NewRun] = {}
+        for number, order in enumerate(orders):
+            try:
+                asked[number] = self._run(order)
+            except PerdureError as error:
+                answers[number] = error
+        made = await create_runs(tx, list(asked.values()), self._kinds) if asked else []
+        for number, answer in zip(asked, made, strict=True):
+            answers[number] = answer if isinstance(answer, PerdureError) else str(answer[0])
+        return [answers[number] for number in range(len(orders))]
+
+    def _run(self, order: Order) -> NewRun:
+        return new_run(request_of(order), self._policy)
+
+
+class Scheduler:
+    """Fires the schedules of a database from `start` to `stop`, beside a server."""
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+
+    async def start(self) -> None:
+        self._schedules.start()
+
+    async def stop(self) -> None:
+        await self._schedules.stop()
+
+
+def request_of(order: Order) -> RunRequest:
+    """The run that a schedule asks for. Its agent finds the schedule's id in `configurable`."""
+    if order.assistant_id is None:
+        raise InvalidInput("a schedule of runs needs an assistant_id")
+    payload = {name: value for name, value in order.payload.items() if value is not None}
+    completed = payload.pop(ON_COMPLETED, "delete")
+    fields = {name: payload.pop(name) for name in _FIELDS & payload.keys()}
+    modes = fields.get("stream_mode")
+    if isinstance(modes, str):
+        fields["stream_mode"] = [modes]
+    fields["config"] = _with_id(fields.get("config"), order.schedule_id)
+    fields.setdefault("multitask_strategy", "enqueue")
+    fields |= {"assistant_id": order.assistant_id, "thread_id": order.thread_id, "on_completion": completed}
+    fields |= {"metadata": _metadata(fields["config"], order.metadata), "options": payload}
+    fields["inherit_metadata"] = True
+    try:
+        return msgspec.convert(fields, RunRequest)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the run that is scheduled: {error}") from None
+
+
+def _metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    inner = config.get("metadata")
+    return {**(inner if isinstance(inner, Mapping) else {}), **metadata}
+
+
+def _with_id(config: Any, schedule_id: str) -> dict[str, Any]:
+    if config is not None and not isinstance(config, Mapping):
+        raise InvalidInput("config must be an object")
+    known = dict(config or {})
+    inner = known.get("configurable") or {}
+    if not isinstance(inner, Mapping):
+        raise InvalidInput("config.configurable must be an object")
+    return {**known, "configurable": {**inner, "cron_id": schedule_id}}

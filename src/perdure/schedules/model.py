@@ -1,0 +1,266 @@
+"""The rules of schedules, and the port to what they start. Everything here is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
+from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.storage.labels import check_keys
+from perdure.kernel.storage.port import Row, Tx
+from perdure.outbox.urls import mask_target
+from perdure.schedules.records import Firing, Schedule
+from perdure.schedules.times import next_time
+
+MAX_ID = 255
+MAX_ERROR = 1000
+"""How many characters of an error are kept."""
+LATE: Final = to_micros(60.0)
+"""So long after its end a schedule may still fire for a time that came before it."""
+KEPT_FIRINGS = 100
+"""How many firings of a schedule are kept."""
+LATEST: Final = to_micros(250_000_000_000.0)
+"""No time lies further in the future than this, in the year 9892."""
+
+
+# --- what schedules start ---------------------------------------------------------------------------------
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target is asked to start. `due_at` is the time that has come, in microseconds."""
+
+    schedule_id: str
+    due_at: int
+    assistant_id: str | None
+    thread_id: str | None
+    metadata: Mapping[str, Any]
+    payload: Mapping[str, Any]
+
+
+class Target(Protocol):
+    """What schedules of one kind start. It uses nothing but the transaction that it is given."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self, order: Order) -> None:
+        """Raise what is wrong with an order that could never be started."""
+        ...
+
+    async def refusal(self, tx: Tx, order: Order) -> PerdureError | None:
+        """Why a schedule with this order cannot be made now, if it cannot."""
+        ...
+
+    async def start(self, tx: Tx, orders: Sequence[Order]) -> Sequence[str | PerdureError]:
+        """Start each, and answer with the id of what was started, or with why it was not."""
+        ...
+
+
+class Targets:
+    """The targets that this process knows. Schedules of any other are left to other processes."""
+
+    def __init__(self, *targets: Target) -> None:
+        self._targets = {target.name: target for target in targets}
+
+    def __getitem__(self, name: str) -> Target:
+        if name not in self._targets:
+            raise InvalidInput(f"there is no target {name!r} for a schedule")
+        return self._targets[name]
+
+    def names(self) -> list[str]:
+        return sorted(self._targets)
+
+
+# --- what callers give ------------------------------------------------------------------------------------
+
+
+class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule that is to be made, checked; `assistant` is what its caller calls it."""
+
+    target: str
+    expression: str
+    timezone: str | None
+    enabled: bool
+    end_at: int | None
+    assistant: str | None
+    thread_id: str | None
+    user_id: str | None
+    metadata: Mapping[str, Any]
+    payload: Mapping[str, Any]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to change of a schedule, checked. Metadata and payload are merged, key by key."""
+
+    expression: str | UnsetType = UNSET
+    timezone: str | UnsetType | None = UNSET
+    enabled: bool | UnsetType = UNSET
+    end_at: int | UnsetType | None = UNSET
+    metadata: Mapping[str, Any] = {}
+    payload: Mapping[str, Any] = {}
+
+    @property
+    def moves(self) -> bool:
+        """Whether the time at which the schedule comes next changes with it."""
+        return any(
+            value is not UNSET for value in (self.expression, self.timezone, self.enabled, self.end_at)
+        )
+
+
+class Search(NamedTuple):
+    """Which schedules, in which order, and which page of them."""
+
+    assistant_id: str | None
+    thread_id: str | None
+    enabled: bool | None
+    metadata: Mapping[str, Any]
+    sort_by: str
+    sort_order: str
+    limit: int
+    offset: int
+
+
+def check_id(value: object, what: str) -> str:
+    return check_text(value, what, max_length=MAX_ID)
+
+
+def optional_id(value: object, what: str) -> str | None:
+    return None if value is None else check_id(value, what)
+
+
+def check_object(value: object, what: str) -> dict[str, Any]:
+    """An object that can be stored as JSON."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidInput(f"{what} must be an object with strings as keys")
+    encode_json(dict(value), what=what)
+    return dict(value)
+
+
+def check_metadata(value: object) -> dict[str, Any]:
+    metadata = check_object(value, "metadata")
+    check_keys(metadata)
+    return metadata
+
+
+def check_end(value: object) -> int | None:
+    """A time in epoch seconds as microseconds; None is no end."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < to_seconds(LATEST):
+        raise InvalidInput(f"end_time is {value!r}; it must be a time in seconds since 1970")
+    return to_micros(value)
+
+
+# --- rules ------------------------------------------------------------------------------------------------
+
+
+def comes_next(
+    expression: str, timezone: str | None, *, enabled: bool, end_at: int | None, after: int
+) -> int | None:
+    """When a schedule fires next: never while it is paused, and never after its end."""
+    if not enabled:
+        return None
+    time = next_time(expression, timezone, after)
+    return None if time is None or (end_at is not None and time > end_at) else time
+
+
+def is_over(due_at: int, end_at: int | None, now: int) -> bool:
+    """Whether a schedule whose time has come has ended, so that it does not fire any more."""
+    return end_at is not None and (due_at > end_at or now > end_at + LATE)
+
+
+def error_text(error: BaseException) -> str:
+    """What is kept of an error: a text that every database takes."""
+    text = error.message if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
+    return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+class ScheduleRow(msgspec.Struct):
+    """A row of `schedules`, in the order of its columns but for `ns`."""
+
+    id: str
+    target: str
+    expression: str
+    timezone: str | None
+    enabled: int
+    next_at: int | None
+    end_at: int | None
+    assistant_id: str | None
+    thread_id: str | None
+    user_id: str | None
+    created_at: int
+    updated_at: int
+    fired_at: int | None
+    fired: int
+    refused: int
+    started_id: str | None
+    error: str | None
+    metadata: str
+    payload: str
+
+    def order(self, due_at: int) -> Order:
+        return Order(
+            schedule_id=self.id,
+            due_at=due_at,
+            assistant_id=self.assistant_id,
+            thread_id=self.thread_id,
+            metadata=decode_json(self.metadata),
+            payload=decode_json(self.payload),
+        )
+
+    def comes_next(self, after: int) -> int | None:
+        return comes_next(
+            self.expression, self.timezone, enabled=bool(self.enabled), end_at=self.end_at, after=after
+        )
+
+
+def schedule_of(row: ScheduleRow) -> Schedule:
+    return Schedule(
+        schedule_id=row.id,
+        target=row.target,
+        expression=row.expression,
+        timezone=row.timezone,
+        enabled=bool(row.enabled),
+        next_at=to_seconds_or_none(row.next_at),
+        end_time=to_seconds_or_none(row.end_at),
+        assistant_id=row.assistant_id,
+        thread_id=row.thread_id,
+        user_id=row.user_id,
+        created_at=to_seconds(row.created_at),
+        updated_at=to_seconds(row.updated_at),
+        fired_at=to_seconds_or_none(row.fired_at),
+        fired=row.fired,
+        refused=row.refused,
+        started_id=row.started_id,
+        error=row.error,
+        metadata=decode_json(row.metadata),
+        payload=_shown(decode_json(row.payload)),
+    )
+
+
+def _shown(payload: dict[str, Any]) -> dict[str, Any]:
+    """A payload as it may be shown: its webhook loses its credentials."""
+    webhook = payload.get("webhook")
+    return {**payload, "webhook": mask_target(webhook)} if isinstance(webhook, str) else payload
+
+
+def firing_of(row: Row) -> Firing:
+    """A row of `FIRING_VIEW`."""
+    schedule_id, due_at, fired_at, started_id, error = row
+    return Firing(
+        schedule_id=schedule_id,
+        due_at=to_seconds(due_at),
+        fired_at=to_seconds(fired_at),
+        started_id=started_id,
+        error=error,
+    )

@@ -1,0 +1,94 @@
+"""When a schedule comes: cron expressions in time zones. Pure; times are microseconds since the epoch.
+
+An expression at a fixed time of day follows the wall clock: a time that the clocks skip comes right after
+the gap, and one that they repeat comes once. An expression for every hour or minute follows real time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from perdure.kernel.clock import MICROS
+from perdure.kernel.codec import check_text
+from perdure.kernel.errors import InvalidInput
+
+MAX_EXPRESSION = 255
+NAMED: Final[Mapping[str, str]] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""What people write instead of fields."""
+
+_HELP = (
+    "A schedule has five fields (minute, hour, day of month, month, day of week), or six with the second "
+    "first, such as '*/5 * * * *' for every five minutes"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_expression(value: object) -> str:
+    """Give a cron expression back if it can be read."""
+    expression = check_text(value, "schedule", max_length=MAX_EXPRESSION)
+    try:
+        CronSim(_fields(expression), _EPOCH)
+    except CronSimError as error:
+        raise InvalidInput(f"the schedule {expression!r} cannot be read: {_reason(error)}. {_HELP}") from None
+    return expression
+
+
+def _reason(error: CronSimError) -> str:
+    """`Bad minute` and `Wrong number of fields` as part of a sentence."""
+    text = str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _fields(expression: str) -> str:
+    return NAMED.get(expression.strip().lower(), expression)
+
+
+def check_timezone(value: object) -> str | None:
+    """Give the name of a time zone back if there is one; None is UTC."""
+    if value is None:
+        return None
+    name = check_text(value, "timezone", max_length=MAX_EXPRESSION)
+    _zone(name)
+    return name
+
+
+def _zone(name: str | None) -> tzinfo:
+    if name is None:
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidInput(
+            f"there is no time zone {name!r}. Use an IANA name, such as 'America/New_York'"
+        ) from None
+
+
+def next_time(expression: str, timezone: str | None, after: int) -> int | None:
+    """The first time after `after`, or None if there is none within fifty years."""
+    try:
+        start = (_EPOCH + timedelta(microseconds=after)).astimezone(_zone(timezone))
+        for found in CronSim(_fields(expression), start):
+            time = _micros(found)
+            # In an hour that the clocks repeat, the wall clock may be behind the time.
+            if time > after:
+                return time
+    except OverflowError:
+        return None
+    return None
+
+
+def _micros(time: datetime) -> int:
+    return (time.astimezone(UTC) - _EPOCH) // timedelta(seconds=1) * MICROS

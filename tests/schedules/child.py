@@ -1,0 +1,42 @@
+"""A process that fires schedules, and says so; told to, it dies in the middle of its first firing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from tests.threads.support import POLICY, open_storage
+
+from perdure.kernel.errors import PerdureError
+from perdure.kernel.storage.port import Tx
+from perdure.runtime.schedules import RunTarget
+from perdure.runtime.stores import KINDS
+from perdure.schedules.model import Order, Targets
+from perdure.schedules.service import Schedules
+
+
+class Doomed(RunTarget):
+    """Dies when the runs are made and nothing is committed."""
+
+    async def start(self, tx: Tx, orders: Sequence[Order]) -> list[str | PerdureError]:
+        await super().start(tx, orders)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("it lives on")
+
+
+async def main(url: str, manner: str) -> None:
+    target = (Doomed if manner == "doomed" else RunTarget)(KINDS, POLICY)
+    storage = open_storage(url)
+    schedules = Schedules(storage, Targets(target), poll=0.2)
+    schedules.start()
+    print("firing", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    await schedules.stop()
+    await storage.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

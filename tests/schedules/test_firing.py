@@ -1,0 +1,298 @@
+"""What happens when the time of a schedule comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.kernel.support import until_true
+from tests.schedules.support import FIRINGS, TARGETS, YEARLY, ScheduleWorld
+
+from perdure.assistants.service import Assistants
+from perdure.kernel.errors import PerdureError
+from perdure.kernel.storage.port import Tx
+from perdure.schedules import model, operations
+from perdure.schedules.model import Order, Targets
+from perdure.schedules.service import Schedules
+
+DAY = 86_400.0
+
+
+async def test_nothing_fires_before_its_time(world: ScheduleWorld) -> None:
+    made = await world.cron()
+    await world.schedules.fire_due()
+    assert await world.schedules.get(made.schedule_id) == made
+    assert await world.runs() == []
+
+
+async def test_a_schedule_fires_once_and_goes_on(world: ScheduleWorld) -> None:
+    made = await world.cron(payload={"input": {"n": 1}}, metadata={"team": "blue"})
+    fired = await world.fire(made)
+    (run,) = await world.runs()
+    assert (fired.fired, fired.refused, fired.started_id, fired.error) == (1, 0, run.run_id, None)
+    assert fired.fired_at is not None
+    assert fired.next_at is not None
+    assert fired.next_at > fired.fired_at
+    await world.schedules.fire_due()
+    assert len(await world.runs()) == 1
+    again = await world.fire(fired)
+    assert again.fired == 2
+    assert len(await world.runs()) == 2
+
+
+async def test_the_run_gets_what_the_schedule_says(world: ScheduleWorld) -> None:
+    thread_id = await world.thread()
+    made = await world.cron(
+        thread_id=thread_id,
+        metadata={"team": "blue"},
+        payload={
+            "input": {"n": 1},
+            "config": {"recursion_limit": 7, "configurable": {"k": 1}},
+            "context": {"user": "ada"},
+            "webhook": "https://hooks.example/x",
+            "multitask_strategy": "interrupt",
+            "stream_mode": "updates",
+            "interrupt_before": ["a"],
+            "stream_subgraphs": True,
+            "durability": "sync",
+            "checkpoint_during": None,
+        },
+    )
+    await world.fire(made)
+    (run,) = await world.runs()
+    assert (run.thread_id, run.assistant_id) == (thread_id, made.assistant_id)
+    assert run.metadata == {"team": "blue"}
+    assert (run.multitask_strategy, run.webhook) == ("interrupt", "https://hooks.example/x")
+    assert run.kwargs.input == {"n": 1}
+    assert run.kwargs.config == {
+        "recursion_limit": 7,
+        "configurable": {"k": 1, "cron_id": made.schedule_id},
+    }
+    assert run.kwargs.context == {"user": "ada"}
+    assert run.kwargs.stream_mode == ["updates"]
+    assert run.kwargs.options == {"interrupt_before": ["a"], "stream_subgraphs": True, "durability": "sync"}
+
+
+async def test_without_a_thread_each_firing_gets_one_that_ends_with_it(world: ScheduleWorld) -> None:
+    made = await world.cron()
+    await world.fire(made)
+    await world.fire(made)
+    one, other = await world.runs()
+    assert one.thread_id != other.thread_id
+    assert one.temporary
+    assert other.temporary
+
+
+async def test_a_thread_may_be_kept(world: ScheduleWorld) -> None:
+    made = await world.cron(payload={"on_run_completed": "keep"})
+    await world.fire(made)
+    (run,) = await world.runs()
+    assert not run.temporary
+    assert (await world.threads.get_thread(run.thread_id)).status == "busy"
+
+
+async def test_firings_wait_in_the_line_of_their_thread(world: ScheduleWorld) -> None:
+    thread_id = await world.thread()
+    made = await world.cron(thread_id=thread_id)
+    await world.fire(made)
+    await world.fire(made)
+    assert [run.multitask_strategy for run in await world.runs()] == ["enqueue", "enqueue"]
+    assert await world.statuses(thread_id) == ["pending", "pending"]
+
+
+async def test_times_that_nobody_saw_come_fire_once(world: ScheduleWorld) -> None:
+    made = await world.cron("0 * * * *")
+    await world.come(made, later=50 * 3600)
+    await world.schedules.fire_due()
+    after = await world.schedules.get(made.schedule_id)
+    assert (after.fired, len(await world.runs())) == (1, 1)
+    assert after.next_at is not None
+    assert 0 < after.next_at - await world.now() <= 3600
+    (firing,) = await world.schedules.firings(made.schedule_id)
+    assert firing.fired_at - firing.due_at > 49 * 3600
+
+
+async def test_a_paused_schedule_does_not_fire_nor_make_up_for_it(world: ScheduleWorld) -> None:
+    made = await world.cron()
+    await world.schedules.pause(made.schedule_id)
+    await world.advance(800 * DAY)
+    await world.schedules.fire_due()
+    resumed = await world.schedules.resume(made.schedule_id)
+    await world.schedules.fire_due()
+    assert (resumed.fired, await world.runs()) == (0, [])
+    assert resumed.next_at is not None
+    assert resumed.next_at > await world.now()
+
+
+async def test_the_last_time_before_its_end_fires_and_then_it_is_over(world: ScheduleWorld) -> None:
+    made = await world.cron()
+    assert made.next_at is not None
+    await world.schedules.update(made.schedule_id, end_time=made.next_at)
+    fired = await world.fire(made)
+    assert (fired.fired, fired.next_at, fired.enabled) == (1, None, True)
+    await world.advance(800 * DAY)
+    await world.schedules.fire_due()
+    assert len(await world.runs()) == 1
+
+
+async def test_what_was_missed_does_not_fire_long_after_its_end(world: ScheduleWorld) -> None:
+    made = await world.cron()
+    assert made.next_at is not None
+    await world.schedules.update(made.schedule_id, end_time=made.next_at + 10)
+    await world.come(made, later=DAY)
+    await world.schedules.fire_due()
+    after = await world.schedules.get(made.schedule_id)
+    assert (after.fired, after.refused, after.next_at) == (0, 0, None)
+    assert await world.runs() == []
+
+
+async def test_a_refusal_is_recorded_and_the_schedule_goes_on(world: ScheduleWorld) -> None:
+    thread_id = await world.thread()
+    busy = await world.run(thread_id)
+    made = await world.cron(thread_id=thread_id, payload={"multitask_strategy": "reject"})
+    refused = await world.fire(made)
+    assert (refused.fired, refused.refused, refused.started_id) == (0, 1, None)
+    assert refused.error is not None
+    assert "busy" in refused.error
+    assert refused.next_at is not None
+    await world.threads.cancel_run(busy.run_id)
+    fired = await world.fire(made)
+    assert (fired.fired, fired.refused, fired.error) == (1, 1, None)
+    newest, oldest = await world.schedules.firings(made.schedule_id)
+    assert (newest.started_id, newest.error) == (fired.started_id, None)
+    assert (oldest.started_id, oldest.error) == (None, refused.error)
+
+
+async def test_a_thread_and_an_assistant_that_are_gone_are_refusals(world: ScheduleWorld) -> None:
+    thread_id = await world.thread()
+    assistants = Assistants(world.storage, world.namespace)
+    own = await assistants.create("echo")
+    lost_thread = await world.cron(thread_id=thread_id)
+    lost_assistant = await world.cron(assistant=own.assistant_id)
+    fine = await world.cron()
+    await world.threads.delete_thread(thread_id)
+    await assistants.delete(own.assistant_id)
+    await world.fire(fine)
+    ends = [await world.schedules.get(each.schedule_id) for each in (lost_thread, lost_assistant, fine)]
+    assert [(each.fired, each.refused) for each in ends] == [(0, 1), (0, 1), (1, 0)]
+    assert ends[0].error == f"Thread {thread_id} not found"
+    assert ends[1].error == f"Assistant {own.assistant_id} not found"
+
+
+async def test_those_who_look_at_once_fire_each_time_once(world: ScheduleWorld) -> None:
+    made = [await world.cron(payload={"input": number}) for number in range(5)]
+    await world.come(made[0])
+    await asyncio.gather(*(world.schedules.fire_due() for _ in range(8)))
+    assert sorted(run.kwargs.input for run in await world.runs()) == [0, 1, 2, 3, 4]
+    assert len(await world.rows(FIRINGS)) == 5
+
+
+async def test_each_namespace_gets_its_own(world: ScheduleWorld) -> None:
+    other = ScheduleWorld(world.storage, world.clock, world.namespace + " 2")
+    await other.begin()
+    mine, theirs = await world.cron(), await other.cron()
+    await other.come(theirs)
+    await world.fire(mine) if world.storage.engine == "postgres" else await world.schedules.fire_due()
+    assert len(await world.runs()) == len(await other.runs()) == 1
+    await other.threads.close()
+
+
+class Moody:
+    """A target that breaks, in ways that nobody foresaw."""
+
+    name = "moody"
+
+    def check(self, order: Order) -> None:
+        """Everything can be made."""
+
+    async def refusal(self, tx: Tx, order: Order) -> PerdureError | None:
+        return None
+
+    async def start(self, tx: Tx, orders: Sequence[Order]) -> list[str | PerdureError]:
+        if any(order.payload.get("broken") for order in orders):
+            raise ZeroDivisionError("by\0zero")
+        return [f"started {order.schedule_id}" for order in orders]
+
+
+async def test_one_that_breaks_stands_in_nobodys_way(world: ScheduleWorld) -> None:
+    schedules = Schedules(world.storage, Targets(Moody()), namespace=world.namespace)
+    made = [
+        await schedules.create(YEARLY, target="moody", payload={"broken": number == 1}) for number in range(3)
+    ]
+    await world.come(made[0])
+    await schedules.fire_due()
+    ends = [await schedules.get(each.schedule_id) for each in made]
+    assert [(each.fired, each.refused) for each in ends] == [(1, 0), (0, 1), (1, 0)]
+    assert ends[1].error == "ZeroDivisionError: by\ufffdzero"
+    assert ends[1].next_at is not None
+    assert ends[0].started_id == f"started {made[0].schedule_id}"
+
+
+async def test_those_of_a_target_that_is_not_known_here_wait(world: ScheduleWorld) -> None:
+    schedules = Schedules(world.storage, Targets(Moody()), namespace=world.namespace)
+    made = await schedules.create(YEARLY, target="moody")
+    await world.come(made)
+    await world.schedules.fire_due()
+    assert (await schedules.get(made.schedule_id)).fired == 0
+    await schedules.fire_due()
+    assert (await schedules.get(made.schedule_id)).fired == 1
+
+
+async def test_of_many_firings_the_latest_are_kept(
+    world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "KEPT_FIRINGS", 3)
+    monkeypatch.setattr(operations, "TRIM_EVERY", 1)
+    made = await world.cron()
+    runs = [(await world.fire(made)).started_id for _ in range(5)]
+    found = await world.schedules.firings(made.schedule_id, limit=-1)
+    assert [each.started_id for each in found] == runs[:1:-1]
+
+
+async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(world: ScheduleWorld) -> None:
+    patient = Schedules(world.storage, TARGETS, namespace=world.namespace, poll=600.0)
+    await world.cron()
+    patient.start()
+    patient.start()
+    try:
+        # The loop sleeps for ten minutes; a hint that something is due sooner wakes it.
+        made = await world.cron("* * * * * *")
+        clock: Any = world.clock
+
+        async def has_fired() -> bool:
+            if world.storage.engine == "sqlite":
+                clock.advance(1.0)
+                await world.schedules.update(made.schedule_id, metadata={"look": 1})
+            return (await world.schedules.get(made.schedule_id)).fired > 0
+
+        await until_true(has_fired)
+    finally:
+        await patient.stop()
+        await patient.stop()
+    assert (await world.runs())[0].kwargs.config == {"configurable": {"cron_id": made.schedule_id}}
+
+
+async def test_trouble_with_the_database_is_waited_out(
+    world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules = Schedules(world.storage, TARGETS, namespace=world.namespace, poll=0.01)
+    fire_due, calls = schedules.fire_due, asyncio.Event()
+
+    async def troubled() -> float | None:
+        if not calls.is_set():
+            calls.set()
+            raise ConnectionError("the database is away")
+        return await fire_due()
+
+    monkeypatch.setattr(schedules, "fire_due", troubled)
+    made = await world.cron()
+    await world.come(made)
+    schedules.start()
+
+    async def has_fired() -> bool:
+        return (await world.schedules.get(made.schedule_id)).fired == 1
+
+    await until_true(has_fired)
+    await schedules.stop()
