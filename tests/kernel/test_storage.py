@@ -157,6 +157,36 @@ async def test_several_writes_at_once_each_with_its_count(storage: Storage) -> N
     assert await storage.run(write, ns=NS) == [1, 0, 2, 1, 1, 10, 5, 7, 1, None]
 
 
+async def test_what_is_left_for_later_is_there_when_it_is_asked_for_and_at_the_end(storage: Storage) -> None:
+    async def write(tx: Tx) -> list[Any]:
+        await tx.later((KEEP_THE_FIRST, [(NS, "a", 1, None, None)]))
+        seen: list[Any] = [row[0] for row in await tx.all(IDS)]
+        await tx.later((KEEP_THE_FIRST, [(NS, "b", 1, None, None)]), (RESIZE_EACH, []))
+        seen += await tx.write((RESIZE_EACH, [(2, NS, "b", 1), (2, NS, "x", 1)]))
+        await tx.later((RESIZE_EACH, [(3, NS, "b", 2)]))
+        await tx.later((KEEP_THE_LARGER, [(NS, "b", 2, None, None), (NS, "c", 4, None, None)]))
+        await tx.later()
+        return seen
+
+    assert await storage.run(write, ns=NS) == ["a", 1]
+    assert await storage.run(_sizes, ns=NS) == [("a", 1), ("b", 3), ("c", 4)]
+
+
+async def test_what_is_left_for_later_by_one_that_fails_is_gone(storage: Storage) -> None:
+    async def write(tx: Tx) -> None:
+        await tx.later((KEEP_THE_FIRST, [(NS, "a", 1, None, None)]))
+        raise Refused
+
+    with pytest.raises(Refused):
+        await storage.run(write, ns=NS)
+    assert await stored(storage) == []
+
+
+async def _sizes(tx: Tx) -> list[tuple[Any, ...]]:
+    rows = [(name, await tx.one(FIND, id=name)) for (name,) in await tx.all(IDS)]
+    return [(name, row[0]) for name, row in rows if row is not None]
+
+
 async def test_locking_and_asking_for_known_keys(storage: Storage) -> None:
     async def write(tx: Tx) -> list[tuple[Any, ...]]:
         await put(tx, "a")
