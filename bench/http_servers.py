@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Literal, get_args
 
 from bench import peer
@@ -37,11 +38,12 @@ async def our_server(
     engine: Engine = "sqlite",
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> AsyncIterator[ServerProcess]:
     """Our server on a new database, as `perdure serve` starts it."""
     command = (*SERVE, await new_url(host, engine), *options)
     async with running(
-        ServerProcess(command, environment=environment, start_seconds=START_SECONDS)
+        ServerProcess(command, folder=folder, environment=environment, start_seconds=START_SECONDS)
     ) as server:
         yield server
 

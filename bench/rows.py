@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from bench import (
+    graph_rows,
     http_rows,
     ours,
     queue_rows,
@@ -38,6 +39,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         _opening(sizes),
         *http_rows.measures(sizes),
         *run_rows.measures(sizes),
+        *graph_rows.measures(sizes),
         *queue_rows.measures(sizes),
         *start_rows.measures(sizes),
         *stream_rows.measures(sizes),

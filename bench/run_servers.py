@@ -17,6 +17,7 @@ from perdure.testing.serving import ServerProcess
 GRAPH = """
 from typing import Any, TypedDict
 
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 
 
@@ -28,9 +29,27 @@ def noop(state: State) -> dict[str, Any]:
     return {"number": state["number"]}
 
 
+def talk(state: State) -> dict[str, Any]:
+    tell = get_stream_writer()
+    for number in range(state["number"]):
+        tell({"number": number, "token": "a word or two"})
+    return {"number": state["number"]}
+
+
 graph = StateGraph(State).add_node("noop", noop).add_edge(START, "noop").add_edge("noop", END).compile()
+talker = StateGraph(State).add_node("talk", talk).add_edge(START, "talk").add_edge("talk", END).compile()
 """
-"""The smallest graph: it does nothing, as our agent does."""
+"""The smallest graph, which does nothing, as our agent does; and one that tells events."""
+
+
+GRAPHS = {"noop": "./graph.py:graph", "talk": "./graph.py:talker"}
+
+
+def graph_server(host: Host, engine: Engine) -> AbstractAsyncContextManager[ServerProcess]:
+    """Our server in the folder of the graphs, which it finds there as the others do."""
+    folder = graph_folder(host, "langgraph.json", {"dependencies": ["."]})
+    environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS)}
+    return our_server(host, engine, (), environment, folder)
 
 
 def agent_server(host: Host, engine: Engine) -> AbstractAsyncContextManager[ServerProcess]:
@@ -80,5 +99,5 @@ def graph_folder(host: Host, file: str, settings: dict[str, object]) -> Path:
     """A folder with the graph, and with the file that names it."""
     folder = host.new_folder()
     (folder / "graph.py").write_text(GRAPH)
-    (folder / file).write_text(json.dumps({**settings, "graphs": {"noop": "./graph.py:graph"}}))
+    (folder / file).write_text(json.dumps({**settings, "graphs": GRAPHS}))
     return folder

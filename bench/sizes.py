@@ -26,6 +26,7 @@ class Sizes:
     otlp_spans: int
     served_spans: int
     runs: int
+    graph_runs: int
     jobs: int
     starts: int
     polled_starts: int
@@ -56,6 +57,7 @@ FULL = Sizes(
     otlp_spans=20_480,
     served_spans=1_000_000,
     runs=1_000,
+    graph_runs=400,
     jobs=8_000,
     starts=200,
     polled_starts=10,
@@ -85,6 +87,7 @@ QUICK = Sizes(
     otlp_spans=1_024,
     served_spans=5_120,
     runs=40,
+    graph_runs=20,
     jobs=400,
     starts=5,
     polled_starts=1,
