@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")), ROOT / "examples" / "README.md"]
 LINKED_PAGES = sorted({*ROOT.glob("*.md"), *PAGES})
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*/walkthrough.py")])
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -52,7 +52,8 @@ COVERED = {
 # The commands of these pages build on each other and on a server: tests/cli/test_page.py runs them.
 SERVED = [
     README,
-    *(DOCS / f"{name}.md" for name in ("cli", "runs", "workers", "webhooks", "troubleshooting", "crons")),
+    *(DOCS / f"{name}.md" for name in ("cli", "runs", "workers", "items", "webhooks", "troubleshooting")),
+    DOCS / "crons.md",
 ]
 
 
@@ -151,8 +152,9 @@ def test_shell_commands_run(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
 def test_every_example_is_listed(example: Path) -> None:
     listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-    assert f"python examples/{example.name}" in listed
-    assert f"]({example.name})" in listed
+    name = example.relative_to(ROOT / "examples").as_posix()
+    assert f"python examples/{name}" in listed
+    assert f"]({name})" in listed
 
 
 @pytest.mark.parametrize("page", regenerate.blocks())

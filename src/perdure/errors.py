@@ -7,6 +7,9 @@ from perdure.kernel.errors import (
     BadQuery as BadQuery,
 )
 from perdure.kernel.errors import (
+    BadRequest as BadRequest,
+)
+from perdure.kernel.errors import (
     Conflict as Conflict,
 )
 from perdure.kernel.errors import (

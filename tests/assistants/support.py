@@ -108,9 +108,7 @@ class MemoryGraphs:
             thread.checkpoints.append(shown)
             found = [shown]
         found[0].next, found[0].interrupts = tuple(state.next), state.interrupts
-        query = GraphQuery(
-            thread_id=self._ctx.thread_id, checkpoint_ns="", checkpoint_id=state.checkpoint_id
-        )
+        query = GraphQuery(thread_id=self._ctx.thread_id, checkpoint_ns="", checkpoint_id=state.checkpoint_id)
         kept = await thread.graphs.find(query)
         found[0].values = decode_json(encode_json(state_values(kept[0])))
         if state.body is not None:

@@ -61,11 +61,9 @@ def loop() -> StateGraph[Any, Any, Any, Any]:
     """One message a step, until none is left."""
 
     def step(state: Steps) -> Steps:
-        left = state.get("left", 0)
-        return {
-            "messages": [AIMessage(f"This is what was said in step {left}.", id=f"m{left}")],
-            "left": left - 1,
-        }
+        number = len(state.get("messages", ()))
+        message = AIMessage(f"This is what was said in step {number}.", id=f"m{number}")
+        return {"messages": [message], "left": state.get("left", 0) - 1}
 
     builder = StateGraph(Steps)
     builder.add_node("step", step)

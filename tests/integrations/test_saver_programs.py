@@ -140,7 +140,7 @@ async def test_many_threads_at_once(saver: PerdureSaver) -> None:
     await asyncio.gather(*(graph.ainvoke({"left": 5}, config) for config in configs))
     for config in configs:
         state = await graph.aget_state(config)
-        assert [each.id for each in state.values["messages"]] == ["m5", "m4", "m3", "m2", "m1"]
+        assert [each.id for each in state.values["messages"]] == ["m0", "m1", "m2", "m3", "m4"]
 
 
 async def test_the_database_outlives_the_saver(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
-from perdure.assistants.records import AgentSpec
+from perdure.assistants.records import AgentSpec, GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import Conflict, Fenced, OutcomeUnknown
+from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown
 from perdure.kernel.signals.local import LocalSignals
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
@@ -228,6 +230,20 @@ class MemoryQueue:
         history.append(saved)
         self.tell()
         return saved
+
+    async def record(
+        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+    ) -> int:
+        raise NotSupported("this queue has no graphs")
+
+    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+        raise NotSupported("this queue has no graphs")
+
+    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+        raise NotSupported("this queue has no graphs")
+
+    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        raise NotSupported("nothing is remembered here")
 
     async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
         await self._called("keep", name)

@@ -11,7 +11,6 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from tests.protocols.native.support import housed
 from tests.runtime.isolated_agents import remembering
-from tests.runtime.worker_support import QUICK
 
 from perdure import Agents, Perdure, RunRequest, open_store
 from perdure.assistants.isolated import isolated
@@ -78,7 +77,9 @@ async def test_a_graph_remembers_beside_the_database(url: str) -> None:
 
 async def test_a_graph_remembers_behind_a_server(url: str) -> None:
     async with open_store(url) as store, housed(store) as house:
-        worker = Worker(RemoteRunQueue(house.visitor.url), agents(), WorkerOptions(**QUICK))
+        worker = Worker(
+            RemoteRunQueue(house.visitor.url), agents(), WorkerOptions(heartbeat=5.0, interval=1.0)
+        )
         await worker.start()
         try:
             run = await house.client.create_run(RunRequest(assistant_id="memory", input={"who": "ada"}))

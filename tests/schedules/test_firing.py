@@ -63,7 +63,8 @@ async def test_the_run_gets_what_the_schedule_says(world: ScheduleWorld) -> None
     await world.fire(made)
     (run,) = await world.runs()
     assert (run.thread_id, run.assistant_id) == (thread_id, made.assistant_id)
-    assert run.metadata == {"team": "blue"}
+    assert run.metadata["team"] == "blue"
+    assert run.metadata["assistant_id"] == made.assistant_id
     assert (run.multitask_strategy, run.webhook) == ("interrupt", "https://hooks.example/x")
     assert run.kwargs.input == {"n": 1}
     assert run.kwargs.config == {
@@ -86,11 +87,12 @@ async def test_without_a_thread_each_firing_gets_one_that_ends_with_it(world: Sc
 
 
 async def test_a_thread_may_be_kept(world: ScheduleWorld) -> None:
-    made = await world.cron(payload={"on_run_completed": "keep"})
+    made = await world.cron(payload={"on_run_completed": "keep"}, metadata={"team": "blue"})
     await world.fire(made)
     (run,) = await world.runs()
     assert not run.temporary
-    assert (await world.threads.get_thread(run.thread_id)).status == "busy"
+    found = await world.threads.search_threads(metadata={"team": "blue"})
+    assert [(each.thread_id, each.status) for each in found] == [(run.thread_id, "busy")]
 
 
 async def test_firings_wait_in_the_line_of_their_thread(world: ScheduleWorld) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.security.runs import API, Line
+from tests.security.runs import API, WORK, Line
 
 
 def item_lines() -> list[Line]:
@@ -16,7 +16,7 @@ def item_lines() -> list[Line]:
         ("PUT", API + "/items", "", item, "put_items"),
         ("DELETE", API + "/items", f"{API}/items?namespace=a.b&key=k", None, "delete_items"),
         ("POST", API + "/items/batch", "", ops, "put_items"),
-        ("POST", API + "/work/items", "", {"ops": [{"op": "delete", **name}]}, "delete_items"),
+        ("POST", f"{API}{WORK}/items", "", {"ops": [{"op": "delete", **name}]}, "delete_items"),
         ("PUT", "/store/items", "", item, "put_items"),
         ("DELETE", "/store/items", "", name, "delete_items"),
     ]

@@ -10,7 +10,9 @@ from typing import Any
 import pytest_asyncio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.protocols.support import Visitor, serving
+from tests.security import graph_runs
 from tests.security.crons import cron_lines
+from tests.security.graph_runs import graph_run_lines
 from tests.security.graphs import agents, graph_lines
 from tests.security.items import item_lines
 from tests.security.runs import API, AWAITED, lines, work_on
@@ -137,6 +139,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
     table += await cron_lines(store)
     table += item_lines()
     table += await graph_lines(store)
+    table += await graph_run_lines(store)
     return {
         f"{method} {path}": (method, real or path, body, action) for method, path, real, body, action in table
     }
@@ -169,7 +172,7 @@ async def test_every_route_that_writes_leaves_its_entry(store: InMemoryLightning
         visitor.headers = {"Authorization": f"Bearer {secret}"}
         for route, (method, path, body, action) in asked.items():
             before = await newest(access)
-            working = asyncio.ensure_future(work_on(store)) if path in AWAITED else None
+            working = asyncio.ensure_future(work_on(store)) if path in AWAITED | graph_runs.AWAITED else None
             status = await ask(visitor, method, path, body)
             if working is not None:
                 working.cancel()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.kernel.support import until_true
 from tests.threads.support import World
 
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.threads import service
 from perdure.threads.model import contains
 from perdure.threads.operations import search
 from perdure.threads.records import Lifetime
@@ -85,6 +87,14 @@ async def test_a_busy_thread_lives_on_until_it_rests(world: World) -> None:
 async def test_a_life_without_length_is_refused(world: World, minutes: float) -> None:
     with pytest.raises(InvalidInput):
         await world.thread(lifetime=Lifetime(minutes=minutes))
+
+
+async def test_lives_end_by_themselves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "EXPIRE_SECONDS", 0.01)
+    thread = await world.thread(lifetime=Lifetime(minutes=1))
+    await world.advance(61)
+    world.threads.start_timers()
+    await until_true(lambda: _gone(world, thread))
 
 
 # --- pruning ----------------------------------------------------------------------------------------------

@@ -1,27 +1,27 @@
 """How a list differs from its earlier versions, so that only what is new in it is written.
 
-What an item is made of is written down when it is kept or read, since nodes may change their items in place.
-Two items are the same if they are made of the same; what cannot be taken apart is compared by its bytes.
+The bytes of an item are remembered from when it was kept or read, since nodes may change items in place. Two
+items are the same if their bytes are; to find those of messages and plain data costs far less than to write.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import ormsgpack
 from pydantic import BaseModel
 
 from perdure.graphs.records import Span
 
-Print = Hashable
-"""What an item is made of."""
+Print = bytes
+"""What an item is known by."""
 
-MAX_ITEMS = 50_000
-"""So many items are remembered in all."""
+MAX_BYTES = 32 << 20
+"""So much is remembered in all, unless one list alone takes more."""
 VERSIONS = 3
 """So many versions of each list are remembered."""
 MAX_SPANS = 32
@@ -29,8 +29,18 @@ MAX_SPANS = 32
 SHORT = 4
 """A list with fewer items is written as a whole."""
 
-_ATOMS = frozenset({str, int, bytes, type(None)})
-_TRUE, _FALSE = object(), object()
+# Whatever is not plain data is left to the serializer, which knows how to tell it from what looks like it.
+_PLAIN = (
+    ormsgpack.OPT_NON_STR_KEYS
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | ormsgpack.OPT_REPLACE_SURROGATES
+)
+# No plain data begins with this byte.
+_OBJECT = b"\xc1"
 
 
 class Seen(NamedTuple):
@@ -50,10 +60,6 @@ class Cut(NamedTuple):
     own: Sequence[int] = ()
 
 
-class _Opaque(Exception):
-    """Something that cannot be taken apart."""
-
-
 class Lists:
     """The newest versions of lists, by the places where they are kept. Safe from many threads."""
 
@@ -61,34 +67,33 @@ class Lists:
         self._serialize = serialize
         self._lock = threading.Lock()
         self._seen: OrderedDict[Hashable, list[Seen]] = OrderedDict()
-        self._items = 0
+        self._bytes = 0
 
     def prints(self, items: Sequence[Any]) -> list[Print]:
-        """What each item is made of."""
-        return [item if type(item) is str else self._print(item) for item in items]
+        """What each item is known by. Lists that are not worth it have none."""
+        return [self._print(item) for item in items] if _is_worth_it(items) else []
 
     def _print(self, item: Any) -> Print:
-        found: list[Any] = []
         try:
-            _take_apart(item, found)
-        except _Opaque:
+            if isinstance(item, BaseModel):
+                fields = (vars(item), item.__pydantic_extra__)
+                return _mark(type(item)) + ormsgpack.packb(fields, option=_PLAIN)
+            return ormsgpack.packb(item, option=_PLAIN)
+        except (TypeError, ValueError):
             form, body = self._serialize(item)
-            return (type(item), form, hashlib.blake2b(body, digest_size=20).digest())
-        return tuple(found)
+            return b"".join((_OBJECT, form.encode(), _OBJECT, body))
 
     def cut(self, place: Hashable, version: str, items: Sequence[Any]) -> Cut:
         """How the next version of a list is written. Once that is done, `remember` it."""
-        if not _is_worth_it(items):
-            return Cut(Seen(version, (), 0))
         prints = self.prints(items)
         with self._lock:
-            earlier = list(self._seen.get(place, ()))
+            earlier = list(self._seen.get(place, ())) if prints else []
         best = _best(prints, earlier)
         if best is None:
             return Cut(Seen(version, prints, 0))
         base, spans = best
-        own = [at for span in spans if span.own for at in range(span.start, span.stop)]
         if base.spans and (ranges := _ranges(base, spans)) <= MAX_SPANS:
+            own = [at for span in spans if span.own for at in range(span.start, span.stop)]
             return Cut(Seen(version, prints, ranges), base.version, _numbered(spans), own)
         if len(items) < SHORT:
             return Cut(Seen(version, prints, 0))
@@ -104,22 +109,26 @@ class Lists:
             for other in [each for each in known if each.version == seen.version]:
                 self._drop(known, other)
             known.append(seen)
-            self._items += len(seen.prints)
+            self._bytes += _size(seen)
             if len(known) > VERSIONS:
                 self._drop(known, known[0])
-            while self._items > MAX_ITEMS and len(self._seen) > 1:
+            while self._bytes > MAX_BYTES and len(self._seen) > 1:
                 _, gone = self._seen.popitem(last=False)
-                self._items -= sum(len(each.prints) for each in gone)
+                self._bytes -= sum(map(_size, gone))
 
     def _drop(self, known: list[Seen], seen: Seen) -> None:
         known.remove(seen)
-        self._items -= len(seen.prints)
+        self._bytes -= _size(seen)
 
     def forget(self) -> None:
         """Know nothing any more: the next version of each list is written whole."""
         with self._lock:
             self._seen.clear()
-            self._items = 0
+            self._bytes = 0
+
+
+def _size(seen: Seen) -> int:
+    return sum(map(len, seen.prints))
 
 
 def _is_worth_it(items: Sequence[Any]) -> bool:
@@ -127,42 +136,9 @@ def _is_worth_it(items: Sequence[Any]) -> bool:
     return bool(items) and not isinstance(items[0], int | float)
 
 
-# --- what an item is made of ------------------------------------------------------------------------------
-
-
-def _take_apart(item: Any, found: list[Any]) -> None:
-    """Add what an item is made of: its texts and numbers, with the kind and size of what holds them."""
-    kind = type(item)
-    if kind in _ATOMS:
-        found.append(item)
-    elif kind is dict:
-        found += (dict, len(item))
-        for key, value in item.items():
-            _take_apart(key, found)
-            _take_apart(value, found)
-    elif kind is list or kind is tuple:
-        found += (kind, len(item))
-        for value in item:
-            _take_apart(value, found)
-    elif kind is bool:
-        found.append(_TRUE if item else _FALSE)
-    elif kind is float:
-        found += (float, item.hex())
-    else:
-        _take_object_apart(item, kind, found)
-
-
-def _take_object_apart(item: Any, kind: type, found: list[Any]) -> None:
-    found.append(kind)
-    if isinstance(item, BaseModel):
-        for value in vars(item).values():
-            _take_apart(value, found)
-        _take_apart(item.__pydantic_extra__, found)
-    elif dataclasses.is_dataclass(item):
-        for each in dataclasses.fields(item):
-            _take_apart(getattr(item, each.name), found)
-    else:
-        raise _Opaque
+@lru_cache(maxsize=1024)
+def _mark(kind: type) -> bytes:
+    return b"".join((_OBJECT, kind.__module__.encode(), b".", kind.__qualname__.encode(), _OBJECT))
 
 
 # --- how two lists differ ---------------------------------------------------------------------------------

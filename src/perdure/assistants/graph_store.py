@@ -99,9 +99,9 @@ def _put(op: PutOp) -> PutItem | DeleteItem:
     )
 
 
-def _labels(namespace: Any) -> list[Any]:
-    # A text would fall apart into its letters.
-    return [namespace] if isinstance(namespace, str) else list(namespace)
+def _labels(namespace: Any) -> Any:
+    # A text would fall apart into its letters; as it is, it is refused.
+    return namespace if isinstance(namespace, str) else list(namespace)
 
 
 def _told(op: Op, result: ItemResult) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import timedelta, tzinfo
@@ -18,8 +19,13 @@ PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 """What tells where a checkpoint is."""
 
 
+_CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
+
+
 def _other(value: Any) -> Any:
     """Turn what msgspec does not know into what it does; what nobody knows is shown as Python shows it."""
+    if type(value) in _CONTAINERS:
+        raise TypeError("a list cannot be a key")
     if isinstance(value, Send):
         return {"node": value.node, "args": value.arg}
     if isinstance(value, type):
@@ -36,6 +42,8 @@ def _other(value: Any) -> Any:
         return value.tzname(None)
     if isinstance(value, Pattern):
         return value.pattern
+    if isinstance(value, os.PathLike) or type(value).__module__ == "ipaddress":
+        return str(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):

@@ -136,12 +136,7 @@ def _register(agents: Agents, name: str, entry: _Entry, directory: Path) -> None
 
 def _load_graphs(path: Path, loaded: Loaded) -> None:
     with _reported(loaded, None, str(path)):
-        content = _converted(_json(path), _GraphsFile)
-        _set_environment(content.env, path.parent)
-        for part in reversed(content.dependencies):
-            if part.startswith("."):
-                _add_path((path.parent / part / "src").resolve())
-                _add_path((path.parent / part).resolve())
+        content = prepare(path)
         for name, given in content.graphs.items():
             with _reported(loaded, name, str(path)):
                 graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
@@ -149,7 +144,19 @@ def _load_graphs(path: Path, loaded: Loaded) -> None:
                 loaded.agents.register(name, target, description=graph.description)
 
 
-def _json(path: Path) -> Any:
+def prepare(path: Path) -> _GraphsFile:
+    """Read a `langgraph.json`, and see to the variables and the folders that its code needs."""
+    content = _converted(read_graphs_file(path), _GraphsFile)
+    _set_environment(content.env, path.parent)
+    for part in reversed(content.dependencies):
+        if part.startswith("."):
+            _add_path((path.parent / part / "src").resolve())
+            _add_path((path.parent / part).resolve())
+    return content
+
+
+def read_graphs_file(path: Path) -> Any:
+    """What a `langgraph.json` holds; InvalidInput if that cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -19,10 +20,11 @@ from perdure.kernel.errors import InvalidInput, PerdureError
 KNOWN = ("ttl", "index")
 
 
-class ItemSetup(NamedTuple):
+@dataclass(frozen=True)
+class ItemSetup:
     """How items are kept and found, and what of that could not be had."""
 
-    policy: ItemPolicy = ItemPolicy()
+    policy: ItemPolicy = field(default_factory=ItemPolicy)
     index: ItemIndex | None = None
     failures: tuple[str, ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shutil
@@ -115,11 +116,45 @@ async def _checks(settings: Settings, desk: Desk) -> AsyncIterator[Check]:
     if file is None or _is_there(file):
         async for check in _database_checks(settings):
             yield check
+    for check in _agent_checks(settings):
+        yield check
     yield await _redis(settings)
     yield await _server(desk)
     yield _port("port", settings.host, settings.port)
     if settings.grpc_port is not None:
         yield _port("gRPC port", settings.host, settings.grpc_port)
+
+
+# --- agents -----------------------------------------------------------------------------------------------
+
+
+def _agent_checks(settings: Settings) -> Iterator[Check]:
+    """What `perdure.toml` and `langgraph.json` name, and what of it is not supported."""
+    from perdure.assistants.loading import GRAPHS_FILE, load_agents
+    from perdure.assistants.sections import unsupported
+
+    # What fails is part of the answer, and need not stand in a log as well.
+    logging.getLogger("perdure.assistants.loading").disabled = True
+    loaded = load_agents(settings)
+    if loaded.agents.names:
+        yield Check("agents", "ok", ", ".join(loaded.agents.names))
+    for failure in loaded.failures:
+        yield Check(f"agent {failure.agent}" if failure.agent else GRAPHS_FILE, "failed", str(failure))
+    yield from _auth()
+    for each in unsupported():
+        yield Check(GRAPHS_FILE, "note", each)
+
+
+def _auth() -> Iterator[Check]:
+    from perdure.cli.hosting import auth_here
+
+    try:
+        if auth_here() is not None:
+            yield Check(
+                "auth", "ok", "the LangGraph routes have custom auth; the others need a key or a token"
+            )
+    except PerdureError as error:
+        yield Check("auth", "failed", error.message)
 
 
 # --- the file ---------------------------------------------------------------------------------------------

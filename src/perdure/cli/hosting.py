@@ -15,6 +15,9 @@ from typing import Any
 import typer
 
 from perdure.assistants.agents import Agents
+from perdure.assistants.sections import load_auth
+from perdure.assistants.store_section import ItemSetup, load_items
+from perdure.cli.output import warn
 from perdure.cli.supervisor import READY
 from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
@@ -23,6 +26,7 @@ from perdure.protocols.http.server import HttpServer, Service, bind, make_applic
 from perdure.protocols.webhooks.deliveries import Deliveries
 from perdure.runtime.app import App
 from perdure.runtime.embedding import EmbeddedWorker
+from perdure.runtime.graph_auth import GraphAuth
 from perdure.runtime.schedules import Scheduler
 from perdure.runtime.stores import open_configured, sqlite_file
 
@@ -63,14 +67,25 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
 def open_app(settings: Settings, url: str | None = None) -> App:
     """The app of the database that the settings name; `url` is where it will be served."""
     options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
-    return App(open_configured(settings, **options), settings, items_here())
+    auth, items = auth_here(), items_here()
+    app = App(open_configured(settings, **options), settings, items)
+    app.auth = auth
+    return app
+
+
+def auth_here() -> GraphAuth | None:
+    """The custom auth that the `langgraph.json` of this directory names. What fails there lets nobody in."""
+    try:
+        found = load_auth()
+        return None if found is None else GraphAuth(found)
+    except ModuleNotFoundError as error:
+        raise StartRefused("custom auth needs langgraph_sdk: pip install 'perdure[langgraph]'") from error
+    except InvalidInput as error:
+        raise StartRefused(error.message) from error
 
 
 def items_here() -> ItemSetup:
     """How items are kept and found, as the `langgraph.json` of this directory says; what fails is told."""
-    from perdure.assistants.store_section import load_items
-    from perdure.cli.output import warn
-
     setup = load_items()
     for failure in setup.failures:
         warn(failure)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
     from perdure.cli.connections import LocalOutbox
+    from perdure.items.service import Items
     from perdure.protocols.http.session import HttpSession
     from perdure.protocols.native.client import PerdureClient
+    from perdure.protocols.native.client_items import RemoteItems
     from perdure.protocols.native.client_rooms import RemoteAssistants, RemoteOutbox
     from perdure.protocols.native.client_schedules import RemoteSchedules
     from perdure.rollouts.contract import LightningStore
@@ -35,6 +37,8 @@ class Connection(Protocol):
     def threads(self) -> ThreadService | PerdureClient: ...
     @property
     def assistants(self) -> Assistants | RemoteAssistants: ...
+    @property
+    def items(self) -> Items | RemoteItems: ...
     @property
     def outbox(self) -> LocalOutbox | RemoteOutbox: ...
     @property

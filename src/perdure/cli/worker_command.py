@@ -103,11 +103,14 @@ def start(
 def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
     """The agents that the command line, the settings and `langgraph.json` name; what fails is told."""
     from perdure.assistants.loading import load_agents
+    from perdure.assistants.sections import unsupported
     from perdure.cli.output import warn
 
     loaded = load_agents(settings)
     for failure in loaded.failures:
         warn(str(failure))
+    for each in unsupported():
+        warn(each)
     include(loaded.agents, given)
     return loaded.agents
 

@@ -63,7 +63,7 @@ async def put(tx: Tx, changes: GraphChanges) -> None:
         model.check_write(write)
     await tx.lock(GRAPH_CHECKPOINTS, _parents(tx, changes.puts))
     pieces, items = await _pieces(tx, changes.puts)
-    await tx.write(
+    await tx.later(
         (sql.PUT_CHECKPOINTS, _checkpoint_rows(tx, changes.puts)),
         (sql.PUT_PIECES, pieces),
         (sql.ADD_ITEMS, items),

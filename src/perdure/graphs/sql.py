@@ -105,7 +105,7 @@ OF_RUNS = statement(
     SELECT thread_id, checkpoint_ns, id
     FROM graph_checkpoints
     WHERE ns = :ns AND run_id {among:run_ids}
-    ORDER BY thread_id, checkpoint_ns, id {lock}
+    ORDER BY {plain:thread_id}, checkpoint_ns, id {lock}
     """
 )
 OF_THREAD = statement(

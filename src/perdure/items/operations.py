@@ -102,7 +102,7 @@ async def expire(tx: Tx) -> int:
     rows = await tx.all(sql.EXPIRED, limit=EXPIRE_ROWS)
     for ns in sorted({row[0] for row in rows}):
         for path, keys in _by_path((row[1], row[2]) for row in rows if row[0] == ns).items():
-            await tx.execute(sql.DROP_EXPIRED, ns=ns, path=path, keys=keys)
+            await tx.execute(sql.DROP, ns=ns, path=path, keys=keys)
             await tx.execute(sql.DROP_VECTORS, ns=ns, path=path, keys=keys)
     return len(rows)
 

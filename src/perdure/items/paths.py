@@ -27,8 +27,10 @@ def texts_at(value: Any, path: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _steps(path: str) -> tuple[tuple[str, str], ...]:
-    """Each step with what it is: `at` in a list, `fields` of an object, or a `name`."""
-    return tuple((str(step.lastgroup), step[str(step.lastgroup)]) for step in _STEP.finditer(path))
+    """Each step with what it is: `at` in a list, a `name`, or `fields` of an object, which is the last."""
+    steps = [(str(step.lastgroup), step[str(step.lastgroup)]) for step in _STEP.finditer(path)]
+    kinds = [kind for kind, _ in steps]
+    return tuple(steps[: kinds.index("fields") + 1] if "fields" in kinds else steps)
 
 
 def _below(value: Any, step: tuple[str, str]) -> Iterator[Any]:

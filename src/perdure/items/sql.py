@@ -74,9 +74,6 @@ NAMESPACES = statement(
 EXPIRED = statement(
     "SELECT ns, path, key FROM items WHERE expires <= :now ORDER BY expires LIMIT :limit {skip}"
 )
-DROP_EXPIRED = statement(
-    "DELETE FROM items WHERE ns = :ns AND path = :path AND key {among:keys} AND expires <= :now"
-)
 
 # --- vectors ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ ITEMS = Table(
     ),
     key=("ns", "path", "key"),
     indexes=(
-        Index("items_recent", ("ns", "path", "updated", "key")),
+        Index("items_recent", ("ns", "path", "updated")),
         Index("items_expires", ("expires",), "expires IS NOT NULL"),
     ),
 )

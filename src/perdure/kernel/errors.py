@@ -37,6 +37,13 @@ class BadQuery(InvalidInput):
     http_status = 400
 
 
+class BadRequest(InvalidInput):
+    """The parts of the request contradict each other."""
+
+    code = "bad_request"
+    http_status = 400
+
+
 class BadBody(InvalidInput):
     """A part of the request does not have the form it must have."""
 

@@ -12,7 +12,6 @@ from perdure.access.service import Access
 from perdure.assistants.agents import Agents
 from perdure.assistants.service import Assistants
 from perdure.assistants.store_section import ItemSetup
-from perdure.items.records import ItemPolicy
 from perdure.items.service import Items
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Forbidden, NotSupported, StartRefused, Unauthorized

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.assistants.records import GraphSteps
-from perdure.kernel.errors import PerdureError
+from perdure.kernel.errors import Fenced, PerdureError
 from perdure.runtime.graph_steps import joined, size_of
 from perdure.runtime.insisting import insist
 from perdure.streams.model import NewEvent
@@ -19,6 +19,8 @@ MAX_EVENTS = 1000
 MAX_BYTES = 1 << 20
 LINGER_SECONDS = 0.002
 """A first event waits so long for company: a run that ends at once tells everything in one transaction."""
+CROWDED_SECONDS = 0.02
+"""So long it waits where other runs are at work as well, and each takes its time anyway."""
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -33,6 +35,7 @@ class Emitter:
         worthwhile: Callable[[], bool],
         *,
         last: int | None = None,
+        active: Callable[[], int] = lambda: 1,
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -43,6 +46,7 @@ class Emitter:
         self._queue = queue
         self._held = held
         self._worthwhile = worthwhile
+        self._active = active
         self._limits = (max_events, max_bytes)
         self._control = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -130,7 +134,8 @@ class Emitter:
     async def drain(self) -> None:
         """Send what waits, now."""
         async with self.sending:
-            steps, events = self.take_steps(), self.take()
+            # Nothing is told before what led to it is kept.
+            events, steps = self.take(), self.take_steps()
             if (events or steps) and self.failure is None:
                 await self._append(events, steps)
 
@@ -143,7 +148,8 @@ class Emitter:
 
     def _schedule(self) -> None:
         if not self._closed:
-            self._timer = self._control.call_later(LINGER_SECONDS, self._begin)
+            linger = LINGER_SECONDS if self._active() <= 1 else CROWDED_SECONDS
+            self._timer = self._control.call_later(linger, self._begin)
 
     def _begin(self) -> None:
         self._flushing = self._control.create_task(self._flush())
@@ -155,8 +161,10 @@ class Emitter:
                     if not (self._events or self._steps) or self.failure is not None:
                         self._scheduled = False
                         return
-                steps = self.take_steps()
-                await self._append(self.take(), steps)
+                events = self.take()
+                await self._append(events, self.take_steps())
+            if not self.full:
+                return self._schedule()
 
     def wrote(self, count: int) -> None:
         """So many events were written along with something else."""
@@ -178,6 +186,10 @@ class Emitter:
                 idempotent=self._last is not None,
             )
         except PerdureError as error:
+            if isinstance(error, Fenced) and steps is not None:
+                # A run that is cancelled is fenced, and may still say what it has done.
+                with self._lock:
+                    self._steps.insert(0, steps)
             self.fail(error)
 
 

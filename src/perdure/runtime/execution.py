@@ -6,16 +6,19 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure.assistants.context import AgentError, Interrupted, Retriable
+from perdure.assistants.records import GraphSteps
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.context import METADATA, VALUES, RunContext
 from perdure.runtime.emitter import Emitter
+from perdure.runtime.graph_steps import last_of
 from perdure.runtime.insisting import insist
 from perdure.runtime.isolation import AgentLoops, Ended, Job
 from perdure.runtime.options import WorkerOptions
@@ -52,6 +55,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     options: WorkerOptions
     judge: Judge
     store: LightningStore | None = None
+    active: Callable[[], int] = lambda: 1
+    """How many runs the worker executes now."""
 
 
 class NoSuchAgent(Retriable):
@@ -79,7 +84,13 @@ class Execution:
         self._concluding = False
         run = assignment.run
         self.name = f"run {run.run_id} of agent {run.agent}"
-        self._emitter = Emitter(tools.queue, self.held, self._is_worthwhile, last=assignment.last_seq)
+        self._emitter = Emitter(
+            tools.queue,
+            self.held,
+            self._is_worthwhile,
+            last=assignment.last_seq,
+            active=tools.active,
+        )
         traceparent = run.kwargs.traceparent
         self.tracing = Tracing(tools.store, run.run_id, assignment.attempt_id, traceparent)
         self.context = RunContext(
@@ -182,7 +193,7 @@ class Execution:
             # The values that the thread has stay with what it asks.
             await self.context.load()
         if action in ("interrupt", "rollback"):
-            keeps = action == "interrupt" and self._emitter.failure is None
+            keeps = action == "interrupt" and isinstance(self._emitter.failure, Fenced | None)
             graph = self._emitter.take_steps() if keeps else None
             await self._finish(Ending(held=self.held, result="stopped", graph=graph))
             return "stopped"
@@ -241,7 +252,7 @@ class Execution:
     async def _end(self, ending: Ending) -> str:
         """Tell the end, with the events that are still on their way."""
         async with self._emitter.sending:
-            graph = self._emitter.take_steps() if self._emitter.failure is None else None
+            graph = self._left(ending)
             events = [*self._emitter.take(), *ending.events]
             try:
                 await self._finish(msgspec.structs.replace(ending, events=events, graph=graph))
@@ -253,6 +264,14 @@ class Execution:
                 ending = Ending(held=self.held, result="error", error=failure)
                 await self._finish(ending)
         return ending.result
+
+    def _left(self, ending: Ending) -> GraphSteps | None:
+        """What the run's graph did that is still to be kept; of a thread that ends now, how it was left."""
+        if self._emitter.failure is not None:
+            return None
+        steps = self._emitter.take_steps()
+        over = self.assignment.run.temporary and ending.result == "success"
+        return last_of(steps) if steps is not None and over else steps
 
     async def _finish(self, ending: Ending) -> None:
         await insist(

@@ -43,3 +43,10 @@ def joined(batches: Sequence[GraphSteps]) -> GraphSteps:
 
 def _updated(before: GraphState, state: GraphState) -> GraphState:
     return msgspec.structs.replace(state, again=before.again, parent_id=before.parent_id)
+
+
+def last_of(steps: GraphSteps) -> GraphSteps:
+    """Only the last state, with its values: nobody goes on from the others."""
+    if not steps.states or steps.states[-1].body is None:
+        return steps
+    return GraphSteps(states=[msgspec.structs.replace(steps.states[-1], whole=True)])

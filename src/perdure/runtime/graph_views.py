@@ -119,6 +119,9 @@ class GraphViews:
         Gives `{"checkpoint", "configurable", "checkpoint_id"}`. `values` may be None, an object, or a list of
         objects. Conflict while the thread is busy, and InvalidInput for an update that the graph refuses.
         """
+        if checkpoint is not None and not checkpoint.checkpoint_ns:
+            # A graph would take a state that is not there for an empty one.
+            await self._threads.peek_state(thread_id, checkpoint.checkpoint_id)
         found = await self._threads.peek_state(thread_id)
         agent = await self._agent_of(thread_id, found)
         if agent is None:

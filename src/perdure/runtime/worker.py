@@ -68,6 +68,7 @@ class Worker:
             options=self.options,
             judge=Judge(self.options.retriable),
             store=store,
+            active=lambda: self.active,
         )
         self._control = Background("perdure-worker", busy=True)
         self._executions: dict[str, Execution] = {}

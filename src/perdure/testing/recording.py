@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.assistants.records import AgentSpec
+from perdure.assistants.records import AgentSpec, GraphSteps
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
 from perdure.testing.history import History, Recorder
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
@@ -97,6 +99,20 @@ class RecordingQueue:
     ) -> Checkpoint:
         asking = self._queue.save(held, checkpoint, events)
         return await self._call("save", _about(held), asking, lambda saved: {"id": saved.checkpoint_id})
+
+    async def record(
+        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+    ) -> int:
+        return await self._queue.record(held, steps, events, after)
+
+    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+        return await self._queue.find_graphs(held, query)
+
+    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+        return await self._queue.find_deltas(held, query)
+
+    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        return await self._queue.do_items(ops)
 
     async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
         asking = self._queue.keep(held, origin, name, body)

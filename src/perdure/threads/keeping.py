@@ -7,11 +7,13 @@ from typing import Any
 
 from perdure.assistants.records import GraphSteps
 from perdure.kernel.clock import to_micros
+from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.running import Keys
+from perdure.streams.model import NewEvent
 from perdure.streams.service import Streams
 from perdure.threads.encoding import (
     Policy,
@@ -26,7 +28,7 @@ from perdure.threads.encoding import (
     steps_of,
 )
 from perdure.threads.execution import RunExecution
-from perdure.threads.operations import lifetimes, remove, search, states
+from perdure.threads.operations import announce, lifetimes, remove, search, states
 from perdure.threads.operations.rows import Made, checkpoint_of, thread_of
 from perdure.threads.operations.search import ThreadSearch
 from perdure.threads.operations.states import NewThread
@@ -225,6 +227,12 @@ class ThreadKeeping(RunExecution):
             parent_id=checkpoint_id,
         )
         return checkpoint_of(await self._write(states.update_state, thread_id, checked(new)))
+
+    async def tell_thread(self, thread_id: str, event: str, data: Any) -> None:
+        """Tell something in the stream of a thread, beside what its runs tell there."""
+        new = NewEvent(event, encode_json(data, what=f"event {event!r}"))
+        wanted = check_id(thread_id, "thread_id")
+        self._offered([await self.storage.run(announce.announce, wanted, [new], ns=await self._ns())])
 
     async def history(
         self,

@@ -175,6 +175,21 @@ async def test_metadata_of_config_and_request_are_the_runs(client: LangGraphClie
     assert run["kwargs"]["config"]["tags"] == ["t"]
 
 
+async def test_metadata_is_on_top_of_the_assistants_and_the_threads(
+    client: LangGraphClient, mark: dict[str, str]
+) -> None:
+    assistant = await client.assistants.create("noop", metadata={"a": "assistant", "b": "assistant"})
+    thread_id = await new_thread(client, metadata={"b": "thread", "c": "thread", **mark})
+    run: Any = await client.runs.create(thread_id, assistant["assistant_id"], metadata={"c": "run"})
+    marks = {"graph_id": "noop", "assistant_id": assistant["assistant_id"]}
+    wanted = {"a": "assistant", "b": "thread", "c": "run", **mark, **marks}
+    assert {key: run["metadata"].get(key) for key in wanted} == wanted
+    # Threads are found by what worked on them.
+    (found,) = await client.threads.search(metadata={**mark, **marks})
+    assert found["thread_id"] == thread_id
+    assert found["metadata"] == {"b": "thread", "c": "thread", **mark, **marks}
+
+
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_every_durability_ends_alike(client: LangGraphClient, durability: Any) -> None:
     thread_id = await new_thread(client)

@@ -14,7 +14,6 @@ import pytest_asyncio
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import (
     APIStatusError,
-    BadRequestError,
     ConflictError,
     NotFoundError,
     UnprocessableEntityError,
@@ -145,11 +144,10 @@ async def test_a_state_that_is_not_there(client: LangGraphClient) -> None:
 
 async def test_a_state_has_the_fields_that_were_asked_for(client: LangGraphClient) -> None:
     thread_id = await _ran(client, "steps", input={"n": 1})
-    assert await client.threads.get_state(thread_id, select=["values.n"]) == {"values": {"n": 4}}
-    assert await client.threads.get_state(thread_id, select=["next", "values.log"]) == {
-        "next": [],
-        "values": {"log": ["one", "two", "three"]},
-    }
+    state: Any = await client.threads.get_state(thread_id, select=["values.n"])
+    assert state == {"values": {"n": 4}}
+    state = await client.threads.get_state(thread_id, select=["next", "values.log"])
+    assert state == {"next": [], "values": {"log": ["one", "two", "three"]}}
     states = await client.threads.get_history(thread_id, select=["next"])
     assert [state["next"] for state in states][:2] == [[], ["three"]]
     assert all(set(state) == {"next"} for state in states)
@@ -314,10 +312,13 @@ async def test_a_change_that_the_graph_refuses(client: LangGraphClient) -> None:
     assert await client.threads.get_state(thread_id) == before
 
 
-async def test_a_thread_of_no_graph_cannot_be_changed(client: LangGraphClient) -> None:
+async def test_what_a_thread_is_given_before_its_graph_is_known(client: LangGraphClient) -> None:
+    """Whatever runs first begins with it."""
     thread_id = (await client.threads.create())["thread_id"]
-    with pytest.raises(BadRequestError):
-        await client.threads.update_state(thread_id, {"n": 1})
+    await client.threads.update_state(thread_id, {"n": 5})
+    assert (await client.threads.get_state(thread_id))["values"] == {"n": 5}
+    ended: Any = await client.runs.wait(thread_id, "steps", input={})
+    assert ended == {"n": 8, "log": ["one", "two", "three"]}
     known = (await client.threads.create(graph_id="steps"))["thread_id"]
     await client.threads.update_state(known, {"n": 1}, as_node="one")
     assert (await client.threads.get_state(known))["next"] == ["two"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError, NotFoundError, UnprocessableEntityError
+from tests.protocols.langgraph.conftest import project, serving
 
+from perdure import PerdureClient
 from perdure.testing.serving import ServerProcess
 
 
@@ -146,3 +150,38 @@ def test_the_same_without_an_event_loop(sync_client: SyncLangGraphClient, root: 
     store.delete_item([root, "x"], "k")
     with pytest.raises(NotFoundError):
         store.get_item([root, "x"], "k")
+
+
+EMBED = """
+def embed(texts):
+    return [[float(text.count(letter)) for letter in "abc"] for text in texts]
+"""
+
+
+async def test_the_store_is_as_langgraph_json_says(tmp_path: Path) -> None:
+    index = {"dims": 3, "embed": "./vectors.py:embed", "fields": ["text"]}
+    store = {"ttl": {"default_ttl": 5, "refresh_on_read": False}, "index": index}
+    folder = project(tmp_path / "project", ("noop",), store=store)
+    (folder / "vectors.py").write_text(EMBED)
+    with serving(folder, f"sqlite:///{folder / 'perdure.db'}") as server:
+        async with get_client(url=server.url) as client:
+            for key in ("aab", "bbc", "cca"):
+                await client.store.put_item(["docs"], key, {"text": key})
+            await client.store.put_item(["docs"], "out", {"text": "b"}, index=False)
+            found = await client.store.search_items(["docs"], query="b")
+            assert [item["key"] for item in found["items"]] == ["bbc", "aab", "cca", "out"]
+            scores = [item["score"] for item in found["items"]]
+            assert scores == [pytest.approx(0.894, abs=0.001), pytest.approx(0.447, abs=0.001), 0.0, None]
+        async with PerdureClient(server.url) as native:
+            item = await native.items.get(["docs"], "aab")
+            assert item is not None
+            assert item.expires_at == pytest.approx(item.updated_at + 300)
+
+
+def test_what_is_not_supported_is_said_at_the_start(tmp_path: Path) -> None:
+    store = {"path": "./store.py:store", "index": {"dims": 3, "embed": "no-such-provider:model"}}
+    folder = project(tmp_path / "project", ("noop",), store=store)
+    with serving(folder, f"sqlite:///{folder / 'perdure.db'}") as server:
+        said = server.log()
+    assert "store.path is not supported here" in said
+    assert "store.index: embed 'no-such-provider:model' cannot be loaded" in said

@@ -353,6 +353,24 @@ async def test_a_thread_tells_from_now_on(client: LangGraphClient, tmp_path: Pat
     await other.aclose()
 
 
+async def test_a_thread_tells_of_states_that_are_set(client: LangGraphClient) -> None:
+    thread_id = await new_thread(client)
+    await client.runs.wait(thread_id, "steps", input={"n": 0})
+    await client.threads.update_state(thread_id, {"n": 40})
+    stream: Any = await client.threads.join_stream(
+        thread_id, last_event_id="-1", stream_mode=["state_update"]
+    )
+    part = await anext(stream)
+    assert part.event == "state_update"
+    assert part.data["thread_id"] == thread_id
+    assert part.data["state"]["values"] == {"n": 40, "log": STEPS}
+    await client.threads.update_state(thread_id, {"n": 50})
+    assert (await anext(stream)).data["state"]["values"]["n"] == 50
+    await stream.aclose()
+    runs = await client.threads.join_stream(thread_id, last_event_id="-1")
+    assert "state_update" not in events_of(await read_until_done(runs, 1))
+
+
 async def test_a_mode_of_a_thread_must_be_known(server: ServerProcess, client: LangGraphClient) -> None:
     thread_id = await new_thread(client)
     response = await asked(server.url, f"/threads/{thread_id}/stream?stream_mode=values")

@@ -65,6 +65,7 @@ async def test_more_than_a_page_comes_in_pages(quick: House, monkeypatch: pytest
     assert await items.list_namespaces(offset=1, limit=100) == [("a", str(n)) for n in range(1, 8)]
 
 
+WORK = "/work"
 BAD: list[tuple[str, str, Any]] = [
     ("PUT", "/items", {"namespace": [], "key": "k", "value": {}}),
     ("PUT", "/items", {"namespace": ["a.b"], "key": "k", "value": {}}),
@@ -83,7 +84,7 @@ BAD: list[tuple[str, str, Any]] = [
     ("GET", "/items/namespaces?max_depth=0", None),
     ("POST", "/items/batch", {"ops": [{"op": "search", "limit": 100_000}]}),
     ("POST", "/items/batch", {"ops": [{"op": "leap"}]}),
-    ("POST", "/work/items", {"ops": [{"op": "get", "namespace": ["a"]}]}),
+    ("POST", f"{WORK}/items", {"ops": [{"op": "get", "namespace": ["a"]}]}),
 ]
 
 

@@ -156,7 +156,7 @@ class Application:
 
     async def _known(self, request: Request, route: Route) -> Caller:
         """Who calls, as the route's door finds out if it has a way of its own."""
-        if isinstance(route.door, Admitting):
+        if self.app.auth is not None and isinstance(route.door, Admitting):
             caller = await route.door.admit(request, self.app)
             if caller is not None:
                 self._gate.count(caller)

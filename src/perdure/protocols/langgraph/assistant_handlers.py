@@ -7,10 +7,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from perdure.kernel.errors import Conflict
+from perdure.kernel.errors import BadRequest, Conflict
 from perdure.protocols.http.routes import Call
 from perdure.protocols.langgraph import assistant_wire
-from perdure.protocols.langgraph.door import BadRequest
 from perdure.protocols.langgraph.rooms import views_of
 from perdure.protocols.langgraph.wire import (
     MAX_PAGE,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.kernel.errors import Conflict, NotFound, NotSupported
+from perdure.kernel.errors import BadRequest, Conflict, NotFound, NotSupported
 from perdure.protocols.langgraph import assistant_handlers as handlers
 from perdure.protocols.langgraph import assistant_wire as wire
 from perdure.protocols.langgraph.declare import declaring
-from perdure.protocols.langgraph.door import BadRequest
 
 _assistants = declaring("assistants")
 _ONE = "/assistants/{assistant_id}"

@@ -8,10 +8,11 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
+from perdure.kernel.errors import BadRequest
 from perdure.protocols.http.routes import Call
 from perdure.protocols.langgraph import cron_wire
+from perdure.protocols.langgraph.auth_pass import known_to, user_of
 from perdure.protocols.langgraph.cron_wire import SORTED_BY, cron_of, seconds_of
-from perdure.protocols.langgraph.door import BadRequest
 from perdure.protocols.langgraph.run_requests import RunBody, request_of
 from perdure.protocols.langgraph.wire import PAGE, answer, check_uuid, nothing, page, selected
 from perdure.protocols.native.rooms import assistants_of, schedules_of
@@ -29,6 +30,9 @@ async def create_thread_cron(call: Call) -> Response:
 async def _create(call: Call, thread_id: str | None) -> Schedule:
     body: cron_wire.CronCreate = call.body
     payload, metadata = _parts(body, body.assistant_id)
+    user = user_of(call)
+    if user is not None:
+        payload["config"] = known_to(user, payload.get("config") or {})
     if thread_id is not None:
         payload.pop("on_run_completed", None)
     return await schedules_of(call).create(
@@ -38,6 +42,7 @@ async def _create(call: Call, thread_id: str | None) -> Schedule:
         timezone=body.timezone,
         enabled=body.enabled is not False,
         end_time=seconds_of(body.end_time),
+        user_id=None if user is None else user.identity,
         metadata=metadata,
         payload=payload,
     )
@@ -64,6 +69,9 @@ async def update_cron(call: Call) -> Response:
     if body == cron_wire.CronPatch():
         raise BadRequest("there is nothing to change: the body names no field")
     payload, metadata = _parts(body, "any")
+    user = user_of(call)
+    if user is not None and "config" in payload:
+        payload["config"] = known_to(user, payload["config"])
     changed = await schedules_of(call).update(
         call.path["cron_id"],
         expression=UNSET if body.schedule is None else body.schedule,

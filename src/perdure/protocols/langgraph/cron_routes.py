@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.kernel.errors import NotFound, NotSupported
+from perdure.kernel.errors import BadRequest, NotFound, NotSupported
 from perdure.protocols.langgraph import cron_handlers as handlers
 from perdure.protocols.langgraph import cron_wire as wire
 from perdure.protocols.langgraph.declare import declaring
-from perdure.protocols.langgraph.door import BadRequest
 
 _crons = declaring("crons")
 _ONE = "/runs/crons/{cron_id}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure.access.model import Scope
 from perdure.protocols.http.routes import Call, Handler, Route
+from perdure.protocols.langgraph.auth_table import guarded
 from perdure.protocols.langgraph.door import DOOR
 from perdure.protocols.langgraph.wire import check_uuid
 
@@ -23,6 +24,7 @@ def declaring(tag: str) -> Callable[..., Route]:
         method: str, path: str, handler: Handler, scope: Scope | None, summary: str, **rest: Any
     ) -> Route:
         names = [name for name in _PARAMETER.findall(path) if name in IDS]
+        handler = guarded(method, path, handler)
         return Route(
             method=method,
             path=path,

@@ -5,18 +5,16 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.kernel.errors import BadBody, BadQuery, InvalidInput, PerdureError
+from perdure.access.model import Caller
+from perdure.kernel.codec import check_text
+from perdure.kernel.errors import BadBody, BadQuery, PerdureError
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.problems import headers_of
+from perdure.runtime.app import App
 
 UNPROCESSABLE = 422
-
-
-class BadRequest(InvalidInput):
-    """The parts of the request contradict each other."""
-
-    code = "bad_request"
-    http_status = 400
+USER = "langgraph_user"
+"""Where in a request's scope its user stands, if the operator's own auth let it in."""
 
 
 class LangGraphDoor:
@@ -28,6 +26,15 @@ class LangGraphDoor:
         """The error as the SDK reads it: its message in `detail`, and its code for who looks closer."""
         body = {"detail": _detail(error), "code": error.code}
         return Response(encode(body), _status(error), headers_of(error), "application/json")
+
+    async def admit(self, request: Request, app: App) -> Caller | None:
+        """Who calls, where the operator's own auth decides; None where it does not."""
+        if app.auth is None:
+            return None
+        user = await app.auth.authenticate(request)
+        request.scope[USER] = user
+        actor = check_text(f"user:{user.identity}", "the identity of the caller")
+        return Caller(actor, frozenset({"read", "write"}), app.namespace, (app.namespace,))
 
 
 def _detail(error: PerdureError) -> str:

@@ -13,6 +13,7 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.protocols.http.feed import Left
 from perdure.protocols.http.routes import Call
 from perdure.protocols.langgraph import run_requests as requests
+from perdure.protocols.langgraph.auth_pass import asked_by, key_of
 from perdure.protocols.langgraph.stream_answers import Values
 from perdure.protocols.langgraph.wire import answer, check_uuid, failure_of, nothing, run_of, selected
 from perdure.protocols.native.rooms import threads_of
@@ -41,8 +42,8 @@ FIELDS = (
 
 async def created(call: Call) -> Run:
     """The run that the body asks for, on the thread of the path if there is one."""
-    request = requests.request_of(call.body, call.path.get("thread_id"))
-    return await threads_of(call).create_run(request, idempotency_key=call.idempotency_key)
+    request = asked_by(call, requests.request_of(call.body, call.path.get("thread_id")))
+    return await threads_of(call).create_run(request, idempotency_key=key_of(call))
 
 
 def place(run: Run, rest: str = "") -> str:
@@ -60,18 +61,20 @@ async def create_run(call: Call) -> Response:
 
 
 async def create_batch(call: Call) -> Response:
-    runs = await threads_of(call).create_runs([requests.batch_request(each) for each in call.body])
+    asked = [asked_by(call, requests.batch_request(each)) for each in call.body]
+    runs = await threads_of(call).create_runs(asked)
     return answer([run_of(run) for run in runs])
 
 
 async def create_and_wait(call: Call) -> Response:
     threads, run = threads_of(call), await created(call)
     left = leaving(threads, run.run_id, run.on_disconnect == "cancel")
-    return Values(call, _values(threads, run.run_id), headers=places(run, "/join"), left=left)
+    coming = _values(threads, run.run_id, fresh=True)
+    return Values(call, coming, headers=places(run, "/join"), left=left)
 
 
-async def _values(threads: ThreadService, run_id: str) -> Any:
-    return values_of(await threads.join_run(run_id))
+async def _values(threads: ThreadService, run_id: str, *, fresh: bool = False) -> Any:
+    return values_of(await threads.join_run(run_id, fresh=fresh))
 
 
 def values_of(end: RunEnd) -> Any:
@@ -101,8 +104,8 @@ async def _cancel(threads: ThreadService, run_id: str) -> None:
 
 async def found(call: Call) -> Run:
     """The run of the path. One that was rolled back is not there."""
-    thread_id, run_id = call.path["thread_id"], call.path["run_id"]
-    run = await threads_of(call).get_run(run_id, thread_id)
+    run_id = call.path["run_id"]
+    run = await threads_of(call).get_run(run_id, call.path.get("thread_id"))
     if run.status == UNDONE:
         raise NotFound(f"Run {run_id} not found")
     return run
@@ -115,7 +118,8 @@ async def joined(call: Call) -> Run:
     except NotFound:
         with contextlib.suppress(TimeoutError):
             run = (await threads_of(call).join_run(call.path["run_id"], 0)).run
-            if run.temporary and run.thread_id == call.path["thread_id"] and run.status != UNDONE:
+            is_there = call.path.get("thread_id") in (None, run.thread_id)
+            if run.temporary and is_there and run.status != UNDONE:
                 return run
         raise
 

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.kernel.codec import decode_json
-from perdure.kernel.errors import InvalidInput
-from perdure.protocols.langgraph.door import BadRequest
+from perdure.kernel.errors import BadRequest, InvalidInput
 from perdure.protocols.langgraph.wire import Body, check_uuid
 from perdure.threads.records import (
     CancelAction,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.kernel.errors import Conflict, NotFound, NotSupported
+from perdure.kernel.errors import BadRequest, Conflict, NotFound, NotSupported
 from perdure.protocols.http.feed import FORM
 from perdure.protocols.langgraph import run_handlers as handlers
 from perdure.protocols.langgraph import run_requests as requests
 from perdure.protocols.langgraph import stream_handlers as streams
 from perdure.protocols.langgraph.declare import declaring
-from perdure.protocols.langgraph.door import BadRequest
 
 _runs = declaring("runs")
 _threads = declaring("threads")
@@ -128,6 +127,16 @@ _READING = (
         **_STREAMED,
         **_MISSING,
     ),
+    _runs(
+        "GET",
+        "/runs/{run_id}/stream",
+        streams.join_stream,
+        "read",
+        "The events of a run whose thread the caller does not know",
+        query=requests.StreamQuery,
+        **_STREAMED,
+        **_MISSING,
+    ),
     _threads(
         "GET",
         OF_THREAD + "/stream",
@@ -186,7 +195,7 @@ _NOT_SPOKEN = (
         "POST",
         OF_THREAD + "/commands",
         streams.not_spoken,
-        "write",
+        "read",
         "The v3 streaming protocol, which is not supported",
         errors=(NotSupported,),
     ),

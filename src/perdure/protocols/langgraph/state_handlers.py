@@ -7,8 +7,10 @@ from starlette.responses import Response
 from perdure.protocols.http.routes import Call
 from perdure.protocols.langgraph import thread_wire
 from perdure.protocols.langgraph.rooms import views_of
+from perdure.protocols.langgraph.stream_frames import STATE_UPDATE
 from perdure.protocols.langgraph.thread_wire import check_state_fields, place_of, shown_state
 from perdure.protocols.langgraph.wire import PAGE, answer
+from perdure.protocols.native.rooms import threads_of
 from perdure.runtime.graph_views import CheckpointRef
 
 
@@ -36,7 +38,16 @@ async def update_state(call: Call) -> Response:
     changed = await views_of(call).update_state(
         call.path["thread_id"], body.values, as_node=body.as_node, checkpoint=place
     )
+    await _tell(call)
     return answer(changed)
+
+
+async def _tell(call: Call) -> None:
+    """Let whoever follows the thread see its new state."""
+    thread_id = call.path["thread_id"]
+    state = await views_of(call).state(thread_id, None, subgraphs=False)
+    told = {"state": shown_state(state, None), "thread_id": thread_id}
+    await threads_of(call).tell_thread(thread_id, STATE_UPDATE, told)
 
 
 async def post_history(call: Call) -> Response:

@@ -10,9 +10,8 @@ from starlette.responses import Response
 
 from perdure.items.model import MAX_KEY, MAX_LABELS, MAX_PATH
 from perdure.items.records import DEFAULT_LIMIT, DEFAULT_NAMESPACES, Item
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import BadRequest, NotFound
 from perdure.protocols.http.routes import Call
-from perdure.protocols.langgraph.door import BadRequest
 from perdure.protocols.langgraph.wire import Body, answer, iso, nothing
 from perdure.protocols.native.item_handlers import items_of, labels_of
 from perdure.protocols.native.wire import MAX_PAGE, Offset

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.kernel.errors import NotFound, NotSupported
+from perdure.kernel.errors import BadRequest, NotFound, NotSupported
 from perdure.protocols.langgraph import store_handlers as handlers
 from perdure.protocols.langgraph.declare import declaring
-from perdure.protocols.langgraph.door import BadRequest
 
 _store = declaring("store")
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.kernel.errors import Conflict, NotFound, NotSupported
+from perdure.kernel.errors import BadRequest, Conflict, NotFound, NotSupported
 from perdure.protocols.langgraph import state_handlers as states
 from perdure.protocols.langgraph import thread_handlers as handlers
 from perdure.protocols.langgraph import thread_wire as wire
 from perdure.protocols.langgraph.declare import declaring
-from perdure.protocols.langgraph.door import BadRequest
 
 _threads = declaring("threads")
 _ONE = "/threads/{thread_id}"

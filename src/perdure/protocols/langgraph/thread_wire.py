@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from perdure.assistants.records import IfExists
 from perdure.kernel.errors import InvalidInput
-from perdure.protocols.langgraph.wire import Body, Limit, Metadata, Offset, SortOrder, selected
+from perdure.protocols.langgraph.wire import Body, Limit, Metadata, Offset, SortOrder
 from perdure.runtime.graph_views import CheckpointRef
 from perdure.threads.records import ThreadStatus
 
@@ -200,7 +200,7 @@ def shown_state(state: dict[str, Any], names: list[str] | None) -> dict[str, Any
     """A state with the fields that were asked for."""
     if not names:
         return state
-    shown = selected(state, [name for name in names if name in STATE_FIELDS])
+    shown = {name: state[name] for name in names if name in STATE_FIELDS}
     keys = [name.partition(".")[2] for name in names if name.startswith("values.")]
     if keys and "values" not in names:
         values = state["values"] if isinstance(state["values"], dict) else {}

@@ -27,6 +27,7 @@ from perdure.threads.operations.settle import (
     drop_states,
     load_runs,
     load_threads,
+    own_stream,
     point_back,
     thread_stream,
 )
@@ -131,7 +132,7 @@ async def purge_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
     await tx.execute(sql.DROP_CHECKPOINTS, ids=ids)
     await delete_graph_threads(tx, ids)
     await tx.execute(sql.DROP_LIFETIMES, ids=ids)
-    await drop_streams(tx, [thread_stream(id) for id in ids])
+    await drop_streams(tx, [name for id in ids for name in (thread_stream(id), own_stream(id))])
     await drop_labels(tx, THREAD, ids)
     await tx.execute(sql.DROP_THREADS, ids=ids)
     await tx.execute(sql.DROP_LINES, names=ids)

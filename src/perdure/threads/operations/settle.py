@@ -70,6 +70,11 @@ def thread_stream(thread_id: str) -> str:
     return "thread/" + thread_id
 
 
+def own_stream(thread_id: str) -> str:
+    """The name of the stream of what a thread tells beside its runs."""
+    return "state/" + thread_id
+
+
 async def load_threads(tx: Tx, ids: Sequence[str], *, lock: bool = False) -> dict[str, ThreadRow]:
     query = sql.LOCK_THREADS if lock else sql.GET_THREADS
     return {row[0]: ThreadRow(*row) for row in await tx.all(query, ids=sorted(set(ids)))}
