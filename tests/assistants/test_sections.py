@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure.assistants.sections import load_auth, unsupported
+from perdure.assistants.sections import ThreadTtl, load_auth, load_thread_ttl, unsupported
 from perdure.kernel.errors import InvalidInput
 
 
@@ -82,7 +82,7 @@ def test_what_is_not_supported_is_named_with_what_to_do_instead(tmp_path: Path) 
         store={"ttl": {}},
         auth={"path": "./auth.py:auth", "disable_studio_auth": True, "openapi": {}},
         http={"app": "./app.py:app", "cors": {}, "unheard_of": 1},
-        checkpointer={"ttl": {"default_ttl": 5}},
+        checkpointer={"path": "./saver.py:saver", "ttl": {"default_ttl": 5}},
         encryption={"path": "x"},
         ui={},
         webhooks={"url": {}},
@@ -95,10 +95,20 @@ def test_what_is_not_supported_is_named_with_what_to_do_instead(tmp_path: Path) 
         "http.app is not supported here: serve it beside perdure, from a process of its own",
         "http.cors is not supported here: set PERDURE_CORS_ALLOW_ORIGINS",
         "http.unheard_of is not supported here",
-        "checkpointer is not supported here: states are kept in perdure's own database",
         "encryption is not supported here: encrypt the disk, or the database",
         "webhooks is not supported here: set PERDURE_WEBHOOK_ALLOWED_HOSTS and PERDURE_WEBHOOK_SECRET",
         "novelty is not supported here",
         "auth.openapi is not supported here",
+        "checkpointer.path is not supported here: states are kept in perdure's own database",
         "dependencies: no-such-package-here is not installed, and perdure installs nothing",
     ]
+
+
+def test_how_long_threads_live(tmp_path: Path) -> None:
+    assert load_thread_ttl(tmp_path) == ThreadTtl()
+    written(tmp_path, checkpointer={"ttl": {"default_ttl": 5, "sweep_interval_minutes": 1}})
+    assert load_thread_ttl(tmp_path) == ThreadTtl(default_ttl=5, strategy="delete")
+    for wrong in ({"default_ttl": -1}, {"default_ttl": "long"}, {"strategy": "forget"}, 7):
+        written(tmp_path, checkpointer={"ttl": wrong})
+        with pytest.raises(InvalidInput, match="checkpointer.ttl"):
+            load_thread_ttl(tmp_path)

@@ -22,6 +22,7 @@ from perdure.runtime.options import WorkerOptions
 from perdure.runtime.perdure import Perdure
 from perdure.runtime.stores import open_store
 from perdure.runtime.worker import Worker
+from perdure.threads.encoding import Policy
 from perdure.threads.records import Command, RunRequest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -54,6 +55,12 @@ async def kept(perdure: Perdure, thread_id: str) -> int:
     """How many checkpoints the graphs of a thread have."""
     room = GraphService(perdure.threads.storage)
     return len(await room.find(GraphQuery(thread_id=thread_id)))
+
+
+async def purge(perdure: Perdure) -> None:
+    """Remove the rows of whatever has gone."""
+    perdure.threads.policy = Policy(linger=0.0)
+    await perdure.threads.purge()
 
 
 async def began(graphs: Graphs) -> None:
@@ -172,8 +179,7 @@ async def test_threads_are_copied_and_removed_with_what_graphs_keep(perdure: Per
     first = await perdure.threads.get_thread(thread)
     assert (first.status, "answer" in first.values) == ("interrupted", False)
     await perdure.threads.delete_thread(thread)
-    perdure.threads.policy = type(perdure.threads.policy)(linger=0.0)
-    await perdure.threads.purge()
+    await purge(perdure)
     assert await kept(perdure, thread) == 0
     assert (await perdure.threads.get_thread(copy)).values["answer"] == "yes"
 
@@ -193,6 +199,7 @@ async def test_a_run_is_deleted_with_its_checkpoints(perdure: Perdure) -> None:
 async def test_a_run_without_a_thread_leaves_nothing_behind(perdure: Perdure) -> None:
     end = await perdure.run("talks", {"said": ["x" * 5000]})
     assert end.values["said"] == ["x" * 5000]
+    await purge(perdure)
     assert await kept(perdure, end.run.thread_id) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.kernel.support import until_true
 from tests.threads.support import World
@@ -87,6 +88,25 @@ async def test_a_busy_thread_lives_on_until_it_rests(world: World) -> None:
 async def test_a_life_without_length_is_refused(world: World, minutes: float) -> None:
     with pytest.raises(InvalidInput):
         await world.thread(lifetime=Lifetime(minutes=minutes))
+
+
+async def test_a_life_that_every_new_thread_has(world: World) -> None:
+    usual = Lifetime(minutes=MINUTES, strategy="keep_latest")
+    world.threads.policy = msgspec.structs.replace(world.threads.policy, lifetime=usual)
+    made = await world.thread()
+    other = await world.thread(lifetime=Lifetime(minutes=1))
+    run = await world.run("by-a-run", if_not_exists="create")
+    again = await world.run(made)
+    lives = {each: await world.threads.get_lifetime(each) for each in (made, other, run.thread_id)}
+    assert {each: life and life.minutes for each, life in lives.items()} == {
+        made: MINUTES,
+        other: 1,
+        run.thread_id: MINUTES,
+    }
+    own = await world.run()
+    assert await world.threads.get_lifetime(own.thread_id) is None
+    for each in (run, again, own):
+        await world.threads.cancel_run(each.run_id)
 
 
 async def test_lives_end_by_themselves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from perdure.assistants.graph_legacy import revived
 from perdure.assistants.graph_saver import START, GraphSaver, Written, following, state_left
 from perdure.assistants.graph_wire import place_of as named
 from perdure.assistants.graph_wire import plain, state_of
-from perdure.assistants.graphs import GraphAgent, command_of, configurable_of, equipped
+from perdure.assistants.graphs import GraphAgent, command_of, equipped
 from perdure.assistants.records import GraphState, GraphSteps
 from perdure.graphs.records import GraphChanges, GraphPut, Typed
 from perdure.kernel.errors import InvalidInput, NotFound
@@ -42,7 +42,7 @@ class Thread(NamedTuple):
     """A thread as its graph is looked at."""
 
     thread_id: str
-    config: Mapping[str, Any]
+    store: Any
     found: Any
     """Its latest state (`perdure.threads.records.Checkpoint`), or None."""
 
@@ -225,11 +225,11 @@ async def viewing(
 ) -> AsyncIterator[GraphView]:
     """The graph of an agent in a thread, for as long as it is looked at."""
     name, found = agent.spec.name, thread.found
-    config = {"configurable": {**configurable_of(thread.config), "graph_id": name}}
-    async with agent.factory.opened(Surroundings(config, access)) as made:
+    config = {"configurable": {"thread_id": thread.thread_id, "graph_id": name}}
+    async with agent.factory.opened(Surroundings(config, access, thread.store)) as made:
         codec = GraphCodec(agent.factory.serializer(made))
         head = found.checkpoint_id if found is not None and found.graph else None
         saver = ViewSaver(room, codec, thread.thread_id, head)
         if found is not None and found.state is not None:
             saver.revive(found)
-        yield GraphView(equipped(made, name, saver, None), name, saver, thread.thread_id)
+        yield GraphView(equipped(made, name, saver, thread.store), name, saver, thread.thread_id)

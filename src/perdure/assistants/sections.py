@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
 
 from perdure.assistants.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
 from perdure.kernel.errors import InvalidInput, PerdureError
 
-OURS: Final = frozenset({"graphs", "dependencies", "env", "store", "auth", "$schema"})
+OURS: Final = frozenset({"graphs", "dependencies", "env", "store", "auth", "checkpointer", "$schema"})
 """Sections that are honoured; `store` says itself what of it is not."""
 BUILDING: Final = frozenset(
     {
@@ -30,7 +32,8 @@ BUILDING: Final = frozenset(
 )
 """How an image is built, which is nobody's business here."""
 INSTEAD: Final[Mapping[str, str]] = {
-    "checkpointer": "states are kept in perdure's own database",
+    "checkpointer.path": "states are kept in perdure's own database",
+    "checkpointer.serde": "only data and the types of a graph's own state are read back",
     "encryption": "encrypt the disk, or the database",
     "http.app": "serve it beside perdure, from a process of its own",
     "http.configurable_headers": "give a run what it needs in its context",
@@ -43,6 +46,25 @@ INSTEAD: Final[Mapping[str, str]] = {
 }
 """What to do instead of what is not supported."""
 AUTH: Final = frozenset({"path", "disable_studio_auth"})
+CHECKPOINTER: Final = frozenset({"ttl"})
+
+
+class ThreadTtl(msgspec.Struct, frozen=True, kw_only=True):
+    """How many minutes a thread lives for which nobody says otherwise, and what is left of it then."""
+
+    default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+
+def load_thread_ttl(directory: str | os.PathLike[str] = ".") -> ThreadTtl:
+    """What `checkpointer.ttl` of a `langgraph.json` says. InvalidInput if it cannot be understood."""
+    path = Path(directory).resolve() / GRAPHS_FILE
+    section = _sections(path).get("checkpointer") or {}
+    ttl = section.get("ttl") if isinstance(section, Mapping) else None
+    try:
+        return msgspec.convert(ttl or {}, ThreadTtl)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{path}: checkpointer.ttl: {error}") from None
 
 
 def load_auth(directory: str | os.PathLike[str] = ".") -> Any | None:
@@ -94,10 +116,11 @@ def _unsupported(content: Mapping[str, Any]) -> Iterator[str]:
         parts = [f"{name}.{part}" for part in section] if isinstance(section, Mapping) else [name]
         for part in parts if name == "http" else [name]:
             yield _said(part, INSTEAD.get(part))
-    auth = content.get("auth")
-    for part in auth if isinstance(auth, Mapping) else ():
-        if part not in AUTH:
-            yield _said(f"auth.{part}", None)
+    for name, known in (("auth", AUTH), ("checkpointer", CHECKPOINTER)):
+        section = content.get(name)
+        for part in section if isinstance(section, Mapping) else ():
+            if part not in known:
+                yield _said(f"{name}.{part}", INSTEAD.get(f"{name}.{part}"))
     yield from _missing(content.get("dependencies"))
 
 

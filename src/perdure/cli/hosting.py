@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
 from perdure.assistants.agents import Agents
-from perdure.assistants.sections import load_auth
+from perdure.assistants.sections import load_auth, load_thread_ttl
 from perdure.assistants.store_section import ItemSetup, load_items
 from perdure.cli.output import warn
 from perdure.cli.supervisor import READY
@@ -29,6 +30,7 @@ from perdure.runtime.embedding import EmbeddedWorker
 from perdure.runtime.graph_auth import GraphAuth
 from perdure.runtime.schedules import Scheduler
 from perdure.runtime.stores import open_configured, sqlite_file
+from perdure.threads.records import Lifetime
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,18 @@ def open_app(settings: Settings, url: str | None = None) -> App:
     auth, items = auth_here(), items_here()
     app = App(open_configured(settings, **options), settings, items)
     app.auth = auth
+    if app.threads is not None:
+        app.threads.policy = msgspec.structs.replace(app.threads.policy, lifetime=lifetime_here())
     return app
+
+
+def lifetime_here() -> Lifetime | None:
+    """How long threads live, as the `langgraph.json` of this directory says."""
+    try:
+        ttl = load_thread_ttl()
+    except InvalidInput as error:
+        raise StartRefused(error.message) from error
+    return None if ttl.default_ttl is None else Lifetime(minutes=ttl.default_ttl, strategy=ttl.strategy)
 
 
 def auth_here() -> GraphAuth | None:

@@ -127,7 +127,8 @@ class App:
 
     def views_for(self, caller: Caller) -> GraphViews:
         """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
-        return GraphViews(self.agents, self.threads_for(caller), self.assistants_for(caller))
+        items = None if self.items is None else self.items_for(caller)
+        return GraphViews(self.agents, self.threads_for(caller), self.assistants_for(caller), items)
 
     async def check_start(self) -> None:
         """Refuse to listen beyond this machine while nobody needs a key."""

@@ -17,6 +17,7 @@ from perdure.assistants.agents import Agent, Agents
 from perdure.assistants.records import Assistant, GraphSteps
 from perdure.assistants.service import Assistants
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.items.service import Items
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.threads.records import Checkpoint
 from perdure.threads.service import ThreadService
@@ -70,16 +71,27 @@ class _Room:
         return await self._threads.find_deltas(self._held, query)
 
     def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        raise NotSupported("a server does not stand still for the state of a graph")
+        return _wait(asking)
+
+
+def _wait(asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    raise NotSupported("a server does not stand still for a graph that is looked at: await it")
 
 
 class GraphViews:
     """The graphs of one namespace: made for a caller, and thrown away after the call."""
 
-    def __init__(self, agents: Agents | None, threads: ThreadService, assistants: Assistants) -> None:
+    def __init__(
+        self,
+        agents: Agents | None,
+        threads: ThreadService,
+        assistants: Assistants,
+        items: Items | None = None,
+    ) -> None:
         self._agents = agents
         self._threads = threads
         self._assistants = assistants
+        self._items = items
 
     # --- states -----------------------------------------------------------------------------------------
 
@@ -217,8 +229,17 @@ class GraphViews:
     async def _opened(self, assistant: Assistant, agent: Any) -> AsyncIterator[Any]:
         from perdure.assistants.graph_factory import Surroundings
 
-        async with agent.factory.opened(Surroundings(assistant.config, "assistants.read")) as graph:
+        given = assistant.config.get("configurable") or {}
+        named = {"assistant_id": assistant.assistant_id, GRAPH_ID: assistant.agent}
+        config = {**assistant.config, "configurable": {**given, **named}}
+        async with agent.factory.opened(Surroundings(config, "assistants.read", self._store())) as graph:
             yield graph
+
+    def _store(self) -> Any:
+        """What factories may see of the items."""
+        from perdure.assistants.graph_store import ItemStore
+
+        return None if self._items is None else ItemStore(self._items.batch, _wait)
 
     # --- which agent ------------------------------------------------------------------------------------
 
@@ -264,7 +285,7 @@ class GraphViews:
     ) -> AsyncIterator[GraphView]:
         from perdure.assistants import graph_reading
 
-        thread = graph_reading.Thread(thread_id, {}, found)
+        thread = graph_reading.Thread(thread_id, self._store(), found)
         async with graph_reading.viewing(agent, _Room(self._threads, thread_id), thread, access) as view:
             yield view
 

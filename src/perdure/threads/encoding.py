@@ -44,6 +44,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     linger: float = 60.0
     """How long what was removed is kept for those who still wait for it."""
     check_webhook: Callable[[str], str] | None = None
+    lifetime: Lifetime | None = None
+    """How long a thread lives for which nobody says otherwise; None is for ever."""
 
 
 def check_id(value: object, what: str) -> str:
@@ -136,6 +138,7 @@ def new_run(request: RunRequest, policy: Policy) -> NewRun:
         grace=to_micros(policy.grace),
         checkpoint_id=request.checkpoint_id,
         inherits=request.inherit_metadata,
+        lifetime=policy.lifetime,
     )
 
 

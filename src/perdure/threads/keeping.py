@@ -83,7 +83,7 @@ class ThreadKeeping(RunExecution):
             metadata_text(config, "config"),
             None if values is None else checked(NewCheckpoint(values=values, metadata={"source": "input"})),
             if_exists == "do_nothing",
-            check_lifetime(lifetime),
+            check_lifetime(lifetime or self.policy.lifetime),
         )
         if idempotency_key is not None:
             row = await self._once("create_thread", self._thread_batch, request, idempotency_key)

@@ -191,3 +191,18 @@ _stairs.add_node("climb", _climb)
 _stairs.add_edge(START, "climb")
 _stairs.add_conditional_edges("climb", _higher, ["climb", END])
 stairs = _stairs.compile()
+
+
+# --- what is remembered beyond a thread -------------------------------------------------------------------
+
+
+async def _remember(state: State, runtime: Runtime[Any]) -> dict[str, Any]:
+    assert runtime.store is not None
+    place = ("remembered", (runtime.context or {}).get("name", "nobody"))
+    known = await runtime.store.aget(place, "n")
+    before = known.value["n"] if known else 0
+    await runtime.store.aput(place, "n", {"n": before + state.get("n", 0)})
+    return {"log": [f"had {before}"]}
+
+
+remembering = _builder(remember=_remember).compile()

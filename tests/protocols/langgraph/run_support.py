@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import httpx
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.schema import StreamPart
 from tests.kernel.support import until_true
+from tests.protocols.langgraph.conftest import serving
+
+from perdure.testing import servers
+from perdure.testing.serving import ServerProcess
 
 STEPS = ["one", "two", "three"]
 
@@ -90,3 +95,22 @@ async def asked(
 
 def ids_of(runs: Sequence[Any]) -> list[str]:
     return [run["run_id"] for run in runs]
+
+
+@contextmanager
+def serving_on(
+    engine: str, folder: Path, postgres_url: str, redis_url: str, **environment: str
+) -> Iterator[ServerProcess]:
+    """A server of a test's own, on SQLite or on a database of PostgreSQL with Redis."""
+    if engine == "sqlite":
+        with serving(folder, f"sqlite:///{folder / 'perdure.db'}", **environment) as started:
+            yield started
+        return
+    name = f"test_{uuid.uuid4().hex}"
+    servers.create_database(postgres_url, name)
+    redis = {"PERDURE_REDIS_URL": redis_url, "PERDURE_REDIS_KEY_PREFIX": f"test:{name}:"}
+    try:
+        with serving(folder, servers.with_database(postgres_url, name), **redis, **environment) as started:
+            yield started
+    finally:
+        servers.drop_database(postgres_url, name)

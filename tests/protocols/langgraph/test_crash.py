@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,16 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from tests.kernel.support import until
-from tests.protocols.langgraph.conftest import serving
 from tests.protocols.langgraph.project import project
-from tests.protocols.langgraph.run_support import collected, data_of, new_thread, until_thread
+from tests.protocols.langgraph.run_support import (
+    collected,
+    data_of,
+    new_thread,
+    serving_on,
+    until_thread,
+)
 from tests.protocols.otlp_support import ENGINES
 
-from perdure.testing import servers
 from perdure.testing.serving import ServerProcess
 
 TOP = 30
@@ -33,18 +36,8 @@ def mortal(
 ) -> Iterator[ServerProcess]:
     """A server that a test may kill, and start again on the same port and database."""
     folder = project(tmp_path / "project", ("stairs", "steps"))
-    if request.param == "sqlite":
-        with serving(folder, f"sqlite:///{folder / 'perdure.db'}", **QUICKLY) as started:
-            yield started
-        return
-    name = f"test_{uuid.uuid4().hex}"
-    servers.create_database(shared_postgres_url, name)
-    redis = {"PERDURE_REDIS_URL": shared_redis_url, "PERDURE_REDIS_KEY_PREFIX": f"test:{name}:"}
-    try:
-        with serving(folder, servers.with_database(shared_postgres_url, name), **redis, **QUICKLY) as started:
-            yield started
-    finally:
-        servers.drop_database(shared_postgres_url, name)
+    with serving_on(request.param, folder, shared_postgres_url, shared_redis_url, **QUICKLY) as started:
+        yield started
 
 
 class Stairs:

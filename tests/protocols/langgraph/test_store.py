@@ -12,7 +12,8 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError, NotFoundError, UnprocessableEntityError
-from tests.protocols.langgraph.conftest import project, serving
+from tests.protocols.langgraph.conftest import serving
+from tests.protocols.langgraph.project import project
 
 from perdure import PerdureClient
 from perdure.testing.serving import ServerProcess
@@ -150,6 +151,17 @@ def test_the_same_without_an_event_loop(sync_client: SyncLangGraphClient, root: 
     store.delete_item([root, "x"], "k")
     with pytest.raises(NotFoundError):
         store.get_item([root, "x"], "k")
+
+
+async def test_a_graph_has_the_same_store(client: LangGraphClient, root: str) -> None:
+    context = {"name": root}
+    for number, before in ((3, 0), (4, 3)):
+        ended = await client.runs.wait(None, "remembering", input={"n": number}, context=context)
+        assert ended["log"] == [f"had {before}"]  # type: ignore[call-overload]
+    assert (await client.store.get_item(["remembered", root], "n"))["value"] == {"n": 7}
+    await client.store.put_item(["remembered", root], "n", {"n": 40})
+    ended = await client.runs.wait(None, "remembering", input={"n": 2}, context=context)
+    assert ended["log"] == ["had 40"]  # type: ignore[call-overload]
 
 
 EMBED = """

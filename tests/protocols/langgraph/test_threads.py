@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import (
     APIStatusError,
@@ -19,6 +20,7 @@ from langgraph_sdk.errors import (
     NotFoundError,
     UnprocessableEntityError,
 )
+from tests.protocols.langgraph.conftest import project, serving
 
 from perdure.testing.serving import ServerProcess
 
@@ -146,6 +148,21 @@ async def test_a_lifetime_is_shown_when_it_is_asked_for(client: LangGraphClient)
     assert (shown["ttl"]["strategy"], shown["ttl"]["ttl_minutes"]) == ("keep_latest", 60)
     without: Any = await client.threads.get((await client.threads.create())["thread_id"], include=["ttl"])
     assert without["ttl"] is None
+
+
+async def test_a_project_says_how_long_its_threads_live(tmp_path: Path) -> None:
+    ttl = {"strategy": "keep_latest", "sweep_interval_minutes": 60, "default_ttl": 43_200}
+    folder = project(tmp_path / "project", ("noop",), checkpointer={"ttl": ttl})
+    with serving(folder, "memory:") as started:
+        async with get_client(url=started.url) as client:
+            thread_id = str(uuid.uuid4())
+            await client.runs.wait(thread_id, "noop", input={}, if_not_exists="create")
+            for each in (thread_id, (await client.threads.create())["thread_id"]):
+                shown: Any = await client.threads.get(each, include=["ttl"])
+                assert (shown["ttl"]["strategy"], shown["ttl"]["ttl_minutes"]) == ("keep_latest", 43_200)
+            own = (await client.threads.create(ttl=5))["thread_id"]
+            shown = await client.threads.get(own, include=["ttl"])
+            assert (shown["ttl"]["strategy"], shown["ttl"]["ttl_minutes"]) == ("delete", 5)
 
 
 # --- changing and removing --------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.inherit import mark_threads, run_metadata
+from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import purge_threads
 from perdure.threads.operations.rows import Made, RunRow, ThreadRow
 from perdure.threads.operations.settle import load_threads
-from perdure.threads.records import CancelAction, MultitaskStrategy
+from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy
 
 _STOPPING: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "rollback": "rollback"}
 
@@ -49,6 +50,8 @@ class NewRun(msgspec.Struct, frozen=True):
     checkpoint_id: str | None = None
     inherits: bool = False
     """Whether its metadata is on top of its assistant's and its thread's."""
+    lifetime: Lifetime | None = None
+    """How long a thread lives that is made for it and kept."""
 
 
 async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made | PerdureError]:
@@ -210,6 +213,7 @@ class _Creation:
         runs: list[tuple[Any, ...]] = []
         new: list[ThreadRow] = []
         busy: list[ThreadRow] = []
+        await set_lifetimes(tx, _lifetimes(made))
         for (number, request, thread), rollout in zip(made, queued, strict=True):
             run = self._run_row(rollout[0], request, thread)
             runs.append(run)
@@ -269,6 +273,15 @@ class _Creation:
             request.webhook,
             None,
         )
+
+
+def _lifetimes(made: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, Lifetime]:
+    """How long the new threads live that stay when their runs have ended."""
+    return {
+        thread.id: request.lifetime
+        for _, request, thread in made
+        if request.lifetime is not None and not thread.status and thread.temporary is None
+    }
 
 
 def _whole(run: tuple[Any, ...], rollout: Row) -> RunRow:
