@@ -88,4 +88,7 @@ PGQUEUER = Environment("pgqueuer", ("pgqueuer==1.6.0", "asyncpg"))
 PROCRASTINATE = Environment("procrastinate", ("procrastinate==3.10.0", "psycopg[binary,pool]"))
 DBOS = Environment("dbos", ("dbos==3.3.0", "psycopg[binary]"))
 LANGGRAPH = Environment("langgraph", ("langgraph-cli[inmem]==0.4.40", "langgraph-api==0.16.7"))
+LANGGRAPH_SQLITE = Environment(
+    "langgraph_sqlite", ("langgraph-checkpoint-sqlite==3.1.2", "langgraph==1.2.20")
+)
 AEGRA = Environment("aegra", ("aegra-api==0.6.0", "greenlet"))

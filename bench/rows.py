@@ -7,6 +7,7 @@ from typing import Any
 
 from bench import (
     graph_rows,
+    growth_rows,
     http_rows,
     ours,
     queue_rows,
@@ -40,6 +41,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *http_rows.measures(sizes),
         *run_rows.measures(sizes),
         *graph_rows.measures(sizes),
+        *growth_rows.measures(sizes),
         *queue_rows.measures(sizes),
         *start_rows.measures(sizes),
         *stream_rows.measures(sizes),

@@ -27,6 +27,7 @@ class Sizes:
     served_spans: int
     runs: int
     graph_runs: int
+    grown_steps: int
     jobs: int
     starts: int
     polled_starts: int
@@ -58,6 +59,7 @@ FULL = Sizes(
     served_spans=1_000_000,
     runs=1_000,
     graph_runs=400,
+    grown_steps=500,
     jobs=8_000,
     starts=200,
     polled_starts=10,
@@ -88,6 +90,7 @@ QUICK = Sizes(
     served_spans=5_120,
     runs=40,
     graph_runs=20,
+    grown_steps=30,
     jobs=400,
     starts=5,
     polled_starts=1,

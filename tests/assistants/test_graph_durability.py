@@ -179,7 +179,7 @@ async def test_several_are_asked_at_once() -> None:
     def asks(question: str) -> Node:
         return lambda state: {"said": [interrupt(question)]}
 
-    builder = StateGraph(State)
+    builder: Any = StateGraph(State)
     for name in ("left", "right"):
         builder.add_node(name, asks(name))
         builder.add_edge(START, name)

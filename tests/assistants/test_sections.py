@@ -110,5 +110,5 @@ def test_how_long_threads_live(tmp_path: Path) -> None:
     assert load_thread_ttl(tmp_path) == ThreadTtl(default_ttl=5, strategy="delete")
     for wrong in ({"default_ttl": -1}, {"default_ttl": "long"}, {"strategy": "forget"}, 7):
         written(tmp_path, checkpointer={"ttl": wrong})
-        with pytest.raises(InvalidInput, match="checkpointer.ttl"):
+        with pytest.raises(InvalidInput, match=r"checkpointer\.ttl"):
             load_thread_ttl(tmp_path)

@@ -31,7 +31,17 @@ VALUES: dict[str, Any] = {
     "target": "copy",
     "ns": 1,
 }
-TABLES = {"graph_checkpoints", "graph_pieces", "graph_items", "graph_writes", "c", "p", "i", "b"}
+TABLES = {
+    "graph_threads",
+    "graph_checkpoints",
+    "graph_pieces",
+    "graph_items",
+    "graph_writes",
+    "c",
+    "p",
+    "i",
+    "b",
+}
 
 
 def _statements() -> dict[str, Statement]:

@@ -67,7 +67,8 @@ async def test_the_last_hundred_steps_cost_what_the_first_did(
     place = postgres_url if engine == "postgres" else str(tmp_path / "agents.db")
     async with PerdureSaver(place) as saver:
         graph = programs.loop().compile(checkpointer=saver)
-        config = {**config_for(new_thread()), "recursion_limit": 1000}
+        config = config_for(new_thread())
+        config["recursion_limit"] = 1000
         sizes, rows = [0], [0]
         for _ in range(STEPS // 100):
             # Each time the thread is taken up again, as in a conversation.
@@ -95,7 +96,8 @@ async def _rows(tx: Tx) -> int:
 def test_a_list_that_only_grew_is_not_serialized_again(tmp_path: Path) -> None:
     measured = Measured(strict_serializer())
     with PerdureSaver(tmp_path / "agents.db", serde=measured) as saver:
-        thread_id, messages = new_thread(), []
+        thread_id = new_thread()
+        messages: list[Any] = []
         checkpoint = None
         costs = []
         for number in range(300):

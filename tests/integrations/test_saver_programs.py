@@ -94,7 +94,7 @@ def _nested(checkpointer: BaseCheckpointSaver[Any]) -> Any:
     config = config_for(new_thread())
     graph.invoke({"log": []}, config)
     state = graph.get_state(config, subgraphs=True)
-    below = state.tasks[0].state
+    below: Any = state.tasks[0].state
     deepest = below.tasks[0].state
     seen = [_shown(state), _shown(below), _shown(deepest)]
     for each in seen:
@@ -177,7 +177,7 @@ def test_a_run_that_is_removed_leaves_later_ones_readable(saver: PerdureSaver) -
     saver.delete_for_runs(["run 0", "run 2"])
     check_nothing_is_left_over(saver, thread_id)
     assert graph.get_state(config_for(thread_id)).values == before.values
-    left = {each.metadata["run_id"] for each in saver.list(config_for(thread_id))}  # type: ignore[typeddict-item]
+    left = {each.metadata["run_id"] for each in saver.list(config_for(thread_id))}
     assert left == {"run 1", "run 3"}
     graph.invoke(programs.hello(7), config_for(thread_id))
     assert graph.get_state(config_for(thread_id)).values["count"] == 5

@@ -96,7 +96,8 @@ FILTERS: list[dict[str, Any] | None] = [None, {"kind": "x"}, {"n": {"$gte": 0}}]
 
 
 async def test_pages_of_a_search_give_each_item_once(items: Items, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "SCAN_ROWS", 4)
+    monkeypatch.setattr(service, "SCAN_ROWS", 2)
+    monkeypatch.setattr(service, "MOST_ROWS", 4)
     monkeypatch.setattr(service, "PAGE_ROWS", 3)
     puts: list[ItemOp] = [
         PutItem(namespace=["many", str(n % 2)], key=f"k{n:02}", value={"n": n, "kind": "x"})

@@ -39,7 +39,7 @@ class Graphs:
         inner = self._chain(asks=self._asks).compile()
         self.agents.register("nested", self._chain(one=self._does("one"), inner=inner))
 
-    def _chain(self, **nodes: Any) -> StateGraph[State]:
+    def _chain(self, **nodes: Any) -> Any:
         builder: Any = StateGraph(State)
         last = START
         for name, node in nodes.items():

@@ -100,7 +100,7 @@ async def test_values_that_are_long_come_from_their_pieces(perdure: Perdure) -> 
 
 
 async def test_a_worker_that_is_cut_off_loses_its_graph_to_another(url: str, graphs: Graphs) -> None:
-    async with Perdure(url, job_heartbeat=1.0) as perdure:
+    async with Perdure(url, job_heartbeat=4.0) as perdure:
         app = perdure._opened
         cut_off = worker_of(app, graphs.agents)
 

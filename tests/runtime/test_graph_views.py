@@ -280,7 +280,7 @@ async def test_the_shape_of_a_graph(perdure: Perdure, views: GraphViews) -> None
 async def test_a_factory_knows_what_it_is_asked_for(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def make(config: Any, runtime: ServerRuntime) -> Any:
+    def make(config: Any, runtime: ServerRuntime[Any]) -> Any:
         asked.append(runtime.access_context)
         asked.append("executes" if runtime.execution_runtime else config["configurable"]["graph_id"])
         builder = StateGraph(State)

@@ -96,6 +96,7 @@ class CommandAgent:
         start = await _start_line(ctx, input)
         if self.command.whole:
             start["checkpoint"] = msgspec.to_builtins(ctx.checkpoint)
+            start["from_checkpoint"] = ctx.from_checkpoint
         process = await _start(self.command)
         talk = _Conversation(ctx, process, self.command)
         async with talk.until_it_ends():
@@ -111,7 +112,6 @@ async def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
         "attempt": ctx.attempt,
         "input": input,
         "command": ctx.command,
-        "from_checkpoint": ctx.from_checkpoint,
         "config": ctx.config,
         "context": ctx.context,
         "metadata": ctx.metadata,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.assistants.loading import GRAPHS_FILE, import_target
+from perdure.assistants.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
 from perdure.items.records import ItemPolicy
 from perdure.items.vectors import ItemIndex
 from perdure.kernel.errors import InvalidInput, PerdureError
@@ -38,13 +37,7 @@ class _Index(msgspec.Struct, kw_only=True):
 def load_items(directory: str | os.PathLike[str] = ".") -> ItemSetup:
     """What the `langgraph.json` of a directory says of items. What is wrong in it is told, and left out."""
     path = Path(directory).resolve() / GRAPHS_FILE
-    try:
-        section = json.loads(path.read_text(encoding="utf-8")).get("store") or {}
-    except FileNotFoundError:
-        return ItemSetup()
-    except (OSError, ValueError, AttributeError, RecursionError):
-        # Whoever loads the graphs tells of it.
-        return ItemSetup()
+    section = _section(path)
     if not isinstance(section, Mapping):
         return ItemSetup(failures=(f"{path}: store must be an object",))
     failures = [f"{path}: store.{name} is not supported here" for name in section if name not in KNOWN]
@@ -54,10 +47,19 @@ def load_items(directory: str | os.PathLike[str] = ".") -> ItemSetup:
     except InvalidInput as error:
         failures.append(f"{path}: store.ttl: {error.message}")
     try:
-        index = _index(section.get("index"), path.parent)
+        index = _index(section.get("index"), path)
     except InvalidInput as error:
         failures.append(f"{path}: store.index: {error.message}; nothing is searched by meaning")
     return ItemSetup(policy, index, tuple(failures))
+
+
+def _section(path: Path) -> Any:
+    try:
+        content = read_graphs_file(path) if path.exists() else {}
+    except InvalidInput:
+        # Whoever loads the graphs tells of it.
+        return {}
+    return (content.get("store") or {}) if isinstance(content, Mapping) else {}
 
 
 def policy_of(ttl: Mapping[str, Any]) -> ItemPolicy:
@@ -75,14 +77,15 @@ def policy_of(ttl: Mapping[str, Any]) -> ItemPolicy:
     return policy
 
 
-def _index(given: Any, directory: Path) -> ItemIndex | None:
+def _index(given: Any, path: Path) -> ItemIndex | None:
     if not given:
         return None
     try:
         wanted = msgspec.convert(given, _Index)
     except msgspec.ValidationError as error:
         raise InvalidInput(str(error)) from None
-    return ItemIndex(embed_named(wanted.embed, directory), dims=wanted.dims, fields=wanted.fields)
+    prepare(path)
+    return ItemIndex(embed_named(wanted.embed, path.parent), dims=wanted.dims, fields=wanted.fields)
 
 
 def embed_named(name: str, directory: Path) -> Any:

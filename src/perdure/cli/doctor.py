@@ -132,6 +132,7 @@ def _agent_checks(settings: Settings) -> Iterator[Check]:
     """What `perdure.toml` and `langgraph.json` name, and what of it is not supported."""
     from perdure.assistants.loading import GRAPHS_FILE, load_agents
     from perdure.assistants.sections import unsupported
+    from perdure.assistants.store_section import load_items
 
     # What fails is part of the answer, and need not stand in a log as well.
     logging.getLogger("perdure.assistants.loading").disabled = True
@@ -141,7 +142,7 @@ def _agent_checks(settings: Settings) -> Iterator[Check]:
     for failure in loaded.failures:
         yield Check(f"agent {failure.agent}" if failure.agent else GRAPHS_FILE, "failed", str(failure))
     yield from _auth()
-    for each in unsupported():
+    for each in (*unsupported(), *load_items().failures):
         yield Check(GRAPHS_FILE, "note", each)
 
 

@@ -1,6 +1,6 @@
 """Operations on the checkpoints of graphs: keep, read, copy, remove.
 
-Whoever keeps a checkpoint has locked the one before it, and whoever removes has locked what is there: so
+Whoever keeps, copies or removes anything has locked the threads concerned, in the order of their ids: so
 nothing that a new checkpoint builds on goes away under it.
 """
 
@@ -15,7 +15,6 @@ import msgspec
 from perdure.graphs import model, sql
 from perdure.graphs.model import Known, Range, piece_key
 from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite, Piece, PruneStrategy
-from perdure.graphs.tables import GRAPH_CHECKPOINTS
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
@@ -61,9 +60,11 @@ async def put(tx: Tx, changes: GraphChanges) -> None:
         model.check_put(each)
     for write in changes.writes:
         model.check_write(write)
-    await tx.lock(GRAPH_CHECKPOINTS, _parents(tx, changes.puts))
+    threads = sorted({each.thread_id for each in (*changes.puts, *changes.writes)})
+    known = await _lock(tx, threads)
     pieces, items = await _pieces(tx, changes.puts)
     await tx.later(
+        (sql.ADD_THREADS, [(tx.ns, thread_id) for thread_id in threads if thread_id not in known]),
         (sql.PUT_CHECKPOINTS, _checkpoint_rows(tx, changes.puts)),
         (sql.PUT_PIECES, pieces),
         (sql.ADD_ITEMS, items),
@@ -71,9 +72,9 @@ async def put(tx: Tx, changes: GraphChanges) -> None:
     )
 
 
-def _parents(tx: Tx, puts: Sequence[GraphPut]) -> list[tuple[Any, ...]]:
-    places = {(put.thread_id, put.checkpoint_ns, put.parent_id) for put in puts if put.parent_id is not None}
-    return [(tx.ns, *place) for place in sorted(places)]
+async def _lock(tx: Tx, threads: Iterable[str]) -> set[str]:
+    """Lock threads, and say which of them have something here."""
+    return {row[0] for row in await tx.all(sql.LOCK_THREADS, thread_ids=sorted(set(threads)))}
 
 
 def _checkpoint_rows(tx: Tx, puts: Sequence[GraphPut]) -> list[tuple[Any, ...]]:
@@ -165,21 +166,23 @@ def _new_items(tx: Tx, put: GraphPut, piece: Piece, log: _Log) -> list[tuple[Any
 
 async def delete_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
     """Remove everything that graphs have kept in these threads."""
-    if thread_ids:
+    known = sorted(await _lock(tx, thread_ids)) if thread_ids else []
+    if known:
         for each in sql.DROP_THREADS:
-            await tx.execute(each, thread_ids=sorted(set(thread_ids)))
+            await tx.execute(each, thread_ids=known)
 
 
 async def delete_runs(tx: Tx, run_ids: Sequence[str]) -> list[str]:
     """Remove the checkpoints of these runs; gives the threads they were in. Later ones stay readable."""
-    if not run_ids:
+    runs = sorted(set(run_ids))
+    threads = sorted({row[0] for row in await tx.all(sql.OF_RUNS, run_ids=runs)}) if runs else []
+    if not threads:
         return []
-    rows = await tx.all(sql.OF_RUNS, run_ids=sorted(set(run_ids)))
+    await _lock(tx, threads)
     gone: dict[Place, set[str]] = defaultdict(set)
-    for thread_id, namespace, checkpoint_id in rows:
+    for thread_id, namespace, checkpoint_id in await tx.all(sql.OF_RUNS, run_ids=runs):
         gone[thread_id, namespace].add(checkpoint_id)
     await _drop(tx, gone)
-    threads = sorted({thread_id for thread_id, _ in gone})
     for thread_id in threads:
         await _sweep(tx, thread_id)
     return threads
@@ -190,7 +193,7 @@ async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> N
     if model.check_strategy(strategy) == "delete":
         await delete_threads(tx, thread_ids)
         return
-    for thread_id in sorted(set(thread_ids)):
+    for thread_id in sorted(await _lock(tx, thread_ids)) if thread_ids else []:
         await _keep_latest(tx, thread_id)
 
 
@@ -224,6 +227,9 @@ async def _drop(tx: Tx, places: Mapping[Place, Iterable[str]]) -> None:
 
 async def _sweep(tx: Tx, thread_id: str) -> None:
     """Remove the pieces and items of a thread that no checkpoint needs any more."""
+    if await tx.one(sql.ANY_OF_THREAD, thread_id=thread_id) is None:
+        await delete_threads(tx, [thread_id])
+        return
     used: set[tuple[str, str]] = set()
     for namespace, _, _, versions, _ in await tx.all(sql.OF_THREAD, thread_id=thread_id):
         used |= {(namespace, piece_key(*each)) for each in decode_json(versions).items()}
@@ -255,8 +261,11 @@ async def _sweep_items(tx: Tx, thread_id: str, ranges: Mapping[str, list[Range]]
 async def copy_thread(tx: Tx, source: str, target: str) -> None:
     """Give another thread, which has no checkpoints yet, all that graphs have kept in this one."""
     model.check_thread(target)
-    if await tx.all(sql.OF_THREAD, thread_id=target):
+    known = await _lock(tx, [source, target])
+    if target in known:
         raise Conflict(f"Thread {target} has checkpoints already")
-    await tx.all(sql.OF_THREAD, thread_id=source)
+    if source not in known:
+        return
+    await tx.write((sql.ADD_THREADS, [(tx.ns, target)]))
     for each in sql.COPY:
         await tx.execute(each, source=source, target=target)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from perdure.graphs.tables import GRAPH_CHECKPOINTS, GRAPH_ITEMS, GRAPH_PIECES, GRAPH_WRITES
+from perdure.graphs.tables import GRAPH_CHECKPOINTS, GRAPH_ITEMS, GRAPH_PIECES, GRAPH_THREADS, GRAPH_WRITES
 from perdure.kernel.storage.dialect import BulkInsert, statement
 from perdure.kernel.storage.filters import Field, Listing
 
 # --- keeping ----------------------------------------------------------------------------------------------
 
+LOCK_THREADS = statement(
+    """
+    SELECT thread_id FROM graph_threads
+    WHERE ns = :ns AND thread_id {among:thread_ids}
+    ORDER BY thread_id {lock}
+    """
+)
+ADD_THREADS = BulkInsert(GRAPH_THREADS, met="NOTHING")
 PUT_CHECKPOINTS = BulkInsert(
     GRAPH_CHECKPOINTS,
     met="UPDATE SET parent_id = excluded.parent_id, run_id = excluded.run_id, versions = excluded.versions,"
@@ -105,7 +113,7 @@ OF_RUNS = statement(
     SELECT thread_id, checkpoint_ns, id
     FROM graph_checkpoints
     WHERE ns = :ns AND run_id {among:run_ids}
-    ORDER BY {plain:thread_id}, checkpoint_ns, id {lock}
+    ORDER BY {plain:thread_id}, checkpoint_ns, id
     """
 )
 OF_THREAD = statement(
@@ -113,9 +121,10 @@ OF_THREAD = statement(
     SELECT checkpoint_ns, id, parent_id, versions, metadata
     FROM graph_checkpoints
     WHERE ns = :ns AND thread_id = :thread_id
-    ORDER BY checkpoint_ns, id {lock}
+    ORDER BY checkpoint_ns, id
     """
 )
+ANY_OF_THREAD = statement("SELECT 1 FROM graph_checkpoints WHERE ns = :ns AND thread_id = :thread_id LIMIT 1")
 PIECES_OF_THREAD = statement(
     "SELECT checkpoint_ns, piece, log, ranges FROM graph_pieces WHERE ns = :ns AND thread_id = :thread_id"
 )
@@ -154,12 +163,12 @@ DROP_THREADS = (
     statement("DELETE FROM graph_pieces WHERE ns = :ns AND thread_id {among:thread_ids}"),
     statement("DELETE FROM graph_items WHERE ns = :ns AND thread_id {among:thread_ids}"),
     statement("DELETE FROM graph_writes WHERE ns = :ns AND thread_id {among:thread_ids}"),
+    statement("DELETE FROM graph_threads WHERE ns = :ns AND thread_id {among:thread_ids}"),
 )
 
 # --- copying ----------------------------------------------------------------------------------------------
 
-# Checkpoints come first: what they need is older, and so it is there for the statements after theirs. The run
-# that made one made it in its own thread; removing that run leaves the copy alone.
+# The run that made a checkpoint made it in its own thread: removing that run leaves the copy alone.
 COPY = (
     statement(
         """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from perdure.kernel.storage.schema import Index, Table, blob, integer, text
 
+GRAPH_THREADS = Table("graph_threads", (integer("ns"), text("thread_id")), key=("ns", "thread_id"))
+"""One row for each thread that has something here: whoever changes anything of it has locked the row."""
+
 GRAPH_CHECKPOINTS = Table(
     "graph_checkpoints",
     (
@@ -72,4 +75,4 @@ GRAPH_WRITES = Table(
 )
 """What the tasks after a checkpoint have written."""
 
-TABLES = (GRAPH_CHECKPOINTS, GRAPH_PIECES, GRAPH_ITEMS, GRAPH_WRITES)
+TABLES = (GRAPH_THREADS, GRAPH_CHECKPOINTS, GRAPH_PIECES, GRAPH_ITEMS, GRAPH_WRITES)

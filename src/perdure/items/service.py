@@ -34,7 +34,10 @@ from perdure.kernel.storage.port import Operation, Row, Storage
 T = TypeVar("T")
 
 SCAN_ROWS = 200
-"""How many items are looked at at once where the database cannot tell which ones fit."""
+"""How many items are looked at first where the database cannot tell which ones fit."""
+MOST_ROWS = 2000
+SCAN_BYTES = 8 << 20
+"""How large the next look may become, as far as the last one tells."""
 SCAN_VECTORS = 256
 WALK_PATHS = 200
 PAGE_ROWS = 1000
@@ -203,7 +206,7 @@ class Items:
             rows = await self._read(
                 operations.vectors, wanted.low, wanted.high, after, filtering, SCAN_VECTORS
             )
-            fitting = [row for row in rows if not filtering or model.holds(decode_json(row[4]), conditions)]
+            fitting = await _fitting(rows, 4, conditions) if filtering else rows
             # It takes a while, in which others must not stand still.
             await asyncio.to_thread(ranking.add, fitting)
             if len(rows) < SCAN_VECTORS:
@@ -228,12 +231,12 @@ class Items:
         left, scan = wanted.offset, wanted._replace(limit=SCAN_ROWS, offset=0)
         while len(rows) < wanted.limit:
             found = await self._read(operations.search, scan)
-            fitting = [row for row in found if model.holds(decode_json(row[5]), conditions)]
+            fitting = await _fitting(found, 5, conditions)
             rows += fitting[left : left + wanted.limit - len(rows)]
             left = max(0, left - len(fitting))
-            if len(found) < SCAN_ROWS:
+            if len(found) < scan.limit:
                 break
-            scan = scan._replace(after=_place(found[-1]))
+            scan = scan._replace(after=_place(found[-1]), limit=_next_rows(found))
         return rows
 
     async def list_namespaces(
@@ -332,6 +335,21 @@ class Items:
 
 def _place(row: Row) -> Place:
     return Place(row[3], row[0], row[1])
+
+
+async def _fitting(rows: Sequence[Row], at: int, conditions: Mapping[str, Any]) -> list[Row]:
+    """The rows whose value, which stands at a place in them, fits. Others do not stand still for many."""
+
+    def look() -> list[Row]:
+        return [row for row in rows if model.holds(decode_json(row[at]), conditions)]
+
+    return look() if len(rows) < SCAN_ROWS else await asyncio.to_thread(look)
+
+
+def _next_rows(found: Sequence[Row]) -> int:
+    """How many items to look at next: many small ones, fewer large ones."""
+    average = 1 + sum(len(row[5]) for row in found) // len(found)
+    return max(SCAN_ROWS, min(MOST_ROWS, SCAN_BYTES // average))
 
 
 def _take(

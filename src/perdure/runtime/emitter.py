@@ -164,7 +164,8 @@ class Emitter:
                 events = self.take()
                 await self._append(events, self.take_steps())
             if not self.full:
-                return self._schedule()
+                self._schedule()
+                return
 
     def wrote(self, count: int) -> None:
         """So many events were written along with something else."""

@@ -165,10 +165,11 @@ class ThreadService(ThreadKeeping):
         async for burst in _bursts(await self.follow_thread(thread_id, after)):
             yield burst
 
-    async def follow_run(self, run_id: str, after: str | None = "-1") -> Follower:
-        """What reads the events of a run after an id; whoever gets it closes it."""
+    async def follow_run(self, run_id: str, after: str | None = "-1", *, fresh: bool = False) -> Follower:
+        """What reads the events of a run, `fresh` if it was made just now; whoever gets it closes it."""
         place = None if after is None else seq_of(after)
-        await self._run(run_id)
+        if not fresh:
+            await self._run(run_id)
         return self.streams.follow(await self._ns(), run_id, place)
 
     async def follow_thread(self, thread_id: str, after: str | None = None) -> Follower:

@@ -142,7 +142,7 @@ async def test_bad_bodies_are_refused(client: LangGraphClient, server: ServerPro
         await client.crons.create(
             "noop", schedule=YEARLY, context={"a": 1}, config={"configurable": {"a": 1}}
         )
-    for body in (
+    bad: tuple[Any, ...] = (
         {"assistant_id": "noop"},
         {"schedule": YEARLY},
         {"assistant_id": "noop", "schedule": YEARLY, "end_time": "soon"},
@@ -153,7 +153,8 @@ async def test_bad_bodies_are_refused(client: LangGraphClient, server: ServerPro
         {"assistant_id": "noop", "schedule": YEARLY, "durability": "never"},
         {"assistant_id": "noop", "schedule": YEARLY, "webhook": "file:///etc/passwd"},
         [],
-    ):
+    )
+    for body in bad:
         status, content, _ = await post(server, "/runs/crons", body)
         assert (status, type(content["detail"])) == (422, str), body
 

@@ -51,11 +51,19 @@ async def test_runs_stand_in_line(client: LangGraphClient, tmp_path: Path) -> No
     assert values["n"] == 23
 
 
+async def test_each_who_waits_gets_the_values_of_its_own_run(client: LangGraphClient) -> None:
+    thread_id = await new_thread(client)
+    waiting = [client.runs.wait(thread_id, "steps", input={"n": 10 * number}) for number in range(4)]
+    found: list[Any] = await asyncio.gather(*waiting)
+    assert sorted(values["n"] for values in found) == [3, 13, 23, 33]
+    assert sorted(len(values["log"]) for values in found) == [3, 6, 9, 12]
+
+
 async def test_interrupt_keeps_what_was_done(client: LangGraphClient, tmp_path: Path) -> None:
     thread_id, gate = await new_thread(client), Gate(tmp_path)
     running = await started(client, thread_id, gate)
     waiting = await client.runs.create(thread_id, "noop", input={}, multitask_strategy="enqueue")
-    values = await client.runs.wait(thread_id, "steps", input={"n": 5}, multitask_strategy="interrupt")
+    values: Any = await client.runs.wait(thread_id, "steps", input={"n": 5}, multitask_strategy="interrupt")
     assert values == {
         "n": 8,
         "log": ["before", "one", "two", "three"],

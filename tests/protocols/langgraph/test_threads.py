@@ -453,6 +453,18 @@ async def test_pruning_may_keep_the_latest_state(client: LangGraphClient) -> Non
     assert ended["n"] == 13  # type: ignore[call-overload]
 
 
+async def test_a_thread_that_waits_can_be_pruned_and_goes_on(client: LangGraphClient) -> None:
+    for graph, said in (("approval", "before"), ("nested_approval", "outer")):
+        thread_id = await _ran(client, graph, input={"n": 1})
+        assert await client.threads.prune([thread_id], strategy="keep_latest") == {"pruned_count": 1}
+        thread: Any = await client.threads.get(thread_id)
+        assert (thread["status"], len(thread["interrupts"])) == ("interrupted", 1)
+        ended: Any = await client.runs.wait(thread_id, graph, command={"resume": "yes"})
+        assert said in ended["log"]
+        assert "approved: yes" in ended["log"]
+        assert (await client.threads.get(thread_id))["status"] == "idle"
+
+
 async def test_another_way_to_prune_is_refused(client: LangGraphClient) -> None:
     with pytest.raises(UnprocessableEntityError):
         await client.threads.prune([str(uuid.uuid4())], strategy="forget")  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from msgspec import structs
 
 from perdure.assistants.graph_codec import (
     GraphCodec,
@@ -146,26 +147,10 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """The checkpoints of a thread, or of all, the newest first."""
-        async for found in self._pages(query_of(config, filter=filter, before=before, limit=limit)):
+        pages = _Pages(self._graphs, query_of(config, filter=filter, before=before, limit=limit))
+        while found := await pages.next():
             for each in found:
                 yield self._codec.read(each, remember=False)
-
-    async def _pages(self, query: GraphQuery) -> AsyncIterator[list[GraphTuple]]:
-        """A listing in parts. Those of one id, in several namespaces, are never parted."""
-        left, size, before = query.limit, PAGE, query.before
-        while left is None or left > 0:
-            asked = size if left is None else min(left, size)
-            found = await self._graphs.find(_part(query, asked, before))
-            is_last = len(found) < asked or left == asked
-            whole = found if is_last else [each for each in found if each.checkpoint_id != _last(found)]
-            if whole:
-                yield whole
-                before = whole[-1].checkpoint_id
-            else:
-                size *= 2
-            if is_last:
-                return
-            left = None if left is None else left - len(whole)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -224,17 +209,10 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """As `alist`."""
-        pages = self._pages(query_of(config, filter=filter, before=before, limit=limit))
-
-        async def page() -> Sequence[GraphTuple] | None:
-            return await anext(pages, None)
-
-        try:
-            while (found := self._opened.wait(page)) is not None:
-                for each in found:
-                    yield self._codec.read(each, remember=False)
-        finally:
-            self._opened.wait(pages.aclose)  # type: ignore[attr-defined]
+        pages = _Pages(self._graphs, query_of(config, filter=filter, before=before, limit=limit))
+        while found := self._opened.wait(pages.next):
+            for each in found:
+                yield self._codec.read(each, remember=False)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -259,16 +237,30 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         self._opened.wait(lambda: self.aprune(thread_ids, strategy=strategy))
 
 
-def _part(query: GraphQuery, limit: int, before: str | None) -> GraphQuery:
-    return GraphQuery(
-        thread_id=query.thread_id,
-        checkpoint_ns=query.checkpoint_ns,
-        checkpoint_id=query.checkpoint_id,
-        before=before,
-        limit=limit,
-        filter=query.filter,
-    )
+class _Pages:
+    """A listing in parts. Checkpoints of one id, which several namespaces may have, are never parted."""
+
+    def __init__(self, graphs: Graphs, query: GraphQuery) -> None:
+        self._graphs = graphs
+        self._query = query
+        self._left = query.limit
+        self._size = PAGE
+        self._is_last = query.limit == 0
+
+    async def next(self) -> Sequence[GraphTuple]:
+        """The next part; nothing at the end."""
+        whole: Sequence[GraphTuple] = ()
+        while not whole and not self._is_last:
+            asked = self._size if self._left is None else min(self._left, self._size)
+            found = await self._graphs.find(structs.replace(self._query, limit=asked))
+            self._is_last = len(found) < asked or asked == self._left
+            whole = found if self._is_last else _without_last(found)
+            self._size *= 1 if whole else 2
+        if whole:
+            self._query = structs.replace(self._query, before=whole[-1].checkpoint_id)
+            self._left = None if self._left is None else self._left - len(whole)
+        return whole
 
 
-def _last(found: Sequence[GraphTuple]) -> str:
-    return found[-1].checkpoint_id
+def _without_last(found: Sequence[GraphTuple]) -> Sequence[GraphTuple]:
+    return [each for each in found if each.checkpoint_id != found[-1].checkpoint_id]

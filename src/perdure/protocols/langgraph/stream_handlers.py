@@ -26,7 +26,7 @@ async def create_and_stream(call: Call) -> Response:
     threads, run = threads_of(call), await created(call)
     return await streaming(
         call,
-        partial(threads.follow_run, run.run_id),
+        partial(threads.follow_run, run.run_id, fresh=True),
         RunFrames(_has_ids(run)),
         BEGINNING,
         headers=places(run, "/stream"),

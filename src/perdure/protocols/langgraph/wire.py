@@ -107,7 +107,7 @@ def interrupts_of(interrupts: Iterable[Interrupt]) -> dict[str, list[dict[str, A
     """Interrupts by the task that waits for each."""
     found: dict[str, list[dict[str, Any]]] = {}
     for each in interrupts:
-        task_id = getattr(each, "task_id", None) or each.id
+        task_id = each.task_id if isinstance(each.task_id, str) else each.id
         found.setdefault(task_id, []).append({"id": each.id, "value": each.value})
     return found
 

@@ -65,13 +65,14 @@ async def delete_run(call: Call) -> Response:
 async def create_and_wait(call: Call) -> Response:
     threads, run = threads_of(call), await _created(call)
     places = {"Content-Location": _place(run), "Location": _place(run, "/wait")}
-    return Waiting(call, threads.join_run(run.run_id, fresh=True), headers=places, left=_on_left(threads, call.body, run))
+    ending = threads.join_run(run.run_id, fresh=True)
+    return Waiting(call, ending, headers=places, left=_on_left(threads, call.body, run))
 
 
 async def create_and_stream(call: Call) -> Response:
     threads, run = threads_of(call), await _created(call)
     places = {"Content-Location": _place(run), "Location": _place(run, "/stream")}
-    follow = partial(threads.follow_run, run.run_id)
+    follow = partial(threads.follow_run, run.run_id, fresh=True)
     return await streaming(call, follow, headers=places, left=_on_left(threads, call.body, run))
 
 
