@@ -41,7 +41,7 @@ ENGINES = {
     "google": re.compile(r"rollouts/otlp(_reader)?\.py|protocols/otlp/.*\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
     "langgraph": re.compile(r"assistants/graph\w*\.py|integrations/langgraph/\w+\.py|runtime/graph\w*\.py"),
-    "langgraph_sdk": re.compile(r"runtime/graph_auth\.py"),
+    "langgraph_sdk": re.compile(r"runtime/graph_auth\.py|assistants/graph_factory\.py"),
     "langchain_core": re.compile(r"assistants/graph\w*\.py|integrations/langgraph/\w+\.py|runtime/graph\w*\.py"),
     "grpc": re.compile(r"protocols/grpc/.*\.py|protocols/otlp/grpc_server\.py"),
 }

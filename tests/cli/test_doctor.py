@@ -97,3 +97,27 @@ def test_people_get_a_table(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "setting" in ended.stdout
     assert "ok" in ended.stdout
+
+
+def test_what_langgraph_json_names_is_examined_and_said_at_start(tmp_path: Path) -> None:
+    (tmp_path / "agents.py").write_text("async def fine(ctx, input):\n    return input\n")
+    graphs = {"fine": "./agents.py:fine", "lost": "./agents.py:nothing"}
+    content = {"graphs": graphs, "http": {"app": "./app.py:app"}, "encryption": {"path": "./e.py:e"}}
+    (tmp_path / "langgraph.json").write_text(json.dumps(content))
+    ended = run_here(tmp_path, "doctor", "--json")
+    assert ended.returncode == 1
+    checks = json.loads(ended.stdout)["checks"]
+    found = {check["name"]: check for check in checks if check["state"] != "note"}
+    assert found["agents"] == {"name": "agents", "state": "ok", "found": "fine"}
+    assert found["agent lost"]["state"] == "failed"
+    assert "there is no 'nothing'" in found["agent lost"]["found"]
+    notes = [check["found"] for check in checks if check["name"] == "langgraph.json"]
+    assert [note.partition("langgraph.json: ")[2].partition(" ")[0] for note in notes] == [
+        "http.app",
+        "encryption",
+    ]
+    with Server(tmp_path) as server:
+        assert server.facts["agents"] == ["fine"]
+    assert "http.app is not supported here" in server.errors
+    assert "encryption is not supported here" in server.errors
+    assert "agent 'lost'" in server.errors

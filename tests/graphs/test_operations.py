@@ -173,6 +173,23 @@ async def test_bad_input_changes_nothing(graphs: Graphs, bad: dict[str, Any]) ->
     assert not any((await counts(graphs)).values())
 
 
+@pytest.mark.parametrize("name", ["with \0", "\ud800", "x" * 2000])
+async def test_names_that_nothing_can_have(graphs: Graphs, name: str) -> None:
+    for query in ({"thread_id": name}, {"checkpoint_ns": name}, {"checkpoint_id": name}, {"before": name}):
+        with pytest.raises(InvalidInput):
+            await graphs.find(GraphQuery(**query))
+    for call in (
+        graphs.delete_threads([name]),
+        graphs.delete_runs([name]),
+        graphs.prune([name]),
+        graphs.copy_thread("t", name),
+        graphs.copy_thread(name, "t"),
+        graphs.delta(GraphDeltaQuery(thread_id=name, channels=["log"])),
+    ):
+        with pytest.raises(InvalidInput):
+            await call
+
+
 async def test_long_names_are_kept(graphs: Graphs) -> None:
     names: dict[str, Any] = {
         "thread_id": "т" * 256,

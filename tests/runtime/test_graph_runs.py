@@ -102,7 +102,7 @@ async def test_values_that_are_long_come_from_their_pieces(perdure: Perdure) -> 
 async def test_a_worker_that_is_cut_off_loses_its_graph_to_another(url: str, graphs: Graphs) -> None:
     async with Perdure(url, job_heartbeat=4.0) as perdure:
         app = perdure._opened
-        cut_off = worker_of(app, graphs.agents)
+        cut_off = worker_of(app, graphs.agents, interval=0.1)
 
         async def unreachable(*args: Any) -> Any:
             raise StorageUnavailable
@@ -120,8 +120,8 @@ async def test_a_worker_that_is_cut_off_loses_its_graph_to_another(url: str, gra
         worker = worker_of(app, other.agents)
         await worker.start()
         end = await perdure.threads.join_run(run.run_id, PATIENCE)
+        await asyncio.gather(worker.stop(), cut_off.stop(0.0))
         graphs.go_on.set()
-        await asyncio.gather(worker.stop(), cut_off.stop())
         assert (end.run.status, end.run.attempt) == ("success", 2)
         assert end.values["said"] == ["0", "one", "waited", "two"]
         assert (graphs.done, other.done) == (["one", "wait"], ["wait", "two"])

@@ -26,7 +26,9 @@ async def graph_run_lines(store: DatabaseLightningStore) -> list[Line]:
     threads = silent_worker(store).queue
     assert isinstance(threads, ThreadService)
     await threads.create_thread(THREAD)
-    asking = RunRequest(assistant_id=AGENT, thread_id=THREAD, multitask_strategy="enqueue")
+    asking = RunRequest(
+        assistant_id=AGENT, thread_id=THREAD, multitask_strategy="enqueue", after_seconds=3600
+    )
     one, other, removed = [(await threads.create_run(asking)).run_id for _ in range(3)]
     run, many = OF_THREAD + "/runs/{run_id}", {"thread_id": THREAD, "run_ids": [other]}
     return [

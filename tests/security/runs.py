@@ -72,6 +72,13 @@ async def _work_lines(threads: ThreadService, worker: Worker) -> list[Line]:
             "add_events",
         ),
         ("POST", f"{WORK}/checkpoints", "", work | {"checkpoint": {"values": 1}}, "save_checkpoint"),
+        (
+            "POST",
+            f"{WORK}/graphs",
+            "",
+            work | {"steps": {"states": [{"checkpoint_id": "c"}]}},
+            "save_checkpoint",
+        ),
         ("POST", f"{WORK}/steps", "", work | {"origin": "o", "name": "s", "body": "1"}, "keep_step"),
         ("POST", f"{WORK}/finish", "", {"endings": [ended | {"result": "success"}]}, "finish_run"),
         ("POST", f"{WORK}/release", "", {"held": [given_back["held"]]}, "release_run"),

@@ -24,7 +24,14 @@ from perdure.protocols.table import ROUTES
 from perdure.testing.contract.support import make_span
 
 PROMPT = {"prompt": {"resource_type": "prompt_template", "template": "hello", "engine": "f-string"}}
-NOT_WRITTEN = {"/v1/metrics", "/v1/logs", "/v1/development/profiles", "/api/v1/work/controls"}
+NOT_WRITTEN = {
+    "/v1/metrics",
+    "/v1/logs",
+    "/v1/development/profiles",
+    "/api/v1/work/controls",
+    "/api/v1/work/graphs/find",
+    "/api/v1/work/graphs/deltas",
+}
 numbers = itertools.count(1 << 40)
 
 

@@ -92,6 +92,7 @@ class Lists:
         if best is None:
             return Cut(Seen(version, prints, 0))
         base, spans = best
+        _share(prints, base.prints, spans)
         if base.spans and (ranges := _ranges(base, spans)) <= MAX_SPANS:
             own = [at for span in spans if span.own for at in range(span.start, span.stop)]
             return Cut(Seen(version, prints, ranges), base.version, _numbered(spans), own)
@@ -115,6 +116,8 @@ class Lists:
             while self._bytes > MAX_BYTES and len(self._seen) > 1:
                 _, gone = self._seen.popitem(last=False)
                 self._bytes -= sum(map(_size, gone))
+            while self._bytes > MAX_BYTES and len(known) > 1:
+                self._drop(known, known[0])
 
     def _drop(self, known: list[Seen], seen: Seen) -> None:
         known.remove(seen)
@@ -184,6 +187,16 @@ def _next(spans: Sequence[Span], item: Print, base: Sequence[Print]) -> int | No
     if last is None or last.own or last.stop >= len(base) or base[last.stop] != item:
         return None
     return last.stop
+
+
+def _share(prints: list[Print], base: Sequence[Print], spans: Sequence[Span]) -> None:
+    """Keep the bytes that two versions have in common once."""
+    at = 0
+    for span in spans:
+        length = span.stop - span.start
+        if not span.own:
+            prints[at : at + length] = base[span.start : span.stop]
+        at += length
 
 
 def _add(spans: list[Span], own: bool, at: int) -> None:

@@ -10,7 +10,18 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.graphs.records import GraphPut, GraphWrite, Part, Piece, PruneStrategy, Span, Typed, Version
+from perdure.graphs.records import (
+    GraphDeltaQuery,
+    GraphPut,
+    GraphQuery,
+    GraphWrite,
+    Part,
+    Piece,
+    PruneStrategy,
+    Span,
+    Typed,
+    Version,
+)
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import InvalidInput, NotADatabase
 
@@ -69,6 +80,18 @@ def check_write(write: GraphWrite) -> None:
 
 def check_thread(thread_id: str) -> str:
     return check_text(thread_id, "thread_id", max_length=MAX_THREAD_ID)
+
+
+def check_query(query: GraphQuery | GraphDeltaQuery) -> None:
+    """Refuse names that nothing can have."""
+    if query.thread_id is not None:
+        check_thread(query.thread_id)
+    if query.checkpoint_ns is not None:
+        check_text(query.checkpoint_ns, "checkpoint_ns", max_length=MAX_NS)
+    if query.checkpoint_id is not None:
+        check_text(query.checkpoint_id, "checkpoint_id", max_length=MAX_ID)
+    if isinstance(query, GraphQuery) and query.before is not None:
+        check_text(query.before, "before", max_length=MAX_ID)
 
 
 def _check_place(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:

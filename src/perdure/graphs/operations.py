@@ -15,7 +15,7 @@ import msgspec
 from perdure.graphs import model, sql
 from perdure.graphs.model import Known, Range, piece_key
 from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite, Piece, PruneStrategy
-from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.codec import check_text, decode_json, encode_json
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 
@@ -60,11 +60,11 @@ async def put(tx: Tx, changes: GraphChanges) -> None:
         model.check_put(each)
     for write in changes.writes:
         model.check_write(write)
-    threads = sorted({each.thread_id for each in (*changes.puts, *changes.writes)})
+    threads = {put.thread_id for put in changes.puts} | {write.thread_id for write in changes.writes}
     known = await _lock(tx, threads)
     pieces, items = await _pieces(tx, changes.puts)
     await tx.later(
-        (sql.ADD_THREADS, [(tx.ns, thread_id) for thread_id in threads if thread_id not in known]),
+        (sql.ADD_THREADS, [(tx.ns, thread_id) for thread_id in sorted(threads - known)]),
         (sql.PUT_CHECKPOINTS, _checkpoint_rows(tx, changes.puts)),
         (sql.PUT_PIECES, pieces),
         (sql.ADD_ITEMS, items),
@@ -74,7 +74,8 @@ async def put(tx: Tx, changes: GraphChanges) -> None:
 
 async def _lock(tx: Tx, threads: Iterable[str]) -> set[str]:
     """Lock threads, and say which of them have something here."""
-    return {row[0] for row in await tx.all(sql.LOCK_THREADS, thread_ids=sorted(set(threads)))}
+    wanted = sorted({model.check_thread(thread_id) for thread_id in threads})
+    return {row[0] for row in await tx.all(sql.LOCK_THREADS, thread_ids=wanted)}
 
 
 def _checkpoint_rows(tx: Tx, puts: Sequence[GraphPut]) -> list[tuple[Any, ...]]:
@@ -174,7 +175,7 @@ async def delete_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
 
 async def delete_runs(tx: Tx, run_ids: Sequence[str]) -> list[str]:
     """Remove the checkpoints of these runs; gives the threads they were in. Later ones stay readable."""
-    runs = sorted(set(run_ids))
+    runs = sorted({check_text(run_id, "run_id") for run_id in run_ids})
     threads = sorted({row[0] for row in await tx.all(sql.OF_RUNS, run_ids=runs)}) if runs else []
     if not threads:
         return []
@@ -260,7 +261,6 @@ async def _sweep_items(tx: Tx, thread_id: str, ranges: Mapping[str, list[Range]]
 
 async def copy_thread(tx: Tx, source: str, target: str) -> None:
     """Give another thread, which has no checkpoints yet, all that graphs have kept in this one."""
-    model.check_thread(target)
     known = await _lock(tx, [source, target])
     if target in known:
         raise Conflict(f"Thread {target} has checkpoints already")

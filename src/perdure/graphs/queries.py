@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.graphs import sql
-from perdure.graphs.model import GAP, Range, Segment, covered, has_metadata, parts_of, piece_key
+from perdure.graphs.model import (
+    GAP,
+    Range,
+    Segment,
+    check_query,
+    covered,
+    has_metadata,
+    parts_of,
+    piece_key,
+)
 from perdure.graphs.operations import ranges_of
 from perdure.graphs.records import (
     GraphDelta,
@@ -33,6 +42,7 @@ STEPS = 64
 
 async def find(tx: Tx, query: GraphQuery) -> list[GraphTuple]:
     """The checkpoints that are meant, the newest first, each with its values and the writes after it."""
+    check_query(query)
     rows = await _chosen(tx, query)
     places: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -161,6 +171,7 @@ async def _writes(
 
 async def delta(tx: Tx, query: GraphDeltaQuery) -> list[GraphDelta]:
     """For each channel its nearest value among the ancestors, and what was written from there on."""
+    check_query(query)
     at = {"thread_id": query.thread_id, "checkpoint_ns": query.checkpoint_ns}
     start = query.checkpoint_id or await _latest(tx, at)
     line = _Line(query.channels)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import inspect
-import sys
-from array import array
+import math
 from collections.abc import Callable, Mapping, Sequence
-from math import fsum, isfinite, sqrt
+from functools import lru_cache
 from operator import mul
+from struct import Struct
 from typing import Any
 
 from perdure.items.paths import WHOLE, texts_at
@@ -40,7 +40,7 @@ class ItemIndex:
         self.dims = dims
         self.fields = tuple(fields or (WHOLE,))
 
-    async def of_query(self, text: str) -> array[float]:
+    async def of_query(self, text: str) -> tuple[float, ...]:
         """The vector that a query is compared by."""
         own = getattr(self._embed, "aembed_query", None)
         vector = await own(text) if own is not None else (await self._embedded([text]))[0]
@@ -78,14 +78,14 @@ class ItemIndex:
             raise InvalidInput(f"embed gave {len(vectors)} vectors for {len(texts)} texts")
         return list(vectors)
 
-    def _checked(self, vector: Any) -> array[float]:
-        numbers = array("d", map(float, vector))
+    def _checked(self, vector: Any) -> tuple[float, ...]:
+        numbers = tuple(map(float, vector))
         if self.dims is not None and len(numbers) != self.dims:
             raise InvalidInput(f"embed gave a vector of {len(numbers)} numbers, and not of {self.dims}")
-        if not all(map(isfinite, numbers)):
+        if not all(map(math.isfinite, numbers)):
             raise InvalidInput("embed gave a vector with something that is no number")
-        length = sqrt(fsum(map(mul, numbers, numbers)))
-        return array("d", [number / length for number in numbers]) if length else numbers
+        length = math.sqrt(math.fsum(map(mul, numbers, numbers)))
+        return tuple(number / length for number in numbers) if length else numbers
 
 
 def _is_async(function: Any) -> bool:
@@ -94,19 +94,13 @@ def _is_async(function: Any) -> bool:
     )
 
 
-def _packed(vector: array[float]) -> bytes:
-    packed = array("f", vector)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+@lru_cache(maxsize=16)
+def _form(count: int) -> Struct:
+    return Struct(f"<{count}f")
 
 
-def _unpacked(data: bytes) -> array[float]:
-    vector = array("f")
-    vector.frombytes(data)
-    if sys.byteorder == "big":
-        vector.byteswap()
-    return vector
+def _packed(vector: Vector) -> bytes:
+    return _form(len(vector)).pack(*vector)
 
 
 class Ranking:
@@ -137,6 +131,15 @@ class Ranking:
 
 
 def _nearness(query: Vector, data: bytes) -> float:
-    vector = _unpacked(data)
-    # One that was made by another function cannot be compared.
-    return float(sum(map(mul, query, vector))) if len(vector) == len(query) else 0.0
+    if len(data) != 4 * len(query):
+        # One that was made by another function cannot be compared.
+        return 0.0
+    return float(_sum_of_products(query, _form(len(query)).unpack(data)))
+
+
+def _summed(left: Vector, right: Vector) -> float:
+    return float(sum(map(mul, left, right)))
+
+
+_sum_of_products: Callable[[Vector, Vector], float] = getattr(math, "sumprod", _summed)
+"""Python 3.12 has one of its own, which is quicker."""

@@ -74,8 +74,10 @@ class ThreadService(ThreadKeeping):
 
     async def _run(self, run_id: str) -> Run:
         check_id(run_id, "run_id")
-        row, _ = await self._merger.call("get_end", self._ends, run_id)
-        return run_of(row)
+        return run_of(await self._merger.call("known_run", self._known_runs, run_id))
+
+    async def _known_runs(self, run_ids: Sequence[str]) -> Sequence[Any]:
+        return await self._read(queries.known_runs, run_ids)
 
     async def get_run(self, run_id: str, thread_id: str | None = None) -> Run:
         check_id(run_id, "run_id")
@@ -175,7 +177,7 @@ class ThreadService(ThreadKeeping):
     async def follow_thread(self, thread_id: str, after: str | None = None) -> Follower:
         """What reads the events of all runs of a thread after an id; whoever gets it closes it."""
         place = None if after is None else seq_of(after)
-        await self.get_thread(thread_id)
+        await self._read(queries.check_thread, check_id(thread_id, "thread_id"))
         return self.streams.follow(await self._ns(), thread_stream(thread_id), place, joined=True)
 
     # --- housekeeping -----------------------------------------------------------------------------------

@@ -206,3 +206,33 @@ async def _remember(state: State, runtime: Runtime[Any]) -> dict[str, Any]:
 
 
 remembering = _builder(remember=_remember).compile()
+
+
+# --- what passes when it is tried again -------------------------------------------------------------------
+
+
+class Attempts(TypedDict, total=False):
+    """Fails so many times, in a way that may pass."""
+
+    n: int
+    trace: str
+    failures: int
+    log: Annotated[list[str], operator.add]
+
+
+async def _stumble(state: Attempts) -> dict[str, Any]:
+    with Path(state["trace"]).open("a+") as trace:  # noqa: ASYNC230 - a line in a file takes no time
+        trace.write("tried\n")
+        trace.seek(0)
+        if len(trace.readlines()) <= state["failures"]:
+            raise ConnectionError("nobody answers")
+    return {"log": ["stood"]}
+
+
+_stumbling = StateGraph(Attempts)
+_stumbling.add_node("before", _step("before"))
+_stumbling.add_node("stumble", _stumble)
+_stumbling.add_edge(START, "before")
+_stumbling.add_edge("before", "stumble")
+_stumbling.add_edge("stumble", END)
+stumbling = _stumbling.compile()

@@ -21,6 +21,7 @@ GRAPHS = (
     "plain",
     "telling",
     "stairs",
+    "stumbling",
     "remembering",
 )
 

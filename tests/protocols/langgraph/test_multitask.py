@@ -64,14 +64,7 @@ async def test_interrupt_keeps_what_was_done(client: LangGraphClient, tmp_path: 
     running = await started(client, thread_id, gate)
     waiting = await client.runs.create(thread_id, "noop", input={}, multitask_strategy="enqueue")
     values: Any = await client.runs.wait(thread_id, "steps", input={"n": 5}, multitask_strategy="interrupt")
-    assert values == {
-        "n": 8,
-        "log": ["before", "one", "two", "three"],
-        "until": str(gate.path),
-    } or values == {
-        "n": 8,
-        "log": ["before", "one", "two", "three"],
-    }
+    assert (values["n"], values["log"]) == (8, ["before", "one", "two", "three"])
     for run_id in (running, waiting["run_id"]):
         assert (await client.runs.get(thread_id, run_id))["status"] == "interrupted"
 

@@ -15,6 +15,7 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnava
 from perdure.protocols.http import waiting
 from perdure.protocols.http.server import HttpServer, make_application
 from perdure.runtime.app import App
+from perdure.threads import execution
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Ending
 
@@ -142,6 +143,7 @@ async def test_an_error_after_the_first_blank_line_stands_in_the_body(
     quick: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "ALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(execution, "POLL_SECONDS", 0.02)
     run = await quick.run()
     url = f"{quick.visitor.url}{API}/runs/{run.run_id}/wait"
     async with quick.visitor.session.get(url) as response:
@@ -152,7 +154,6 @@ async def test_an_error_after_the_first_blank_line_stands_in_the_body(
 
         threads = next(iter(quick.visitor.app._threads.values()))
         monkeypatch.setattr(threads, "_ends", broken)
-        await quick.worker.do({})
         body = await soon(response.json(content_type=None))
     assert (response.status, body["code"]) == (200, "storage_unavailable")
 

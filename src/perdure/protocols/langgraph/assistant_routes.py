@@ -8,6 +8,7 @@ from perdure.kernel.errors import BadRequest, Conflict, NotFound, NotSupported
 from perdure.protocols.langgraph import assistant_handlers as handlers
 from perdure.protocols.langgraph import assistant_wire as wire
 from perdure.protocols.langgraph.declare import declaring
+from perdure.protocols.langgraph.shapes import AssistantShape, GraphShape, SchemasShape, VersionShape
 
 _assistants = declaring("assistants")
 _ONE = "/assistants/{assistant_id}"
@@ -20,7 +21,7 @@ _RECORDS = (
         "write",
         "Make an assistant of a graph",
         body=wire.AssistantCreate,
-        answer=dict[str, Any],
+        answer=AssistantShape,
         errors=(BadRequest, NotFound, Conflict, NotSupported),
     ),
     _assistants(
@@ -49,7 +50,7 @@ _RECORDS = (
         handlers.get_assistant,
         "read",
         "An assistant",
-        answer=dict[str, Any],
+        answer=AssistantShape,
         errors=(NotFound, NotSupported),
     ),
     _assistants(
@@ -59,7 +60,7 @@ _RECORDS = (
         "write",
         "Make the next version of an assistant",
         body=wire.AssistantPatch,
-        answer=dict[str, Any],
+        answer=AssistantShape,
         errors=(BadRequest, NotFound, Conflict, NotSupported),
     ),
     _assistants(
@@ -79,7 +80,7 @@ _RECORDS = (
         "read",
         "What an assistant was in its versions, the newest first",
         body=wire.VersionSearch,
-        answer=list[dict[str, Any]],
+        answer=list[VersionShape],
         errors=(NotFound, NotSupported),
     ),
     _assistants(
@@ -89,7 +90,7 @@ _RECORDS = (
         "write",
         "Go back, or forth, to a version",
         body=wire.VersionChange,
-        answer=dict[str, Any],
+        answer=AssistantShape,
         errors=(NotFound, Conflict, NotSupported),
     ),
 )
@@ -102,7 +103,7 @@ _GRAPHS = (
         "read",
         "The nodes and edges of an assistant's graph",
         query=wire.GraphQuery,
-        answer=dict[str, Any],
+        answer=GraphShape,
         errors=(NotFound, NotSupported),
     ),
     _assistants(
@@ -111,7 +112,7 @@ _GRAPHS = (
         handlers.get_schemas,
         "read",
         "What an assistant's graph takes, gives and keeps, as JSON Schema",
-        answer=dict[str, Any],
+        answer=SchemasShape,
         errors=(NotFound, NotSupported),
     ),
     *(
@@ -122,7 +123,7 @@ _GRAPHS = (
             "read",
             "The graphs within an assistant's graph, with their schemas",
             query=wire.SubgraphQuery,
-            answer=dict[str, Any],
+            answer=dict[str, SchemasShape],
             errors=(NotFound, NotSupported),
         )
         for path in ("/subgraphs", "/subgraphs/{namespace}")

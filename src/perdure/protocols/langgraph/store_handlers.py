@@ -14,11 +14,13 @@ from perdure.kernel.errors import BadRequest, NotFound
 from perdure.protocols.http.routes import Call
 from perdure.protocols.langgraph.wire import Body, answer, iso, nothing
 from perdure.protocols.native.item_handlers import items_of, labels_of
-from perdure.protocols.native.wire import MAX_PAGE, Offset
+from perdure.protocols.native.wire import Offset
+
+MAX_FOUND = 10_000
 
 Labels = Annotated[list[str], Meta(max_length=MAX_LABELS)]
 Key = Annotated[str, Meta(max_length=MAX_KEY)]
-Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE)]
+Limit = Annotated[int, Meta(ge=0, le=MAX_FOUND)]
 
 
 class NewStoreItem(Body, kw_only=True):

@@ -11,6 +11,7 @@ from perdure.kernel.errors import Conflict, PerdureError
 from perdure.protocols.http.routes import Call
 from perdure.protocols.langgraph import extract, thread_wire
 from perdure.protocols.langgraph.rooms import views_of
+from perdure.protocols.langgraph.shapes import ThreadShape
 from perdure.protocols.langgraph.wire import (
     PAGE,
     answer,
@@ -127,9 +128,7 @@ def _reads_states(select: list[Any] | None, paths: dict[str, extract.Path]) -> b
     return any(path[0] in IN_STATES for path in paths.values())
 
 
-def _shown(
-    thread: dict[str, Any], select: list[Any] | None, paths: dict[str, extract.Path]
-) -> dict[str, Any]:
+def _shown(thread: ThreadShape, select: list[Any] | None, paths: dict[str, extract.Path]) -> dict[str, Any]:
     shown = selected(thread, select)
     if paths:
         shown["extracted"] = {name: extract.at(thread, path) for name, path in paths.items()}

@@ -9,6 +9,7 @@ from perdure.protocols.langgraph import state_handlers as states
 from perdure.protocols.langgraph import thread_handlers as handlers
 from perdure.protocols.langgraph import thread_wire as wire
 from perdure.protocols.langgraph.declare import declaring
+from perdure.protocols.langgraph.shapes import ChangeShape, StateShape, ThreadShape
 
 _threads = declaring("threads")
 _ONE = "/threads/{thread_id}"
@@ -21,7 +22,7 @@ _RECORDS = (
         "write",
         "Make a thread",
         body=wire.ThreadCreate,
-        answer=dict[str, Any],
+        answer=ThreadShape,
         errors=(NotFound, Conflict, NotSupported),
     ),
     _threads(
@@ -61,7 +62,7 @@ _RECORDS = (
         "read",
         "A thread",
         query=wire.ThreadQuery,
-        answer=dict[str, Any],
+        answer=ThreadShape,
         errors=(NotFound, NotSupported),
     ),
     _threads(
@@ -71,7 +72,7 @@ _RECORDS = (
         "write",
         "Merge into a thread's metadata; Prefer: return=minimal gives no body",
         body=wire.ThreadPatch,
-        answer=dict[str, Any],
+        answer=ThreadShape,
         errors=(NotFound, NotSupported),
     ),
     _threads(
@@ -89,7 +90,7 @@ _RECORDS = (
         handlers.copy_thread,
         "write",
         "Make a thread with the same states",
-        answer=dict[str, Any],
+        answer=ThreadShape,
         errors=(NotFound, NotSupported),
     ),
 )
@@ -103,7 +104,7 @@ _STATES = (
             "read",
             "A state of a thread, the latest if none is named",
             query=wire.StateQuery,
-            answer=dict[str, Any],
+            answer=StateShape,
             errors=(NotFound, NotSupported),
         )
         for path in ("/state", "/state/{checkpoint_id}")
@@ -115,7 +116,7 @@ _STATES = (
         "read",
         "A state of a thread, or of a graph within its graph",
         body=wire.StateBody,
-        answer=dict[str, Any],
+        answer=StateShape,
         errors=(NotFound, NotSupported),
     ),
     _threads(
@@ -125,7 +126,7 @@ _STATES = (
         "write",
         "Keep another state of a thread that is not busy, as if a node had written it",
         body=wire.StateUpdate,
-        answer=dict[str, Any],
+        answer=ChangeShape,
         errors=(BadRequest, NotFound, Conflict, NotSupported),
     ),
     _threads(
@@ -135,7 +136,7 @@ _STATES = (
         "read",
         "The states of a thread, the newest first",
         body=wire.HistoryBody,
-        answer=list[dict[str, Any]],
+        answer=list[StateShape],
         errors=(NotFound, NotSupported),
     ),
     _threads(
@@ -145,7 +146,7 @@ _STATES = (
         "read",
         "The states of a thread, the newest first",
         query=wire.HistoryQuery,
-        answer=list[dict[str, Any]],
+        answer=list[StateShape],
         errors=(NotFound, NotSupported),
     ),
 )

@@ -15,6 +15,15 @@ from perdure.assistants.records import Assistant
 from perdure.kernel.errors import InvalidInput
 from perdure.protocols.http.bodies import encode
 from perdure.protocols.http.routes import Call
+from perdure.protocols.langgraph.shapes import (
+    AssistantShape,
+    FailureShape,
+    InterruptShape,
+    RunShape,
+    ThreadShape,
+    TtlShape,
+    VersionShape,
+)
 from perdure.threads.records import Failure, Interrupt, Lifetime, Run, Thread
 
 TOTAL = "X-Pagination-Total"
@@ -54,8 +63,19 @@ def iso_or_none(seconds: float | None) -> str | None:
 # --- records ----------------------------------------------------------------------------------------------
 
 
-def assistant_of(assistant: Assistant) -> dict[str, Any]:
-    """An assistant; what is an agent elsewhere is a graph here."""
+def assistant_of(assistant: Assistant) -> AssistantShape:
+    return {
+        **version_of(assistant),
+        "created_at": iso(assistant.created_at),
+        "updated_at": iso(assistant.updated_at),
+    }
+
+
+def version_of(assistant: Assistant) -> VersionShape:
+    """What an assistant was in a version, which was made at a time and has not changed since.
+
+    What is an agent elsewhere is a graph here.
+    """
     return {
         "assistant_id": assistant.assistant_id,
         "graph_id": assistant.agent,
@@ -65,19 +85,11 @@ def assistant_of(assistant: Assistant) -> dict[str, Any]:
         "context": assistant.context,
         "metadata": assistant.metadata,
         "version": assistant.version,
-        "created_at": iso(assistant.created_at),
-        "updated_at": iso(assistant.updated_at),
+        "created_at": iso(assistant.updated_at),
     }
 
 
-def version_of(assistant: Assistant) -> dict[str, Any]:
-    """What an assistant was in one of its versions, which was made at a time and has not changed since."""
-    shown = assistant_of(assistant)
-    shown["created_at"] = shown.pop("updated_at")
-    return shown
-
-
-def thread_of(thread: Thread) -> dict[str, Any]:
+def thread_of(thread: Thread) -> ThreadShape:
     """A thread, with the values and interrupts of its last state."""
     return {
         "thread_id": thread.thread_id,
@@ -93,7 +105,7 @@ def thread_of(thread: Thread) -> dict[str, Any]:
     }
 
 
-def ttl_of(lifetime: Lifetime | None) -> dict[str, Any] | None:
+def ttl_of(lifetime: Lifetime | None) -> TtlShape | None:
     if lifetime is None:
         return None
     return {
@@ -103,20 +115,20 @@ def ttl_of(lifetime: Lifetime | None) -> dict[str, Any] | None:
     }
 
 
-def interrupts_of(interrupts: Iterable[Interrupt]) -> dict[str, list[dict[str, Any]]]:
+def interrupts_of(interrupts: Iterable[Interrupt]) -> dict[str, list[InterruptShape]]:
     """Interrupts by the task that waits for each."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[InterruptShape]] = {}
     for each in interrupts:
         task_id = each.task_id if isinstance(each.task_id, str) else each.id
         found.setdefault(task_id, []).append({"id": each.id, "value": each.value})
     return found
 
 
-def failure_of(failure: Failure | None) -> dict[str, str] | None:
+def failure_of(failure: Failure | None) -> FailureShape | None:
     return None if failure is None else {"error": failure.error, "message": failure.message}
 
 
-def run_of(run: Run) -> dict[str, Any]:
+def run_of(run: Run) -> RunShape:
     """A run, with what it was asked for in `kwargs`."""
     return {
         "run_id": run.run_id,
@@ -158,9 +170,9 @@ def page(items: Sequence[Any], total: int, limit: int, offset: int) -> Response:
     return answer(items, headers=headers)
 
 
-def selected(record: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+def selected(record: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
     """Only the fields that were asked for; all of them if none were."""
-    return record if not names else {name: record[name] for name in names if name in record}
+    return {name: record[name] for name in names or record if name in record}
 
 
 def wants_nothing(call: Call) -> bool:

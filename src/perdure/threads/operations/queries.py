@@ -15,7 +15,7 @@ from perdure.threads import sql
 from perdure.threads.model import ROLLBACK, RUN, rollouts_of
 from perdure.threads.operations.rows import RunRow, ThreadAnswer
 from perdure.threads.operations.settle import load_runs, load_threads
-from perdure.threads.operations.states import get_thread, states_of
+from perdure.threads.operations.states import states_of
 from perdure.threads.records import RunStatus
 
 
@@ -23,6 +23,19 @@ async def get_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | None]:
     """The runs that are in sight."""
     found = await load_runs(tx, run_ids)
     return [run if run is not None and run.gone_at is None else None for run in map(found.get, run_ids)]
+
+
+async def known_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | NotFound]:
+    """Runs, also after they have gone out of sight."""
+    found = await load_runs(tx, list(set(run_ids)))
+    return [found.get(run_id) or NotFound(f"Run {run_id} not found") for run_id in run_ids]
+
+
+async def check_thread(tx: Tx, thread_id: str) -> None:
+    """Refuse a thread that is not in sight; its state is not read."""
+    thread = (await load_threads(tx, [thread_id])).get(thread_id)
+    if thread is None or thread.gone_at is not None:
+        raise NotFound(f"Thread {thread_id} not found")
 
 
 async def get_ends(tx: Tx, run_ids: Sequence[str]) -> list[tuple[RunRow, ThreadAnswer | None] | NotFound]:
@@ -68,7 +81,7 @@ async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
     bound: dict[str, str] = {}
     listing = sql.LIST_RUNS
     if search.thread_id is not None:
-        await get_thread(tx, search.thread_id)
+        await check_thread(tx, search.thread_id)
         listing, bound = sql.LIST_THREAD_RUNS, {"thread_id": search.thread_id}
         if not search.undone:
             listing, bound = sql.LIST_KEPT_RUNS, {**bound, "undone": ROLLBACK}

@@ -1,0 +1,93 @@
+"""A firing and something else at once, on PostgreSQL, one statement at a time, in many orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.reliability.interleaving import Operation, Pair, Wrong
+from tests.reliability.test_interleavings import laboratory
+from tests.schedules.support import TARGETS
+from tests.threads.test_interleavings import answering, ask, drop_thread, end, runs, stop
+
+from perdure.kernel.storage.port import Tx
+from perdure.schedules import operations
+from perdure.schedules.model import Change, NewSchedule
+
+LATER = 7200
+"""Seconds after which the schedule is due, whatever the time was at first."""
+SWITCHES = 1
+
+
+def scheduled(setup: Operation, strategy: str = "enqueue") -> Operation:
+    """A schedule on the thread `t`, beside what was there."""
+
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        made = await setup(tx, given, lined)
+        request = NewSchedule(
+            target="run",
+            expression="@hourly",
+            timezone=None,
+            enabled=True,
+            end_at=None,
+            assistant="echo",
+            thread_id="t",
+            user_id=None,
+            metadata={},
+            payload={"multitask_strategy": strategy},
+        )
+        (schedule_id,) = await operations.create(tx, None, [request], TARGETS)
+        return [*made, schedule_id]
+
+    return run
+
+
+async def fire(tx: Tx, given: Any, lined: bool) -> Any:
+    return await operations.fire(tx, TARGETS)
+
+
+async def pass_over(tx: Tx, given: Any, lined: bool) -> Any:
+    """What a firing does that finds the schedule locked."""
+    return 0
+
+
+def change(**fields: Any) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        return await operations.update(tx, None, given[-1], Change(**fields), TARGETS)
+
+    return run
+
+
+async def _drop(tx: Tx, given: Any, lined: bool) -> Any:
+    return await operations.delete(tx, None, given[-1])
+
+
+PENDING, RUNNING = runs(claimed=False), runs(claimed=True)
+PAIRS: dict[str, Pair] = {
+    "fire, fire": Pair(scheduled(PENDING), fire, fire, later=LATER),
+    "fire, pause": Pair(scheduled(PENDING), fire, change(enabled=False), later=LATER),
+    "fire, change": Pair(
+        scheduled(PENDING),
+        fire,
+        change(payload={"input": 2}),
+        later=LATER,
+        also=[(pass_over, change(payload={"input": 2}))],
+    ),
+    "fire, remove": Pair(scheduled(PENDING), fire, answering(_drop), later=LATER),
+    "fire, enqueue": Pair(scheduled(RUNNING), fire, ask(), later=LATER),
+    "fire, interrupt": Pair(scheduled(RUNNING), fire, ask("interrupt"), later=LATER),
+    "fire and interrupt, end": Pair(scheduled(RUNNING, "interrupt"), fire, end(), later=LATER),
+    "fire and reject, cancel": Pair(scheduled(RUNNING, "reject"), fire, stop(), later=LATER),
+    "fire, delete the thread": Pair(scheduled(RUNNING), fire, drop_thread, later=LATER),
+}
+
+
+@pytest.mark.timeout(300)
+async def test_every_order(postgres_url: str) -> None:
+    async with laboratory(postgres_url) as bench:
+        for name, pair in PAIRS.items():
+            try:
+                orders = await bench.explore(pair, SWITCHES)
+            except Wrong as error:
+                raise Wrong(f"{name}: {error}") from error
+            print(f"{name}: {orders} orders")
