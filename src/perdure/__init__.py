@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from perdure.runtime.stores import SqliteLightningStore as SqliteLightningStore
     from perdure.runtime.stores import open_store as open_store
     from perdure.runtime.threaded import LightningStoreThreaded as LightningStoreThreaded
+    from perdure.threads.records import Lifetime as Lifetime
     from perdure.threads.records import Run as Run
     from perdure.threads.records import RunEnd as RunEnd
     from perdure.threads.records import RunRequest as RunRequest
@@ -90,7 +91,7 @@ _HOMES = {
         "open_store",
     ),
     "perdure.runtime.threaded": ("LightningStoreThreaded",),
-    "perdure.threads.records": ("Run", "RunEnd", "RunRequest", "Thread"),
+    "perdure.threads.records": ("Lifetime", "Run", "RunEnd", "RunRequest", "Thread"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

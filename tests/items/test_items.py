@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.items.support import age, audit_of, rows_of
+from tests.kernel.support import until_true
 
 from perdure.errors import InvalidInput
 from perdure.items import operations, service
@@ -290,6 +291,19 @@ async def test_expiry_goes_on_until_nothing_is_left(
     await age(storage, 2)
     assert await items.expire() == 10
     assert await rows_of(storage) == []
+
+
+async def test_what_has_expired_is_removed_by_itself(storage: Storage) -> None:
+    items = Items(storage, policy=ItemPolicy(sweep_interval_minutes=0.0002))
+    await items.put(["a"], "k", {}, ttl_minutes=1)
+    await items.put(["a"], "ever", {})
+    items.start_timers()
+    await age(storage, 2)
+
+    async def gone() -> bool:
+        return [row[1] for row in await rows_of(storage)] == ["ever"]
+
+    await until_true(gone)
 
 
 # --- many at once -----------------------------------------------------------------------------------------

@@ -49,6 +49,36 @@ async def test_nothing_that_is_asked_ends_the_thread(background: Background, err
     assert await soon(background.ask(_name_of_thread)) == "perdure-test"
 
 
+def test_whoever_has_no_loop_waits(background: Background) -> None:
+    async def fail() -> None:
+        raise LookupError("no such thing")
+
+    async def wait_here() -> None:
+        background.wait(_name_of_thread)
+
+    assert background.wait(_name_of_thread) == "perdure-test"
+    with pytest.raises(LookupError, match="no such thing"):
+        background.wait(fail)
+    with pytest.raises(RuntimeError, match="wait for itself"):
+        background.wait(wait_here)
+
+
+async def test_nobody_waits_for_a_thread_that_ends(background: Background) -> None:
+    entered = threading.Event()
+
+    async def wait() -> None:
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    waiting = asyncio.create_task(asyncio.to_thread(background.wait, wait))
+    await until(entered.is_set)
+    await asyncio.to_thread(background.close)
+    with pytest.raises(StorageClosed):
+        await soon(waiting)
+    with pytest.raises(StorageClosed):
+        background.wait(_name_of_thread)
+
+
 async def test_cancelling_whoever_asked_cancels_the_work(background: Background) -> None:
     entered, ended = threading.Event(), threading.Event()
 

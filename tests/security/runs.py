@@ -39,7 +39,7 @@ async def lines(store: DatabaseLightningStore) -> list[Line]:
     await worker.register()
     threads = worker.queue
     assert isinstance(threads, ThreadService)
-    for name in ("kept", "gone", "copied"):
+    for name in ("kept", "gone", "copied", "pruned"):
         await threads.create_thread(name)
     effect = NewEffect("webhook", "run", "{}")
     (effect_id,) = await store.storage.run(put, [effect], ns=await threads._ns())
@@ -104,6 +104,7 @@ def _thread_lines() -> list[Line]:
         ("POST", "/threads", "", {"thread_id": "new"}, "create_thread"),
         ("PATCH", "/threads/{thread_id}", "/threads/kept", {"metadata": {"a": 1}}, "update_thread"),
         ("DELETE", "/threads/{thread_id}", "/threads/gone", None, "delete_thread"),
+        ("POST", "/threads/prune", "", {"thread_ids": ["pruned"]}, "prune_thread"),
         ("POST", "/threads/{thread_id}/copy", "/threads/copied/copy", None, "copy_thread"),
         ("POST", "/threads/{thread_id}/state", "/threads/kept/state", {"values": 1}, "update_state"),
     ]

@@ -23,7 +23,6 @@ MODES = (
     "checkpoints",
     "events",
 )
-INTERRUPT = "__interrupt__"
 HIDDEN = "langsmith:hidden"
 
 
@@ -36,9 +35,9 @@ def check_modes(asked: Iterable[str]) -> tuple[str, ...]:
 
 
 def _wanted(modes: tuple[str, ...]) -> list[str]:
-    """What LangGraph is asked for; updates tell of interrupts, whoever asked for values alone."""
+    """What LangGraph is asked for, which must be something."""
     names = ["messages" if mode == "messages-tuple" else mode for mode in modes if mode != "events"]
-    return list(dict.fromkeys((*names, "updates")))
+    return list(dict.fromkeys(names)) or ["updates"]
 
 
 async def stream(ctx: Context, graph: Any, beginning: Any, options: Mapping[str, Any]) -> None:
@@ -84,8 +83,6 @@ class _Telling:
             await self._messages.tell(ns, *data)
         elif mode in self._modes:
             await self._tell(mode, ns, _shown(mode, data))
-        elif mode == "updates" and "values" in self._modes and _asks(data):
-            await self._tell("values", ns, data)
 
     async def _tell(self, mode: str, ns: tuple[str, ...], data: Any) -> None:
         await self._ctx.emit_json(body_of(data), _name(mode, ns))
@@ -93,11 +90,6 @@ class _Telling:
 
 def _name(mode: str, ns: tuple[str, ...]) -> str:
     return "|".join((mode, *ns)) if ns else mode
-
-
-def _asks(data: Any) -> bool:
-    """Whether an update asks a person something; a stop before or after a node asks nothing."""
-    return isinstance(data, dict) and bool(data.get(INTERRUPT))
 
 
 def _shown(mode: str, data: Any) -> Any:

@@ -228,11 +228,12 @@ async def _drop(tx: Tx, places: Mapping[Place, Iterable[str]]) -> None:
 
 async def _sweep(tx: Tx, thread_id: str) -> None:
     """Remove the pieces and items of a thread that no checkpoint needs any more."""
-    if await tx.one(sql.ANY_OF_THREAD, thread_id=thread_id) is None:
+    rows = await tx.all(sql.VERSIONS_OF_THREAD, thread_id=thread_id)
+    if not rows:
         await delete_threads(tx, [thread_id])
         return
     used: set[tuple[str, str]] = set()
-    for namespace, _, _, versions, _ in await tx.all(sql.OF_THREAD, thread_id=thread_id):
+    for namespace, versions in rows:
         used |= {(namespace, piece_key(*each)) for each in decode_json(versions).items()}
     left: dict[str, list[str]] = defaultdict(list)
     ranges: dict[str, list[Range]] = defaultdict(list)

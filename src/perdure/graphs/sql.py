@@ -124,7 +124,9 @@ OF_THREAD = statement(
     ORDER BY checkpoint_ns, id
     """
 )
-ANY_OF_THREAD = statement("SELECT 1 FROM graph_checkpoints WHERE ns = :ns AND thread_id = :thread_id LIMIT 1")
+VERSIONS_OF_THREAD = statement(
+    "SELECT checkpoint_ns, versions FROM graph_checkpoints WHERE ns = :ns AND thread_id = :thread_id"
+)
 PIECES_OF_THREAD = statement(
     "SELECT checkpoint_ns, piece, log, ranges FROM graph_pieces WHERE ns = :ns AND thread_id = :thread_id"
 )

@@ -145,7 +145,7 @@ class Items:
             return await self.storage.run(operations.write, actor, batches, ns=ns)
 
         size = sum(len(item.value or "") for item in items)
-        await self._merger.call((ns, actor), batch, items, rows=len(items), size=size)
+        await self._merger.call(("put", ns, actor), batch, items, rows=len(items), size=size)
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -312,11 +312,22 @@ class Items:
 
     async def _get(self, gets: Sequence[GetItem]) -> list[ItemResult]:
         names: list[Name] = [(path_of(check_labels(op.namespace)), check_key(op.key)) for op in gets]
-        rows = await self._read(operations.get, names)
+        rows = await self._rows(names)
         for refresh_ttl in (None, True):
             read = [name for name, op in zip(names, gets, strict=True) if op.refresh_ttl is refresh_ttl]
             await self._refresh([rows[name] for name in dict.fromkeys(read) if name in rows], refresh_ttl)
         return [ItemResult(item=model.item_of(rows[name]) if name in rows else None) for name in names]
+
+    async def _rows(self, names: Sequence[Name]) -> dict[Name, Row]:
+        """Those of the items that are there; concurrent callers are asked for together."""
+        ns = await self._ns()
+
+        async def batch(calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, Row]]:
+            wanted = [name for call in calls for name in call]
+            return [await self.storage.read(operations.get, wanted, ns=ns)] * len(calls)
+
+        found: dict[Name, Row] = await self._merger.call(("get", ns), batch, names, rows=len(names))
+        return found
 
     async def _found(self, op: SearchItems | ListNamespaces) -> ItemResult:
         if isinstance(op, ListNamespaces):

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar, cast
 
 from perdure.kernel.errors import StorageClosed
@@ -73,8 +73,13 @@ class Background:
 
     def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the thread and stand still until it has ended; not for the thread itself."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(f"the thread {self._name} would wait for itself")
         _, handle = self._begin(action)
-        result, error = handle.result()
+        try:
+            result, error = handle.result()
+        except CancelledError:
+            raise StorageClosed() from None
         if error is not None:
             raise error
         return cast(T, result)

@@ -10,6 +10,8 @@ from perdure.streams.model import Burst
 from perdure.threads.records import (
     CancelAction,
     Checkpoint,
+    Lifetime,
+    PruneStrategy,
     Run,
     RunEnd,
     RunRequest,
@@ -30,6 +32,7 @@ class Threads(Protocol):
         config: Mapping[str, Any] | None = None,
         values: Any = None,
         if_exists: str = "raise",
+        lifetime: Lifetime | None = None,
     ) -> Thread:
         """A new thread; where the id is taken, Conflict, or the one that is there with `do_nothing`."""
         ...
@@ -42,12 +45,24 @@ class Threads(Protocol):
         *,
         metadata: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
+        lifetime: Lifetime | None = None,
     ) -> Thread:
-        """Merge into its metadata, replace its config."""
+        """Merge into its metadata, replace its config; with a lifetime, let it live for so long from now."""
+        ...
+
+    async def get_lifetime(self, thread_id: str) -> Lifetime | None:
+        """How long the thread lives; None is for ever."""
         ...
 
     async def delete_thread(self, thread_id: str) -> None:
         """Cancel its live runs and remove it with its runs, checkpoints and streams. Traces stay."""
+        ...
+
+    async def prune_threads(self, thread_ids: Sequence[str], strategy: PruneStrategy = "delete") -> int:
+        """Remove threads, or with `keep_latest` all states of those that rest but the latest.
+
+        Gives how many there were.
+        """
         ...
 
     async def copy_thread(self, thread_id: str) -> Thread: ...

@@ -13,6 +13,7 @@ from perdure import InMemoryLightningStore, LightningStore
 from perdure.kernel.errors import BadQuery, Conflict, InvalidInput, NotFound, OutcomeUnknown
 from perdure.outbox.operations import NewEffect, put
 from perdure.protocols.native.client import PerdureClient
+from perdure.threads.records import Lifetime
 
 WORK = "/work"
 
@@ -51,6 +52,29 @@ async def test_threads_are_made_changed_found_and_removed(house: House) -> None:
     ):
         with pytest.raises(NotFound):
             await asking
+
+
+async def test_threads_live_for_a_while_and_are_pruned(house: House) -> None:
+    client = house.client
+    made = await client.create_thread(lifetime=Lifetime(minutes=5))
+    told = await client.get_lifetime(made.thread_id)
+    assert told is not None
+    assert (told.minutes, told.strategy) == (5, "delete")
+    await client.update_thread(made.thread_id, lifetime=Lifetime(minutes=9, strategy="keep_latest"))
+    told = await client.get_lifetime(made.thread_id)
+    assert told is not None
+    assert (told.minutes, told.strategy) == (9, "keep_latest")
+    other = await client.create_thread()
+    assert await client.get_lifetime(other.thread_id) is None
+    for number in range(3):
+        await client.update_state(other.thread_id, {"n": number})
+    assert await client.prune_threads([other.thread_id, "nowhere"], "keep_latest") == 1
+    assert [state.values for state in await client.history(other.thread_id)] == [{"n": 2}]
+    assert await client.prune_threads([other.thread_id, made.thread_id]) == 2
+    with pytest.raises(NotFound):
+        await client.get_lifetime(made.thread_id)
+    with pytest.raises(InvalidInput):
+        await client.create_thread(lifetime=Lifetime(minutes=0))
 
 
 async def test_metadata_is_asked_for_in_words(quick: House) -> None:

@@ -16,9 +16,18 @@ from perdure.protocols.native.client_rooms import RemoteAssistants, RemoteOutbox
 from perdure.protocols.native.client_schedules import RemoteSchedules
 from perdure.protocols.native.streaming import Streaming
 from perdure.protocols.native.wire import Items
-from perdure.threads.records import CancelAction, Checkpoint, Run, RunRequest, Thread
+from perdure.threads.records import (
+    CancelAction,
+    Checkpoint,
+    Lifetime,
+    PruneStrategy,
+    Run,
+    RunRequest,
+    Thread,
+)
 
 _STATE: Any = Checkpoint | None
+_LIFETIME: Any = Lifetime | None
 
 
 class PerdureClient(Streaming):
@@ -77,6 +86,7 @@ class PerdureClient(Streaming):
         config: Mapping[str, Any] | None = None,
         values: Any = None,
         if_exists: str = "raise",
+        lifetime: Lifetime | None = None,
     ) -> Thread:
         """A new thread; where the id is taken, Conflict, or the one that is there with `do_nothing`."""
         if thread_id is None:
@@ -88,6 +98,7 @@ class PerdureClient(Streaming):
             "config": config,
             "values": values,
             "if_exists": if_exists,
+            "lifetime": lifetime,
         }
         effect: Effect = "repeatable" if if_exists == "do_nothing" else "once"
         return await self._api.send(Thread, "POST", "/threads", body, effect=effect)
@@ -101,14 +112,28 @@ class PerdureClient(Streaming):
         *,
         metadata: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
+        lifetime: Lifetime | None = None,
     ) -> Thread:
-        """Merge into its metadata, replace its config."""
-        body = {"metadata": metadata, "config": config}
+        """Merge into its metadata, replace its config; with a lifetime, let it live for so long from now."""
+        body = {"metadata": metadata, "config": config, "lifetime": lifetime}
         return await self._api.send(Thread, "PATCH", _thread(thread_id), body)
 
     async def delete_thread(self, thread_id: str) -> None:
         """Cancel its live runs and remove it with its runs, checkpoints and streams. Traces stay."""
         await self._api.delete(_thread(thread_id))
+
+    async def get_lifetime(self, thread_id: str) -> Lifetime | None:
+        """How long the thread lives; None is for ever."""
+        found: Lifetime | None = await self._api.get(_LIFETIME, _thread(thread_id, "/lifetime"))
+        return found
+
+    async def prune_threads(self, thread_ids: Sequence[str], strategy: PruneStrategy = "delete") -> int:
+        """Remove threads, or with `keep_latest` all states of those that rest but the latest.
+
+        Gives how many there were.
+        """
+        body = {"thread_ids": list(thread_ids), "strategy": strategy}
+        return (await self._api.send(run_wire.Pruned, "POST", "/threads/prune", body, effect="once")).count
 
     async def copy_thread(self, thread_id: str) -> Thread:
         return await self._api.send(Thread, "POST", _thread(thread_id, "/copy"), effect="once")

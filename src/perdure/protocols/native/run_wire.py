@@ -11,7 +11,14 @@ from perdure.assistants.records import IfExists
 from perdure.outbox.model import EffectStatus
 from perdure.protocols.native.wire import MAX_BATCH, Body, Metadata, PageQuery
 from perdure.rollouts.contract import SortOrder
-from perdure.threads.records import CancelAction, RunRequest, RunStatus, ThreadStatus
+from perdure.threads.records import (
+    CancelAction,
+    Lifetime,
+    PruneStrategy,
+    RunRequest,
+    RunStatus,
+    ThreadStatus,
+)
 from perdure.threads.why import Why as Why
 
 MAX_ID = 255
@@ -87,13 +94,28 @@ class NewThread(Body, kw_only=True):
     config: dict[str, Any] | None = None
     values: Any = None
     if_exists: IfExists = "raise"
+    lifetime: Lifetime | None = None
 
 
 class ThreadPatch(Body, kw_only=True):
-    """Metadata is merged into what is there; config takes its place."""
+    """Metadata is merged into what is there; config and lifetime take its place."""
 
     metadata: Metadata | None = None
     config: dict[str, Any] | None = None
+    lifetime: Lifetime | None = None
+
+
+class Prune(Body, kw_only=True):
+    """Which threads, and what is left of each: nothing, or its latest state."""
+
+    thread_ids: Annotated[list[str], Meta(max_length=MAX_BATCH)]
+    strategy: PruneStrategy = "delete"
+
+
+class Pruned(msgspec.Struct, kw_only=True):
+    """How many there were."""
+
+    count: int
 
 
 class StateQuery(msgspec.Struct, kw_only=True):

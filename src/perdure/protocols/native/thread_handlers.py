@@ -10,7 +10,7 @@ from perdure.protocols.native import run_wire, wire
 from perdure.protocols.native.events import streaming
 from perdure.protocols.native.handlers import paged
 from perdure.protocols.native.rooms import metadata_of, threads_of
-from perdure.threads.records import Checkpoint, Thread
+from perdure.threads.records import Checkpoint, Lifetime, Thread
 
 
 async def list_threads(call: Call) -> Response:
@@ -44,6 +44,15 @@ async def update_thread(call: Call) -> Thread:
 async def delete_thread(call: Call) -> Response:
     await threads_of(call).delete_thread(call.path["thread_id"])
     return Response(status_code=204)
+
+
+async def get_lifetime(call: Call) -> Lifetime | None:
+    return await threads_of(call).get_lifetime(call.path["thread_id"])
+
+
+async def prune_threads(call: Call) -> run_wire.Pruned:
+    wanted: run_wire.Prune = call.body
+    return run_wire.Pruned(count=await threads_of(call).prune_threads(wanted.thread_ids, wanted.strategy))
 
 
 async def copy_thread(call: Call) -> Thread:

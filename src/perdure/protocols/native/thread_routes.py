@@ -8,7 +8,7 @@ from perdure.protocols.http.pages import Page
 from perdure.protocols.native import run_wire, wire
 from perdure.protocols.native import thread_handlers as handlers
 from perdure.protocols.native.declare import declaring
-from perdure.threads.records import Checkpoint, Run, Thread
+from perdure.threads.records import Checkpoint, Lifetime, Run, Thread
 
 _threads = declaring("threads")
 
@@ -61,6 +61,25 @@ _THREADS = (
         "Remove a thread with its runs, states and streams; traces stay",
         status=204,
         errors=(NotFound, NotSupported),
+    ),
+    _threads(
+        "GET",
+        "/threads/{thread_id}/lifetime",
+        handlers.get_lifetime,
+        "read",
+        "How long a thread lives; null is for ever",
+        answer=Lifetime | None,
+        errors=(NotFound, NotSupported),
+    ),
+    _threads(
+        "POST",
+        "/threads/prune",
+        handlers.prune_threads,
+        "write",
+        "Remove threads, or all of their states but the latest",
+        body=run_wire.Prune,
+        answer=run_wire.Pruned,
+        errors=(NotSupported,),
     ),
     _threads(
         "POST",
