@@ -42,7 +42,9 @@ ENGINES = {
     "redis": re.compile(r"kernel/signals/redis\.py"),
     "langgraph": re.compile(r"assistants/graph\w*\.py|integrations/langgraph/\w+\.py|runtime/graph\w*\.py"),
     "langgraph_sdk": re.compile(r"runtime/graph_auth\.py|assistants/graph_factory\.py"),
-    "langchain_core": re.compile(r"assistants/graph\w*\.py|integrations/langgraph/\w+\.py|runtime/graph\w*\.py"),
+    "langchain_core": re.compile(
+        r"assistants/graph\w*\.py|integrations/langgraph/\w+\.py|runtime/graph\w*\.py"
+    ),
     "grpc": re.compile(r"protocols/grpc/.*\.py|protocols/otlp/grpc_server\.py"),
 }
 # One letter of each stands in brackets, so that this file does not contain what it looks for.

@@ -8,16 +8,19 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.threads.support import ATTEMPTS, STEPS, World, told
 
+from perdure.assistants.records import GraphState, GraphSteps
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Ending, Held
 
+LATE = GraphSteps(states=[GraphState(checkpoint_id="late", body='"late"')])
 BROKEN = Failure(error="ValueError", message="bad")
 
 Write = Callable[[World, Held], Awaitable[object]]
 WRITES: dict[str, Write] = {
     "append": lambda world, held: world.threads.append(held, told("custom")),
     "save": lambda world, held: world.threads.save(held, NewCheckpoint(values="late"), told("values")),
+    "record": lambda world, held: world.threads.record(held, LATE, told("custom")),
     "keep": lambda world, held: world.threads.keep(held, held.run_id, "late", "1"),
     "success": lambda world, held: world.finish(held, "success", "late", events=told("custom")),
     "error": lambda world, held: world.finish(held, "error", "late", error=BROKEN),

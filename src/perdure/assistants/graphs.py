@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from langgraph.types import Command, Send
+from pydantic import TypeAdapter
 
 from perdure.assistants.context import Context
 from perdure.assistants.graph_codec import GraphCodec
@@ -122,14 +124,21 @@ def _context(ctx: Context) -> dict[str, Any] | None:
 
 def _fitting(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | None:
     """What of a context the graph's schema knows."""
-    if context is None or getattr(graph, "context_schema", None) is None:
+    schema = getattr(graph, "context_schema", None)
+    if context is None or schema is None:
         return context
+    known = _names_of(schema)
+    return {key: context[key] for key in context if key in known} if known else context
+
+
+@lru_cache(maxsize=256)
+def _names_of(schema: type) -> frozenset[str]:
+    """The fields of a context; none where they cannot be told."""
     try:
-        known = (graph.get_context_jsonschema() or {}).get("properties")
+        return frozenset(TypeAdapter(schema).json_schema().get("properties") or ())
     except Exception as error:  # noqa: BLE001 - types of the user's own may have no schema
         logger.debug("a graph has no schema of its context: %s", error)
-        return context
-    return {key: context[key] for key in context if key in known} if known else context
+        return frozenset()
 
 
 def _asked(ctx: Context) -> dict[str, Any]:

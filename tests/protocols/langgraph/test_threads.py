@@ -20,7 +20,8 @@ from langgraph_sdk.errors import (
     NotFoundError,
     UnprocessableEntityError,
 )
-from tests.protocols.langgraph.conftest import project, serving
+from tests.protocols.langgraph.conftest import serving
+from tests.protocols.langgraph.project import project
 
 from perdure.testing.serving import ServerProcess
 

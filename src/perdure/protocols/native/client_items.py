@@ -56,7 +56,12 @@ class RemoteItems:
         """
         encode_value(value)
         labels = list(check_namespace(namespace))
-        body: dict[str, Any] = {"namespace": labels, "key": check_key(key), "value": dict(value), "index": index}
+        body: dict[str, Any] = {
+            "namespace": labels,
+            "key": check_key(key),
+            "value": dict(value),
+            "index": index,
+        }
         if ttl_minutes is not UNSET:
             body["ttl_minutes"] = ttl_minutes
         await self._api.tell("PUT", "/items", body)
