@@ -18,6 +18,7 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
+from langgraph_sdk.runtime import ServerRuntime
 from tests.assistants.support import MemoryContext, Thread, run, start
 from typing_extensions import TypedDict
 
@@ -71,6 +72,17 @@ def factory_with_config(config: RunnableConfig) -> Any:
     return chain(("one", says(config["configurable"]["word"]))).compile()
 
 
+def factory_with_runtime(runtime: ServerRuntime[Any]) -> Any:
+    assert runtime.execution_runtime is not None
+    assert runtime.access_context == "threads.create_run"
+    return two_steps()
+
+
+async def async_factory_with_both(runtime: ServerRuntime[Any], config: RunnableConfig) -> Any:
+    assert config["configurable"]["graph_id"] == "graph"
+    return factory_with_runtime(runtime)
+
+
 async def async_factory() -> Any:
     return two_steps().compile()
 
@@ -91,6 +103,8 @@ async def async_managed_factory(config: RunnableConfig) -> AsyncIterator[Any]:
         two_steps(),
         two_steps().compile(),
         simple_factory,
+        factory_with_runtime,
+        async_factory_with_both,
         async_factory,
         managed_factory,
         async_managed_factory,
