@@ -109,6 +109,7 @@ def test_codes_and_statuses_are_stable() -> None:
     assert {each.code: (each.__name__, each.http_status) for each in OURS} == {
         "internal": ("PerdureError", 500),
         "invalid_input": ("InvalidInput", 422),
+        "bad_request": ("BadRequest", 400),
         "bad_query": ("BadQuery", 400),
         "bad_body": ("BadBody", 422),
         "not_found": ("NotFound", 404),

@@ -51,4 +51,5 @@ def test_the_results_come_as_json(results: list[dict[str, Any]], capsys: pytest.
     results.append(BAD)
     assert conformance.main(["--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["ok"], answer["checks"]) == (False, [GOOD, BAD])
+    told = [{**each, "client": title} for title in answer["clients"] for each in (GOOD, BAD)]
+    assert (answer["ok"], answer["checks"]) == (False, told)

@@ -95,7 +95,11 @@ class _Manners:
 
 
 def _fields_of(record: Any) -> dict[str, Any]:
-    return vars(record) if isinstance(record, EncodedByFields) else msgspec.structs.asdict(record)
+    if isinstance(record, EncodedByFields):
+        return vars(record)
+    fields = msgspec.structs.asdict(record)
+    # What was never said is no field, as where msgspec itself encodes.
+    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
 def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str, Any]:
