@@ -36,11 +36,17 @@ WARM = 3
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    return [
-        Measure(tuple(_run_rows()), partial(_runs, size=sizes.graph_runs)),
-        Measure(tuple(_first_rows()), _firsts),
-        Measure(tuple(_event_rows()), _events),
-    ]
+    rows = (*_run_rows(), *_first_rows(), *_event_rows())
+    return [Measure(rows, partial(_figures, size=sizes.graph_runs))]
+
+
+async def _figures(host: Host, size: int) -> list[Figures]:
+    async with _clients(host) as clients:
+        return [
+            *await _runs(host, clients, size),
+            *await _firsts(host, clients),
+            *await _events(host, clients),
+        ]
 
 
 def _pairs() -> list[tuple[Engine, str]]:
@@ -100,15 +106,13 @@ async def _clients(host: Host) -> AsyncIterator[dict[str, Any]]:
         yield clients
 
 
-async def _runs(host: Host, size: int) -> list[Figures]:
-    async with _clients(host) as clients:
-        sides: dict[str, Side] = {
-            name: partial(_rate, client, PEER_SHARE if name in PEERS else 1)
-            for name, client in clients.items()
-        }
-        sides["alone"] = partial(_alone, host)
-        fewer = dict.fromkeys(PEERS, host.sizes.peer_rounds)
-        found = await interleave(size, host.sizes.rounds, sides, fewer)
+async def _runs(host: Host, clients: dict[str, Any], size: int) -> list[Figures]:
+    sides: dict[str, Side] = {
+        name: partial(_rate, client, PEER_SHARE if name in PEERS else 1) for name, client in clients.items()
+    }
+    sides["alone"] = partial(_alone, host)
+    fewer = dict.fromkeys(PEERS, host.sizes.peer_rounds)
+    found = await interleave(size, host.sizes.rounds, sides, fewer)
     beside = [_beside(found, engine, name) for engine, name in _pairs()]
     return beside + [{"ours": found[engine], "raw": found["alone"]} for engine in ENGINES]
 
@@ -146,12 +150,12 @@ async def _alone(host: Host, size: int) -> float:
     return float(told)
 
 
-async def _firsts(host: Host) -> list[Figures]:
-    async with _clients(host) as clients:
-        found = {}
-        for name, client in clients.items():
-            times = [await _first(client) for _ in range(WARM + host.sizes.first_events)]
-            found[name] = median(times[WARM:])
+async def _firsts(host: Host, clients: dict[str, Any]) -> list[Figures]:
+    found = {}
+    for name, client in clients.items():
+        count = host.sizes.first_events // (PEER_SHARE if name in PEERS else 1)
+        times = [await _first(client) for _ in range(WARM + max(count, 1))]
+        found[name] = median(times[WARM:])
     return [_beside(found, engine, name) for engine, name in _pairs()]
 
 
@@ -164,13 +168,12 @@ async def _first(client: Any) -> float:
     return taken
 
 
-async def _events(host: Host) -> list[Figures]:
-    async with _clients(host) as clients:
-        sides: dict[str, Side] = {
-            name: partial(_told, client) for name, client in clients.items() if name != "aegra"
-        }
-        fewer = dict.fromkeys(PEERS, host.sizes.peer_rounds)
-        found = await interleave(TOLD, host.sizes.rounds, sides, fewer)
+async def _events(host: Host, clients: dict[str, Any]) -> list[Figures]:
+    sides: dict[str, Side] = {
+        name: partial(_told, client) for name, client in clients.items() if name != "aegra"
+    }
+    fewer = dict.fromkeys(PEERS, host.sizes.peer_rounds)
+    found = await interleave(TOLD, host.sizes.rounds, sides, fewer)
     return [_beside(found, engine, "langgraph_dev") for engine in ENGINES]
 
 

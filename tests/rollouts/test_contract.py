@@ -1,4 +1,4 @@
-"""The shipped contract suite on every engine, and on the threaded wrapper."""
+"""The shipped contract suite on every engine; the one in memory stands behind the threaded wrapper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perdure.testing.clock import ManualClock
 from perdure.testing.contract import *  # noqa: F403
 from perdure.testing.contract import Harness
 
-ENGINES = ("memory", "sqlite", "postgres", "threaded-memory")
+ENGINES = ("threaded-memory", "sqlite", "postgres")
 WATCHDOG_INTERVAL = 0.25
 
 EMPTY = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +35,7 @@ ENDLESS = {
 }
 """What lasts for as long as it is asked to."""
 INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")
-EXAMPLES = 8
+EXAMPLES = int(os.environ.get("PERDURE_EXAMPLES", 4))
 
 # Protobuf is generated and mutated in tests/protocols instead.
 ASKED = tuple(route for route in ROUTES if route.path not in ENDLESS and "json" in route.body_form)
