@@ -154,7 +154,8 @@ def test_a_worker_that_is_stopped_hands_its_run_to_the_next(folder: Path) -> Non
             assert code == 130
             assert "hands 1 runs back" in errors
         with Worker(folder, *arguments, server.url, **short):
-            assert ask(server, f"/runs/{run_id}/wait")["values"] == {"attempt": 2}
+            # A claim that was on its way when the first one stopped may have come and gone in between.
+            assert ask(server, f"/runs/{run_id}/wait")["values"]["attempt"] in (2, 3)
 
 
 def test_a_second_signal_ends_a_worker_at_once(folder: Path) -> None:

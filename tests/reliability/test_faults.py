@@ -206,7 +206,7 @@ def sweep_prepared(name: str, prepared: Prepared, kind: Kind, path: Path) -> int
         return swept
 
 
-SAMPLE = 3
+SAMPLE = 2
 
 
 @pytest.mark.parametrize("name", USE_CASES)

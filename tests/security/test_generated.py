@@ -35,7 +35,7 @@ ENDLESS = {
 }
 """What lasts for as long as it is asked to."""
 INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")
-EXAMPLES = int(os.environ.get("PERDURE_EXAMPLES", 4))
+EXAMPLES = int(os.environ.get("PERDURE_EXAMPLES", 3))
 
 # Protobuf is generated and mutated in tests/protocols instead.
 ASKED = tuple(route for route in ROUTES if route.path not in ENDLESS and "json" in route.body_form)
