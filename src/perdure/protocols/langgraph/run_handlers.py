@@ -17,6 +17,7 @@ from perdure.protocols.langgraph.auth_pass import asked_by, key_of
 from perdure.protocols.langgraph.stream_answers import Values
 from perdure.protocols.langgraph.wire import answer, check_uuid, failure_of, nothing, run_of, selected
 from perdure.protocols.native.rooms import threads_of
+from perdure.protocols.native.run_handlers import cancel_left
 from perdure.threads.model import FAILURES
 from perdure.threads.records import RUN_STATUSES, Run, RunEnd
 from perdure.threads.service import ThreadService
@@ -90,13 +91,7 @@ def values_of(end: RunEnd) -> Any:
 
 def leaving(threads: ThreadService, run_id: str, cancels: bool) -> Left | None:
     """What is done when the caller hangs up."""
-    return partial(_cancel, threads, run_id) if cancels else None
-
-
-async def _cancel(threads: ThreadService, run_id: str) -> None:
-    # A run that has ended meanwhile needs no cancelling.
-    with contextlib.suppress(Conflict, NotFound):
-        await threads.cancel_run(run_id)
+    return partial(cancel_left, threads, run_id) if cancels else None
 
 
 # --- reading ----------------------------------------------------------------------------------------------

@@ -93,15 +93,16 @@ async def _end_or_none(threads: ThreadService, run_id: str, timeout: float | Non
 
 async def stream(call: Call) -> Response:
     threads, run_id = threads_of(call), call.path["run_id"]
-    left = partial(_cancel, threads, run_id) if call.query.cancel_on_disconnect else None
+    left = partial(cancel_left, threads, run_id) if call.query.cancel_on_disconnect else None
     return await streaming(call, partial(threads.follow_run, run_id), left=left)
 
 
 def _on_left(threads: ThreadService, request: RunRequest, run: Run) -> Left | None:
-    return partial(_cancel, threads, run.run_id) if request.on_disconnect == "cancel" else None
+    return partial(cancel_left, threads, run.run_id) if request.on_disconnect == "cancel" else None
 
 
-async def _cancel(threads: ThreadService, run_id: str) -> None:
+async def cancel_left(threads: ThreadService, run_id: str) -> None:
+    """Cancel a run whose caller has hung up."""
     # A run that has ended meanwhile needs no cancelling.
     with contextlib.suppress(Conflict, NotFound):
         await threads.cancel_run(run_id)
