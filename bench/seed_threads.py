@@ -12,7 +12,7 @@ import asyncpg
 from bench.http_servers import Engine
 from bench.seed import Row, SqliteSeeder, copy_into
 from perdure import Perdure
-from perdure.assistants.records import AgentSpec
+from perdure.agents.records import AgentSpec
 from perdure.runtime.stores import TABLES
 from perdure.threads.records import RunRequest
 

@@ -11,12 +11,10 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from perdure import errors as errors
-    from perdure.assistants.agents import Agents as Agents
-    from perdure.assistants.context import Context as Context
-    from perdure.assistants.context import Retriable as Retriable
-    from perdure.protocols.lightning.client import LightningStoreClient as LightningStoreClient
-    from perdure.protocols.lightning.server import LightningStoreServer as LightningStoreServer
-    from perdure.protocols.native.client import PerdureClient as PerdureClient
+    from perdure.agents.context import Context as Context
+    from perdure.agents.context import Retriable as Retriable
+    from perdure.client.lightning import LightningStoreClient as LightningStoreClient
+    from perdure.client.native import PerdureClient as PerdureClient
     from perdure.rollouts.contract import LightningStore as LightningStore
     from perdure.rollouts.records import UNSET as UNSET
     from perdure.rollouts.records import Attempt as Attempt
@@ -47,18 +45,20 @@ if TYPE_CHECKING:
     from perdure.runtime.stores import SqliteLightningStore as SqliteLightningStore
     from perdure.runtime.stores import open_store as open_store
     from perdure.runtime.threaded import LightningStoreThreaded as LightningStoreThreaded
+    from perdure.server.lightning.server import LightningStoreServer as LightningStoreServer
     from perdure.threads.records import Lifetime as Lifetime
     from perdure.threads.records import Run as Run
     from perdure.threads.records import RunEnd as RunEnd
     from perdure.threads.records import RunRequest as RunRequest
     from perdure.threads.records import Thread as Thread
+    from perdure.worker.registry import Agents as Agents
 
 _HOMES = {
-    "perdure.assistants.agents": ("Agents",),
-    "perdure.assistants.context": ("Context", "Retriable"),
-    "perdure.protocols.lightning.client": ("LightningStoreClient",),
-    "perdure.protocols.lightning.server": ("LightningStoreServer",),
-    "perdure.protocols.native.client": ("PerdureClient",),
+    "perdure.worker.registry": ("Agents",),
+    "perdure.agents.context": ("Context", "Retriable"),
+    "perdure.client.lightning": ("LightningStoreClient",),
+    "perdure.server.lightning.server": ("LightningStoreServer",),
+    "perdure.client.native": ("PerdureClient",),
     "perdure.rollouts.contract": ("LightningStore",),
     "perdure.rollouts.records": (
         "UNSET",

@@ -7,12 +7,13 @@ from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
-from tests.assistants.conftest import AGENTS
+from tests.agents.conftest import AGENTS
 
 from perdure.access.service import Access
+from perdure.agents.records import AgentSpec
 from perdure.assistants import operations
 from perdure.assistants.model import system_id
-from perdure.assistants.records import AgentSpec, Assistant
+from perdure.assistants.records import Assistant
 from perdure.assistants.service import Assistants
 from perdure.kernel import changes
 from perdure.kernel.errors import BadQuery, Conflict, InvalidInput, NotFound

@@ -5,9 +5,10 @@ import secrets
 from functools import partial
 from typing import Any
 
-from perdure.assistants.agents import Agents
-from perdure.assistants.context import Context, Retriable
-from perdure.testing.history import Recorder
+from tests.support.history import Recorder
+
+from perdure.agents.context import Context, Retriable
+from perdure.worker.registry import Agents
 
 AGENT = "chaos"
 TOKENS = "tokens"

@@ -11,9 +11,9 @@ from tests.chaos.child import Plan
 from tests.chaos.handle import Child
 from tests.chaos.scenario import Run
 from tests.chaos.stores import TABLES, damaged_pages, open_storage, store_over
+from tests.support.snapshot import take
 
 from perdure.kernel.storage.schema import Schema, Table
-from perdure.testing.snapshot import take
 
 OLD_ROLLOUTS = 50
 NEWER_COLUMNS = {"rollouts": ("outcome", "queued_as"), "attempts": ("reason", "charged")}

@@ -16,9 +16,9 @@ import apsw
 import msgspec
 from tests.chaos.load import Load
 from tests.chaos.stores import open_storage, store_over
+from tests.support.history import Recorder
 
 from perdure.rollouts.contract import LightningStore
-from perdure.testing.history import Recorder
 
 During = Literal["work", "checkpoints", "closing"]
 
@@ -80,7 +80,7 @@ def _open(plan: Plan) -> LightningStore:
     if not plan.url.startswith("http://"):
         storage = open_storage(plan.url, timeout=plan.timeout)
         return store_over(storage, plan.namespace, plan.watchdog_interval)
-    from perdure.protocols.lightning.client import LightningStoreClient
+    from perdure.client.lightning import LightningStoreClient
 
     return LightningStoreClient(plan.url, namespace=plan.namespace)
 

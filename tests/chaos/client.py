@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 from tests.chaos.agents import AGENT
+from tests.support.history import Recorder
+from tests.support.recording import EffectLog
 
 from perdure.kernel.errors import Conflict, PerdureError, StorageError, TooManyRequests, Unreachable
 from perdure.runtime.perdure import Perdure
 from perdure.streams.model import Event
-from perdure.testing.history import Recorder
-from perdure.testing.recording import EffectLog
 from perdure.threads.records import CANCEL_ACTIONS, Run, RunRequest
 
 ENDED = b"ended\n"
@@ -57,7 +57,7 @@ class ClientPlan(msgspec.Struct):
 async def opened(plan: ClientPlan) -> AsyncIterator[Any]:
     """Threads and runs, here or behind the server."""
     if plan.url is not None:
-        from perdure.protocols.native.client import PerdureClient
+        from perdure.client.native import PerdureClient
 
         async with PerdureClient(plan.url, patience=2 * LAST_SECONDS) as client:
             yield client

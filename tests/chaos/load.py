@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.history import Answer, Recorder
+
 from perdure.kernel.clock import to_micros
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.model import ENDED
@@ -21,7 +23,6 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.resources import LLM
 from perdure.rollouts.spans import Span
-from perdure.testing.history import Answer, Recorder
 
 RESOURCES = "rs-000000000000"
 PAUSE_AFTER_FAILURE = 0.02

@@ -17,11 +17,11 @@ from tests.chaos.child import Plan
 from tests.chaos.handle import Child
 from tests.chaos.scenario import Run
 from tests.chaos.stores import open_storage, read
+from tests.support.checker import Endings, check
+from tests.support.history import History
+from tests.support.snapshot import Snapshot
 
-from perdure.testing.checker import Endings, check
-from perdure.testing.history import History
 from perdure.testing.servers import PostgresServer
-from perdure.testing.snapshot import Snapshot
 
 EPOCH = 5
 CHILDREN = 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perdure.testing.history import History, Report
+from tests.support.history import History, Report
 
 Show = Callable[["Run"], None]
 ROLLOUTS = 10_000

@@ -5,8 +5,8 @@ import asyncio
 
 from tests.chaos.stores import open_storage, store_over
 
-from perdure.protocols.http.server import HttpServer, make_application
 from perdure.runtime.app import App
+from perdure.server.http.server import HttpServer, make_application
 
 
 def arguments() -> argparse.Namespace:

@@ -16,10 +16,10 @@ from tests.chaos.child import Plan
 from tests.chaos.handle import ROOT, Child
 from tests.chaos.scenario import Run
 from tests.chaos.stores import open_storage, read
+from tests.support.checker import check
+from tests.support.history import History
 
 from perdure.rollouts.model import ENDED
-from perdure.testing.checker import check
-from perdure.testing.history import History
 from perdure.testing.servers import PostgresServer
 from perdure.testing.serving import ServerProcess
 

@@ -12,9 +12,8 @@ from tests.chaos.child import Plan
 from tests.chaos.handle import Child
 from tests.chaos.scenario import Run
 from tests.chaos.stores import damaged_pages, open_storage, read
-
-from perdure.testing.checker import check
-from perdure.testing.history import History
+from tests.support.checker import check
+from tests.support.history import History
 
 EPOCH = 25
 """After so many kills the work goes on in a new namespace of the same file, so that checks stay quick."""

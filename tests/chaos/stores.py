@@ -3,6 +3,9 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from tests.support.checker import Endings
+from tests.support.snapshot import Snapshot, take
+
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table, integer, text
@@ -11,8 +14,6 @@ from perdure.rollouts.model import TASK, Ended, Kind, Kinds
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES as PERDURE_TABLES
-from perdure.testing.checker import Endings
-from perdure.testing.snapshot import Snapshot, take
 
 ENDINGS = Table(
     "chaos_endings",

@@ -15,10 +15,10 @@ from pathlib import Path
 from tests.chaos.scenario import Run
 from tests.chaos.stores import TABLES
 from tests.chaos.writer import NAMESPACE, make_torn_file
+from tests.support.checker import check_rows
+from tests.support.snapshot import Snapshot, take
 
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.testing.checker import check_rows
-from perdure.testing.snapshot import Snapshot, take
 
 LOG_HEADER = 32
 FRAME_HEADER = 24

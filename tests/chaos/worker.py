@@ -15,14 +15,14 @@ from pathlib import Path
 
 import msgspec
 from tests.chaos.agents import make_agents
+from tests.support.history import Recorder
+from tests.support.recording import EffectLog, RecordingQueue
 
 from perdure.kernel.config import load_settings
 from perdure.runtime.app import App
-from perdure.runtime.options import WorkerOptions
 from perdure.runtime.stores import open_configured
-from perdure.runtime.worker import Worker
-from perdure.testing.history import Recorder
-from perdure.testing.recording import EffectLog, RecordingQueue
+from perdure.worker.options import WorkerOptions
+from perdure.worker.worker import Worker
 
 READY = b"ready"
 
@@ -42,8 +42,8 @@ async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[Worker]:
     agents = make_agents(recorder)
     options = WorkerOptions.from_settings(settings, worker_id=plan.name)
     if plan.url is not None:
-        from perdure.protocols.lightning.client import LightningStoreClient
-        from perdure.protocols.native.remote import RemoteRunQueue
+        from perdure.client.lightning import LightningStoreClient
+        from perdure.client.run_queue import RemoteRunQueue
 
         async with LightningStoreClient(plan.url) as client:
             yield Worker(RecordingQueue(RemoteRunQueue(plan.url), recorder), agents, options, store=client)
@@ -83,7 +83,7 @@ async def work(plan: WorkerPlan) -> None:
 
 def main() -> None:
     # The failures that agents are asked for are no news.
-    logging.getLogger("perdure.runtime.execution").setLevel(logging.CRITICAL)
+    logging.getLogger("perdure.worker.execution").setLevel(logging.CRITICAL)
     line = sys.stdin.buffer.readline()
     if line:
         asyncio.run(work(msgspec.json.decode(line, type=WorkerPlan)))

@@ -23,13 +23,13 @@ from tests.chaos.client import ClientPlan
 from tests.chaos.handle import ROOT, Child
 from tests.chaos.scenario import Run
 from tests.chaos.worker import READY, WorkerPlan
+from tests.support.effects import check_effects
+from tests.support.history import History
+from tests.support.recording import read_log
+from tests.support.run_snapshot import RunRows, take_runs
 
 from perdure.runtime.stores import open_store
-from perdure.testing.effects import check_effects
-from perdure.testing.history import History
-from perdure.testing.recording import read_log
 from perdure.testing.redis_server import RedisServer
-from perdure.testing.run_snapshot import RunRows, take_runs
 from perdure.testing.servers import PostgresServer, free_port
 from perdure.testing.serving import ServerProcess
 

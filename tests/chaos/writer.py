@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 from tests.chaos.handle import ROOT
 from tests.chaos.stores import open_storage, store_over
+from tests.support.snapshot import Snapshot
 
 from perdure.rollouts.records import AttemptedRollout, EnqueueRolloutRequest
 from perdure.rollouts.resources import LLM
 from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.testing.snapshot import Snapshot
 
 NAMESPACE = "torn"
 ROUNDS = 30

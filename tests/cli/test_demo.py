@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure import open_store
-from perdure.cli.agents import CONFIG, Plan
-from perdure.cli.render import duration
+from perdure.cli.demo.agents import CONFIG, Plan
+from perdure.cli.shell.render import duration
 
 from .command import COLOR, COMMAND, Terminal, perdure, settings
 

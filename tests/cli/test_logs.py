@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.cli.logs import Redaction, configure, secrets_of
+from perdure.cli.hosting.logs import Redaction, configure, secrets_of
 from perdure.kernel.config import Key, Secret, Settings
 
 TOKEN = "pdr_0123456789abcdef_" + "A" * 43

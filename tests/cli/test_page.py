@@ -12,7 +12,7 @@ from tests.test_docs import DOCS, README, SERVED, blocks_of, name_of
 
 from perdure import LightningStore, NamedResources, PromptTemplate
 from perdure.cli import app
-from perdure.protocols.lightning.client import LightningStoreClient
+from perdure.client.lightning import LightningStoreClient
 
 from .command import ROOT, Server
 

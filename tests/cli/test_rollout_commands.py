@@ -19,7 +19,7 @@ from perdure import (
     TraceStatus,
     open_store,
 )
-from perdure.protocols.lightning.client import LightningStoreClient
+from perdure.client.lightning import LightningStoreClient
 
 from .command import COLOR, COMMAND, Server, Terminal, run_here, settings
 

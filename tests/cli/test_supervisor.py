@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 from perdure import open_store
-from perdure.cli.supervisor import environment_of
+from perdure.cli.hosting.supervisor import environment_of
+from perdure.client.lightning import LightningStoreClient
 from perdure.kernel.config import load_settings
-from perdure.protocols.lightning.client import LightningStoreClient
 
 from .command import Server
 

@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 
 from perdure import Attempt, Rollout, RolloutConfig, Span, TraceStatus
-from perdure.cli.output import ago, make_table, parse_stretch, shorten, stretch
-from perdure.cli.render import trace_tree
-from perdure.cli.rollouts import last_error
+from perdure.cli.commands.rollouts import last_error
+from perdure.cli.shell.output import ago, make_table, parse_stretch, shorten, stretch
+from perdure.cli.shell.render import trace_tree
 
 NOW = 1000.0
 

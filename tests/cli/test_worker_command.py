@@ -19,7 +19,7 @@ from perdure.threads.service import ThreadService
 
 AGENTS = """
 import asyncio
-from perdure.assistants.agents import Agents
+from perdure.worker.registry import Agents
 
 agents = Agents()
 

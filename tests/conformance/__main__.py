@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from bench.peer import PEER, ROOT, PeerError, ensure_environment
 from tests.conformance import node
 from tests.conformance.server import ENGINES, Server, ServerFailed, running
-from tests.protocols.langgraph.project import project
+from tests.server.langgraph.project import project
 
 from perdure.testing.binaries import ServerNotFound
 

@@ -15,11 +15,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from tests.integrations import programs
 from tests.integrations.support import config_for, new_thread, put, rows_of
 
-from perdure.assistants.graph_codec import query_one, strict_serializer
-from perdure.assistants.graph_lists import MAX_SPANS, Lists
 from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
+from perdure.langgraph.codec import query_one, strict_serializer
+from perdure.langgraph.lists import MAX_SPANS, Lists
 
 STEPS = 500
 SIZE = statement(
@@ -180,7 +180,7 @@ def test_things_that_look_alike_are_told_apart() -> None:
 
 
 def test_only_so_much_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.assistants.graph_lists.MAX_BYTES", 1000)
+    monkeypatch.setattr("perdure.langgraph.lists.MAX_BYTES", 1000)
     lists = Lists(strict_serializer().dumps_typed)
     for number in range(50):
         items = [f"{number} {n}" * 5 for n in range(10)]

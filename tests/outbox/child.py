@@ -13,7 +13,7 @@ from perdure.kernel.config import Settings
 from perdure.outbox.model import Outcome
 from perdure.outbox.operations import Claimed
 from perdure.outbox.service import Outbox
-from perdure.protocols.webhooks.sender import WebhookSender
+from perdure.outbox.webhooks.sender import WebhookSender
 
 
 class Doomed(Outbox):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.outbox.support import add, age, open_storage
-from tests.protocols.webhooks.support import body_for, private_sender, receiving
+from tests.outbox.webhooks.support import body_for, private_sender, receiving
 
 from perdure.outbox.service import Outbox
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, Status, StatusCode
+from tests.support.comparison import Comparison
+from tests.support.model import FINISHED, Diverged, Model, ModelConfig, ModelRollout, Unknown, expect
 
 from perdure import Attempt, EnqueueRolloutRequest, RolloutConfig, Span
 from perdure.kernel.errors import NotFound
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.testing.comparison import Comparison
 from perdure.testing.contract.support import make_span
-from perdure.testing.model import FINISHED, Diverged, Model, ModelConfig, ModelRollout, Unknown, expect
 
 MISSING = "at-missing"
 

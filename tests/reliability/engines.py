@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import asyncpg
+from tests.support.invariants import broken_rules
 
 from perdure import InMemoryLightningStore, PostgresLightningStore, SqliteLightningStore
 from perdure.kernel.clock import MICROS
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.clock import ManualClock, SeededIds
-from perdure.testing.invariants import broken_rules
 
 T = TypeVar("T")
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import asyncpg
+from tests.support.invariants import broken_rules
 
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_connection import CONTENDED
 from perdure.kernel.storage.postgres_tx import PostgresTx, written
 from perdure.rollouts.operations.spans import CareNeeded
 from perdure.rollouts.operations.work import LinesNeeded
-from perdure.testing.invariants import broken_rules
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 NAMESPACE = "INSERT INTO namespaces VALUES ($1, $2, 0) ON CONFLICT DO NOTHING"

@@ -11,6 +11,11 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from tests.support.comparison import Comparison
+from tests.support.invariants import broken_rules
+from tests.support.model import Diverged, Model, ModelConfig, Unknown
+from tests.support.simulation import InlineStorage
+
 from perdure import LightningStore, RolloutConfig
 from perdure.kernel.clock import MICROS
 from perdure.kernel.errors import NotFound
@@ -18,11 +23,7 @@ from perdure.kernel.storage.dialect import plain_insert
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import ManualClock, SeededIds
-from perdure.testing.comparison import Comparison
 from perdure.testing.contract.support import make_span
-from perdure.testing.invariants import broken_rules
-from perdure.testing.model import Diverged, Model, ModelConfig, Unknown
-from perdure.testing.simulation import InlineStorage
 
 START = 1_800_000_000.0
 SILENCE, TIMEOUT = 10.5, 25.5

@@ -11,6 +11,16 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from tests.support.invariants import broken_rules
+from tests.support.simulation import (
+    Faults,
+    SimulatedClock,
+    SimulatedDatabase,
+    SimulatedStorage,
+    Trace,
+    run_virtual,
+)
+
 from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
@@ -22,15 +32,6 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES
 from perdure.testing.clock import SeededIds
 from perdure.testing.contract.support import make_span
-from perdure.testing.invariants import broken_rules
-from perdure.testing.simulation import (
-    Faults,
-    SimulatedClock,
-    SimulatedDatabase,
-    SimulatedStorage,
-    Trace,
-    run_virtual,
-)
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.reliability.engines import check_rules
+from tests.support.simulation import Faults, SimulatedClock, SimulatedDatabase, Trace, run_virtual
 
 from perdure import (
     InMemoryLightningStore,
@@ -23,7 +24,6 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import SeededIds
 from perdure.testing.contract.support import claim, drain, finish, latest, make_span, retrying, rollout_of
-from perdure.testing.simulation import Faults, SimulatedClock, SimulatedDatabase, Trace, run_virtual
 
 HOUR = 3600.0
 JUMPS = [-HOUR, -1.0, 1.0, HOUR]

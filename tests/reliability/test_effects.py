@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.effects import check_effects
+from tests.support.history import Call, Effect, History, Outcome, Recorder
+from tests.support.recording import EffectLog, RecordingQueue, read_log
+from tests.support.run_snapshot import AttemptRow, EventRow, RunRow, RunRows
 
 from perdure.kernel.errors import Fenced
-from perdure.testing.effects import check_effects
-from perdure.testing.history import Call, Effect, History, Outcome, Recorder
-from perdure.testing.recording import EffectLog, RecordingQueue, read_log
-from perdure.testing.run_snapshot import AttemptRow, EventRow, RunRow, RunRows
 from perdure.threads.work import Held
 
 SECOND = 1_000_000_000

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import apsw
 import pytest
 from tests.reliability.use_cases import USE_CASES
+from tests.support.invariants import broken_rules
+from tests.support.simulation import InlineStorage
 
 from perdure import SqliteLightningStore, errors
 from perdure.kernel.storage.dialect import statement
@@ -31,8 +33,6 @@ from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.testing.contract.support import soon
 from perdure.testing.faults import FULL, IOERR, Fault, FaultyDisk, FaultyStatements, Manner, sweep
-from perdure.testing.invariants import broken_rules
-from perdure.testing.simulation import InlineStorage
 
 Dump = dict[str, list[tuple[Any, ...]]]
 START = 1_800_000_000.0

@@ -13,10 +13,10 @@ from tests.chaos import __main__ as command
 from tests.chaos.load import Load
 from tests.chaos.scenario import Run, Scenario
 from tests.chaos.stores import open_storage, read, store_over
+from tests.support.checker import check
+from tests.support.history import History, Recorder, Report
 
 from perdure.kernel.errors import OutcomeUnknown, StorageUnavailable
-from perdure.testing.checker import check
-from perdure.testing.history import History, Recorder, Report
 
 CALLS = 400
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from tests.reliability.calls import Caller
 from tests.reliability.engines import Bench, EmbeddedBench, PostgresBench, check_rules
+from tests.support.comparison import Comparison
+from tests.support.model import Model, ModelConfig
 
 from perdure import PromptTemplate
-from perdure.testing.comparison import Comparison
 from perdure.testing.contract.support import soon
-from perdure.testing.model import Model, ModelConfig
 
 # Times are multiples of 100 s and limits lie between, so that a slow machine changes no answer.
 TOLERANCE = 40.0

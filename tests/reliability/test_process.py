@@ -15,11 +15,11 @@ import pytest
 from tests.chaos.child import Plan
 from tests.chaos.handle import ROOT, Child
 from tests.chaos.stores import damaged_pages, open_storage, read
+from tests.support.checker import check
+from tests.support.history import History
 
 from perdure import SqliteLightningStore
 from perdure.kernel.errors import DatabaseOwned
-from perdure.testing.checker import check
-from perdure.testing.history import History
 from perdure.testing.processes import alive
 
 PROMPTLY = 5.0

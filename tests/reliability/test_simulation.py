@@ -18,13 +18,13 @@ import pytest
 from tests.reliability import swarm
 from tests.reliability.engines import check_rules
 from tests.reliability.swarm import Broken, simulate
+from tests.support.simulation import Faults, InlineStorage, SimulatedDatabase, Trace, run_virtual
 
 from perdure.rollouts.operations import report, work
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import ManualClock, SeededIds
-from perdure.testing.simulation import Faults, InlineStorage, SimulatedDatabase, Trace, run_virtual
 
 SEEDS = int(os.environ.get("PERDURE_SEEDS", "200"))
 SHARES = 8

@@ -12,7 +12,7 @@ from tests.threads.support import POLICY, open_storage
 
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.runtime.schedules import RunTarget
+from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Order, Targets
 from perdure.schedules.service import Schedules

@@ -9,7 +9,7 @@ from tests.threads.support import POLICY, World
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
-from perdure.runtime.schedules import RunTarget
+from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Targets
 from perdure.schedules.records import Schedule

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.protocols.native.support import AGENT
 from tests.security.runs import API, Line, silent_worker
+from tests.server.native.support import AGENT
 
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.schedules import RunTarget
+from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules

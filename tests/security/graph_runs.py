@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from tests.protocols.native.support import AGENT
 from tests.security.runs import silent_worker
+from tests.server.native.support import AGENT
 
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.threads.records import RunRequest

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.protocols.native.support import AGENT
 from tests.security.runs import Line, silent_worker
+from tests.server.native.support import AGENT
 
-from perdure.assistants.agents import Agents
 from perdure.assistants.service import Assistants
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.threads.service import ThreadService
+from perdure.worker.registry import Agents
 
 
 def agents() -> Agents:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import to_builtins
-from tests.protocols.native.support import AGENT, Worker, request
+from tests.server.native.support import AGENT, Worker, request
 
 from perdure.outbox.operations import NewEffect, put
 from perdure.rollouts.store import DatabaseLightningStore

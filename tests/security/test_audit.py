@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest_asyncio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from tests.protocols.support import Visitor, serving
 from tests.security import graph_runs
 from tests.security.crons import cron_lines
 from tests.security.graph_runs import graph_run_lines
 from tests.security.graphs import agents, graph_lines
 from tests.security.items import item_lines
 from tests.security.runs import API, AWAITED, lines, work_on
+from tests.server.support import Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore
 from perdure.access.model import AuditEntry
 from perdure.access.service import Access
-from perdure.protocols.table import ROUTES
+from perdure.server.table import ROUTES
 from perdure.testing.contract.support import make_span
 
 PROMPT = {"prompt": {"resource_type": "prompt_template", "template": "hello", "engine": "f-string"}}

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.protocols.native.support import Worker, request
-from tests.protocols.support import Answer, Visitor, serving
+from tests.server.native.support import Worker, request
+from tests.server.support import Answer, Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore, PromptTemplate, SqliteLightningStore
 from perdure.access.model import SCOPES
 from perdure.assistants.service import Assistants
 from perdure.kernel.config import Key
-from perdure.protocols.http.routes import Route
-from perdure.protocols.table import ROUTES
+from perdure.server.http.routes import Route
+from perdure.server.table import ROUTES
 from perdure.testing.contract.support import make_span
 
 KEY = Key("only-the-operator-knows")

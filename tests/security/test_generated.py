@@ -19,10 +19,10 @@ from schemathesis.core.result import Err
 
 from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings
-from perdure.protocols.http.openapi import document
-from perdure.protocols.http.server import HttpServer, make_application
-from perdure.protocols.table import ROUTES
 from perdure.runtime.app import App
+from perdure.server.http.openapi import document
+from perdure.server.http.server import HttpServer, make_application
+from perdure.server.table import ROUTES
 
 ENDLESS = {
     "/api/v1/changes",

@@ -15,7 +15,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.outbox.support import add, open_storage
-from tests.protocols.webhooks.support import (
+from tests.outbox.webhooks.support import (
     SECRET,
     Receiver,
     body_for,
@@ -36,8 +36,8 @@ from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
 from perdure.outbox.model import Retries, TryLater, Undeliverable, check_webhook_url, mask_target
 from perdure.outbox.service import Outbox
-from perdure.outbox.urls import refused_address, target_of
-from perdure.protocols.webhooks.sender import WebhookSender
+from perdure.outbox.webhooks.sender import WebhookSender
+from perdure.outbox.webhooks.urls import refused_address, target_of
 
 
 @pytest_asyncio.fixture

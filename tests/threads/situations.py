@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.kernel.support import until_true
 
-from perdure.assistants.records import AgentSpec
+from perdure.agents.records import AgentSpec
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore

@@ -7,8 +7,10 @@ from contextlib import aclosing
 from typing import Any
 
 from tests.kernel.support import soon
+from tests.support.invariants import broken_rules
+from tests.support.simulation import InlineStorage
 
-from perdure.assistants.records import AgentSpec
+from perdure.agents.records import AgentSpec
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Row, Storage, Tx
@@ -19,8 +21,6 @@ from perdure.rollouts.service import Rollouts
 from perdure.runtime.stores import KINDS, TABLES
 from perdure.streams.model import Event, NewEvent
 from perdure.testing.clock import ManualClock, SeededIds
-from perdure.testing.invariants import broken_rules
-from perdure.testing.simulation import InlineStorage
 from perdure.threads.encoding import Policy
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
 from perdure.threads.service import ThreadService

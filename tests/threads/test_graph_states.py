@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from tests.threads.support import World, told
 
-from perdure.assistants.records import GraphState, GraphSteps
-from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, Piece
+from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, GraphState, GraphSteps, Piece
 from perdure.kernel.errors import Conflict, Fenced, InvalidInput
 from perdure.threads.encoding import INLINE_BYTES
 from perdure.threads.records import RunEnd

@@ -10,8 +10,8 @@ import pytest
 from tests.reliability.interleaving import Operation, Pair, Wrong
 from tests.reliability.test_interleavings import laboratory
 
+from perdure.agents.records import AgentSpec
 from perdure.assistants.operations import register
-from perdure.assistants.records import AgentSpec
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.invariants import broken_rules
 from tests.threads.support import World, open_storage, told
 
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.testing.clock import ManualClock
-from perdure.testing.invariants import broken_rules
 
 DAMAGE = {
     "UPDATE lines SET holder = NULL": "waits behind nobody",

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from tests.reliability.engines import TickingClock
 from tests.reliability.test_model import exactly, size
+from tests.support.thread_model import ModelRun, ThreadModel
 from tests.threads.support import AGENTS, INLINE, World, open_storage, told
 from tests.threads.thread_checks import LIMITS, POLICY, compare
 
 from perdure.kernel.errors import Conflict, Fenced, NotFound
 from perdure.kernel.storage.port import Storage
-from perdure.testing.thread_model import ModelRun, ThreadModel
 from perdure.threads.records import Failure, NewCheckpoint, RunRequest
 from perdure.threads.work import Ending, Held
 

@@ -10,7 +10,7 @@ import pytest
 from tests.threads import situations
 from tests.threads.situations import House
 
-from perdure.assistants.records import AgentSpec
+from perdure.agents.records import AgentSpec
 from perdure.assistants.service import Assistants
 from perdure.kernel.errors import NotFound
 from perdure.runtime.stores import open_store

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from tests.support.invariants import broken_rules
+from tests.support.thread_model import ModelLimits, ModelRun, ModelThread, ThreadModel
 from tests.threads.support import World
 
 from perdure.kernel.codec import decode_json
@@ -12,8 +14,6 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import LIVE
 from perdure.streams.operations import read
-from perdure.testing.invariants import broken_rules
-from perdure.testing.thread_model import ModelLimits, ModelRun, ModelThread, ThreadModel
 from perdure.threads.encoding import BACKSTOP_SECONDS, Policy
 from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream

@@ -8,7 +8,8 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from perdure.assistants.records import AgentSpec, Assistant, IfExists
+from perdure.agents.records import AgentSpec
+from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import check_text, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from perdure.access.operations import add_entry
+from perdure.agents.records import AgentSpec
 from perdure.assistants import model, sql
 from perdure.assistants.model import Body, Change, NewAssistant, Search, system_id
-from perdure.assistants.records import AgentSpec, Assistant
+from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound, PerdureError

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure.access.operations import ensure_namespace, once
+from perdure.agents.records import AgentSpec
 from perdure.assistants import model, operations
 from perdure.assistants.model import Body, Change, NewAssistant, Search, check_name
-from perdure.assistants.records import AgentSpec, Assistant, IfExists
+from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import BadQuery, InvalidInput, NotFound
 from perdure.kernel.pages import PaginatedResult

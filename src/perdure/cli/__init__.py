@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from perdure import __version__
-from perdure.cli import (
+from perdure.cli.commands import (
     assistants,
     crons,
     items,
@@ -24,15 +24,15 @@ from perdure.cli import (
     webhooks,
     workers,
 )
-from perdure.cli.assistants import agents
-from perdure.cli.dev import RolloutsOption, SeedOption, dev
-from perdure.cli.doctor import doctor
-from perdure.cli.health import health
-from perdure.cli.options import JsonOption, NoColorOption
-from perdure.cli.output import NOT_FOUND, print_json, warn
-from perdure.cli.serve import serve
-from perdure.cli.standing import stats, why
-from perdure.cli.store import store
+from perdure.cli.commands.assistants import agents
+from perdure.cli.commands.diagnostics import stats, why
+from perdure.cli.commands.health import health
+from perdure.cli.hosting.dev import RolloutsOption, SeedOption, dev
+from perdure.cli.hosting.doctor import doctor
+from perdure.cli.hosting.serve import serve
+from perdure.cli.hosting.store import store
+from perdure.cli.shell.options import JsonOption, NoColorOption
+from perdure.cli.shell.output import NOT_FOUND, print_json, warn
 from perdure.kernel.errors import DatabaseOwned, NotFound, PerdureError, Unauthorized, Unreachable
 
 HINTS: dict[type[PerdureError], str] = {
@@ -104,7 +104,7 @@ def demo(
     no_color: NoColorOption = False,
 ) -> None:
     """Show the store at work: two workers, failures, a silence, retries, and a trace."""
-    from perdure.cli.demo import run
+    from perdure.cli.demo.play import run
 
     try:
         run(database, rollouts, seed, as_json=as_json, no_color=no_color)

@@ -17,6 +17,8 @@ __all__ = [
     "GraphDeltaQuery",
     "GraphPut",
     "GraphQuery",
+    "GraphState",
+    "GraphSteps",
     "GraphTuple",
     "GraphValue",
     "GraphWrite",
@@ -160,3 +162,29 @@ class GraphDelta(Struct, frozen=True, kw_only=True):
     channel: str
     seed: GraphValue | None = None
     writes: list[GraphWrite] = field(default_factory=list)
+
+
+class GraphState(Struct, kw_only=True, frozen=True):
+    """What a thread shows of a checkpoint of its graph. Its values are in the checkpoint's pieces."""
+
+    checkpoint_id: str
+    parent_id: str | None = None
+    next: list[str] = field(default_factory=list)
+    interrupts: list[dict[str, Any]] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    body: str | None = None
+    """Its values as JSON, where they are known: those of the last state of a run."""
+    whole: bool = False
+    """Whether the pieces alone do not tell the values, so that the body is kept, however long it is."""
+    again: bool = False
+    """Whether the thread has it already, and it is to be brought up to date."""
+
+
+class GraphSteps(Struct, kw_only=True, frozen=True):
+    """What a graph has done: its checkpoints and writes, and which of them are states of the thread."""
+
+    changes: GraphChanges = field(default_factory=GraphChanges)
+    states: list[GraphState] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.states or self.changes.puts or self.changes.writes)

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
+import msgspec
+
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.record import OpenRecord, Record
 
-__all__ = ["PaginatedResult"]
-
 T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], kw_only=True):
+    """A page of a list, and how long the whole is."""
+
+    items: list[T]
+    limit: int
+    offset: int
+    total: int
 
 
 class PaginatedResult(Sequence[T], Generic[T]):

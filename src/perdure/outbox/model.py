@@ -14,8 +14,8 @@ from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.machine import Machine
 from perdure.kernel.record import Record
 from perdure.kernel.storage.port import Row
-from perdure.outbox.urls import check_webhook_url as check_webhook_url
-from perdure.outbox.urls import mask_target as mask_target
+from perdure.outbox.webhooks.urls import check_webhook_url as check_webhook_url
+from perdure.outbox.webhooks.urls import mask_target as mask_target
 
 EffectStatus = Literal["pending", "delivered", "dead"]
 EFFECT_STATUSES: Final[tuple[EffectStatus, ...]] = get_args(EffectStatus)

@@ -9,25 +9,25 @@ from hmac import compare_digest
 
 from perdure.access.model import ALL_SCOPES, Caller, Token
 from perdure.access.service import Access
-from perdure.assistants.agents import Agents
+from perdure.agents.store_section import ItemSetup
 from perdure.assistants.service import Assistants
-from perdure.assistants.store_section import ItemSetup
 from perdure.items.service import Items
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Forbidden, NotSupported, StartRefused, Unauthorized
+from perdure.kernel.metrics import Metrics
+from perdure.langgraph.custom_auth import GraphAuth
+from perdure.langgraph.views import GraphViews
 from perdure.outbox.service import Outbox
-from perdure.outbox.urls import check_webhook_url
+from perdure.outbox.webhooks.urls import check_webhook_url
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.graph_auth import GraphAuth
-from perdure.runtime.graph_views import GraphViews
-from perdure.runtime.metrics import Metrics
-from perdure.runtime.schedules import RunTarget
+from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.threads.encoding import Policy
 from perdure.threads.service import ThreadService
+from perdure.worker.registry import Agents
 
 MAX_STORES = 256
 KEY_ACTOR = "key"

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import msgspec
 
-from perdure.assistants.agents import Agents
 from perdure.assistants.service import Assistants
 from perdure.items.service import Items
 from perdure.kernel.config import Settings, load_settings
@@ -16,13 +15,14 @@ from perdure.outbox.model import Consumer
 from perdure.outbox.service import Outbox
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
-from perdure.runtime.embedding import worker_of
+from perdure.runtime.embedded_worker import worker_of
 from perdure.runtime.stores import open_configured
-from perdure.runtime.worker import Worker
 from perdure.schedules.service import Schedules
 from perdure.streams.model import Burst
 from perdure.threads.records import RunEnd, RunRequest
 from perdure.threads.service import ThreadService
+from perdure.worker.registry import Agents
+from perdure.worker.worker import Worker
 
 
 class Perdure:

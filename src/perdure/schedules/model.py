@@ -13,7 +13,7 @@ from perdure.kernel.codec import check_text, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.storage.labels import check_keys
 from perdure.kernel.storage.port import Row, Tx
-from perdure.outbox.urls import mask_target
+from perdure.outbox.webhooks.urls import mask_target
 from perdure.schedules.records import Firing, Schedule
 from perdure.schedules.times import next_time
 

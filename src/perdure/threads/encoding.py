@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.assistants.records import GraphState, GraphSteps
+from perdure.graphs.records import GraphState, GraphSteps
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.errors import InvalidInput

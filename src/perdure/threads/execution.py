@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from perdure.agents.records import AgentSpec
 from perdure.assistants.operations import outdated, register
-from perdure.assistants.records import AgentSpec, GraphSteps
 from perdure.graphs.queries import delta as find_deltas
 from perdure.graphs.queries import find as find_graphs
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
 from perdure.kernel.codec import check_text, encode_json

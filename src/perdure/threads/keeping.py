@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.assistants.records import GraphSteps
+from perdure.graphs.records import GraphSteps
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import field
 
-from perdure.assistants.records import AgentSpec, GraphSteps
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.agents.records import AgentSpec
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run

@@ -18,7 +18,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from msgspec import structs
 
-from perdure.assistants.graph_codec import (
+from perdure.graphs.model import check_strategy
+from perdure.graphs.records import GraphChanges, GraphQuery, GraphTuple
+from perdure.graphs.service import Graphs
+from perdure.integrations.langgraph.opening import Opened, Place
+from perdure.kernel.errors import Conflict
+from perdure.langgraph.codec import (
     GraphCodec,
     config_of,
     next_version,
@@ -28,11 +33,6 @@ from perdure.assistants.graph_codec import (
     query_one,
     strict_serializer,
 )
-from perdure.graphs.model import check_strategy
-from perdure.graphs.records import GraphChanges, GraphQuery, GraphTuple
-from perdure.graphs.service import Graphs
-from perdure.integrations.langgraph.opening import Opened, Place
-from perdure.kernel.errors import Conflict
 
 PAGE = 50
 """So many checkpoints are read at once by a listing."""

@@ -7,11 +7,11 @@ from typing import Self
 
 from langgraph.store.base import IndexConfig, TTLConfig, ensure_embeddings
 
-from perdure.assistants.graph_store import ItemStore
-from perdure.assistants.store_section import policy_of
+from perdure.agents.store_section import policy_of
 from perdure.integrations.langgraph.opening import Opened, Place
 from perdure.items.service import Items
 from perdure.items.vectors import ItemIndex
+from perdure.langgraph.store import ItemStore
 
 
 class PerdureStore(ItemStore):

@@ -9,7 +9,7 @@ import msgspec
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.storage.port import Row
-from perdure.outbox.urls import mask_target
+from perdure.outbox.webhooks.urls import mask_target
 from perdure.rollouts.model import Limits, limits_of
 from perdure.threads.model import run_status
 from perdure.threads.records import Checkpoint, Failure, Interrupt, Run, RunKwargs, RunStatus, Thread

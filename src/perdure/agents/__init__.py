@@ -1,0 +1,1 @@
+"""Agents: functions, commands, isolated processes, their context, and loading them by configuration."""

@@ -1,0 +1,156 @@
+"""Agents that are Python functions: async ones, generators, and sync ones, which get a thread each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from perdure.agents.context import AgentError, Cancelled, Context, Interrupted
+from perdure.agents.records import AgentSpec
+
+GRACE_SECONDS = 1.0
+"""How long a sync function may take to notice that it was asked to stop, before it is left behind."""
+
+logger = logging.getLogger(__name__)
+
+
+class FunctionAgent:
+    """An agent that is a function `(ctx, input)`.
+
+    What it gives back becomes the thread's values. What a generator yields becomes events: `(event, data)`
+    under that name, anything else as `custom`; a yielded `("values", state)` keeps the state as `ctx.save`
+    does. A sync function runs in a thread of its own and reaches `ctx` through `ctx.call`.
+    """
+
+    def __init__(self, spec: AgentSpec, function: Callable[..., Any]) -> None:
+        self.spec = spec
+        self.function = function
+        self.blocking = not _is_async(function)
+        self.grace = GRACE_SECONDS
+
+    async def run(self, ctx: Context, input: Any) -> Any:
+        try:
+            if not self.blocking:
+                return await _finish(ctx, self.function(ctx, input))
+            return await _finish(ctx, await in_thread(self.grace, self._call, ctx, input))
+        except SystemExit as error:
+            # Let through, it would end the whole worker.
+            raise AgentError(f"the agent called exit({error.code!r})", error="SystemExit") from error
+
+    def _call(self, ctx: Context, input: Any) -> Any:
+        answer = self.function(ctx, input)
+        return _drain(ctx, answer) if inspect.isgenerator(answer) else answer
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - it is asked for, not tested
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in candidates)
+
+
+async def _finish(ctx: Context, answer: Any) -> Any:
+    """The values that a function gives, once it has ended."""
+    if inspect.isasyncgen(answer):
+        return await _follow(ctx, answer)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _follow(ctx: Context, events: AsyncGenerator[Any, Any]) -> None:
+    async with aclosing(events) as stream:
+        async for item in stream:
+            await tell(ctx, item)
+
+
+def _drain(ctx: Context, events: Generator[Any, Any, Any]) -> Any:
+    """Tell what a sync generator yields, from its own thread."""
+    while True:
+        try:
+            item = next(events)
+        except StopIteration as end:
+            return end.value
+        ctx.call(functools.partial(tell, ctx, item))
+
+
+async def tell(ctx: Context, item: Any) -> None:
+    """Make an event of what a generator yielded."""
+    event, data = item if _is_named(item) else ("custom", item)
+    if event == "values":
+        await ctx.save(data)
+    else:
+        await ctx.emit(data, event)
+
+
+def _is_named(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
+
+
+# --- threads ----------------------------------------------------------------------------------------------
+
+
+class _Outcome(NamedTuple):
+    value: Any = None
+    error: BaseException | None = None
+
+
+async def in_thread(grace: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function in a thread of its own, so that it holds up nobody else.
+
+    When the caller is cancelled, the function has `grace` seconds to end; then it is left behind.
+    """
+    outcome = _start(functools.partial(function, *args))
+    try:
+        value, error = await asyncio.shield(outcome)
+    except asyncio.CancelledError:
+        await _give_grace(outcome, grace, function)
+        raise
+    if error is not None:
+        raise error
+    return value
+
+
+def _start(work: Callable[[], Any]) -> asyncio.Future[_Outcome]:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Outcome] = loop.create_future()
+    inherited = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            outcome = _Outcome(inherited.run(work))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the thread is waited for
+            outcome = _Outcome(error=_presentable(error))
+        try:
+            loop.call_soon_threadsafe(_settle, done, outcome)
+        except RuntimeError:
+            logger.warning("a sync agent ended after its worker had gone")
+
+    threading.Thread(target=run, name="perdure-agent", daemon=True).start()
+    return done
+
+
+def _presentable(error: BaseException) -> BaseException:
+    """An interrupt of the keyboard inside a thread is the agent's doing, and must not end the worker."""
+    if isinstance(error, KeyboardInterrupt):
+        return AgentError("the agent raised KeyboardInterrupt", error="KeyboardInterrupt")
+    return error
+
+
+def _settle(done: asyncio.Future[_Outcome], outcome: _Outcome) -> None:
+    if not done.done():
+        done.set_result(outcome)
+
+
+async def _give_grace(outcome: asyncio.Future[_Outcome], grace: float, function: Callable[..., Any]) -> None:
+    done, _ = await asyncio.wait({outcome}, timeout=grace)
+    if not done:
+        name = getattr(function, "__qualname__", repr(function))
+        logger.warning("%s was asked to stop %.0f seconds ago and still runs; it is left behind", name, grace)
+    elif isinstance(outcome.result().error, Cancelled | Interrupted):
+        raise outcome.result().error or Cancelled("interrupt")

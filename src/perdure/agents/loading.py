@@ -1,0 +1,276 @@
+"""Agents that configuration names: the table `[perdure.agents]` of `perdure.toml`, and `langgraph.json`.
+
+Only what the operator's own files name is imported, never what is stored.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from perdure.agents.commands import Command
+from perdure.agents.isolated import isolated
+from perdure.kernel.config import Settings
+from perdure.kernel.errors import InvalidInput, PerdureError
+
+T = TypeVar("T")
+
+
+class Registry(Protocol):
+    """Where agents are registered by name."""
+
+    def register(self, name: str, target: Any, *, description: str | None = None) -> Any: ...
+
+
+R = TypeVar("R", bound=Registry)
+
+GRAPHS_FILE = "langgraph.json"
+MODULE_PREFIX = "perdure_agent_"
+
+_VARIABLE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
+_FROM_FILE = "file "
+
+logger = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """An agent that could not be loaded: which file names it, and what is wrong."""
+
+    agent: str | None
+    """None if the file itself cannot be read."""
+    source: str
+    message: str
+
+    def __str__(self) -> str:
+        who = f"agent {self.agent!r}: " if self.agent is not None else ""
+        return f"{self.source}: {who}{self.message}"
+
+
+class Loaded(NamedTuple, Generic[R]):
+    """The registry with the agents that were found, and those that failed to load."""
+
+    agents: R
+    failures: list[Failure]
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """An agent as `perdure.toml` may name it: code by its path, or a command."""
+
+    path: str | None = None
+    command: list[str] | None = None
+    description: str | None = None
+    isolated: bool = False
+    cwd: str | None = None
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Graph(msgspec.Struct):
+    """An agent as `langgraph.json` names it."""
+
+    path: str
+    description: str | None = None
+
+
+class _GraphsFile(msgspec.Struct):
+    """What of a `langgraph.json` concerns us."""
+
+    graphs: dict[str, Any] = msgspec.field(default_factory=dict)
+    dependencies: list[str] = msgspec.field(default_factory=list)
+    env: dict[str, str] | str = msgspec.field(default_factory=dict)
+
+
+def load_agents(registry: R, settings: Settings, directory: str | os.PathLike[str] = ".") -> Loaded[R]:
+    """Load the agents that the settings and a `langgraph.json` in the directory name into a registry.
+
+    One that fails is reported by its name, and the others are loaded all the same.
+    """
+    loaded = Loaded(registry, [])
+    root = Path(directory).resolve()
+    _load_table(settings, root, loaded)
+    if (root / GRAPHS_FILE).exists():
+        _load_graphs(root / GRAPHS_FILE, loaded)
+    return loaded
+
+
+# --- perdure.toml -----------------------------------------------------------------------------------------
+
+
+def _load_table(settings: Settings, directory: Path, loaded: Loaded[Any]) -> None:
+    source = settings.sources.get("agents", "argument")
+    if source.startswith(_FROM_FILE):
+        source = source.removeprefix(_FROM_FILE)
+        directory = Path(directory, source).resolve().parent
+    if settings.agents:
+        _add_path(directory)
+    for name, entry in settings.agents.items():
+        with _reported(loaded, name, source):
+            _register(loaded.agents, name, _entry(entry), directory)
+
+
+def _entry(given: Any) -> _Entry:
+    entry = _converted({"path": given} if isinstance(given, str) else given, _Entry)
+    if (entry.path is None) == (entry.command is None):
+        raise InvalidInput("it needs either a path (module:name or ./file.py:name) or a command")
+    return entry
+
+
+def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> None:
+    if entry.command is not None:
+        cwd = directory / entry.cwd if entry.cwd else directory
+        target: Any = Command(entry.command, cwd=cwd, env=entry.env)
+    elif entry.isolated:
+        target = isolated(str(entry.path), directory=directory)
+    else:
+        target = import_target(str(entry.path), directory)
+    agents.register(name, target, description=entry.description)
+
+
+# --- langgraph.json ---------------------------------------------------------------------------------------
+
+
+def _load_graphs(path: Path, loaded: Loaded[Any]) -> None:
+    with _reported(loaded, None, str(path)):
+        content = prepare(path)
+        for name, given in content.graphs.items():
+            with _reported(loaded, name, str(path)):
+                graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
+                target = import_target(graph.path, path.parent)
+                loaded.agents.register(name, target, description=graph.description)
+
+
+def prepare(path: Path) -> _GraphsFile:
+    """Read a `langgraph.json`, and see to the variables and the folders that its code needs."""
+    content = _converted(read_graphs_file(path), _GraphsFile)
+    _set_environment(content.env, path.parent)
+    for part in reversed(content.dependencies):
+        if part.startswith("."):
+            _add_path((path.parent / part / "src").resolve())
+            _add_path((path.parent / part).resolve())
+    return content
+
+
+def read_graphs_file(path: Path) -> Any:
+    """What a `langgraph.json` holds; InvalidInput if that cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"it is not JSON: {error}") from error
+
+
+def _set_environment(given: Mapping[str, str] | str, directory: Path) -> None:
+    """Set variables that are not set; what the surroundings say wins over the file."""
+    variables = dict(_variables(directory / given)) if isinstance(given, str) else given
+    for name, text in variables.items():
+        os.environ.setdefault(name, text)
+
+
+def _variables(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidInput(f"env: cannot read {path}: {reason}") from error
+    for line in lines:
+        found = _VARIABLE.match(line)
+        if found and not line.lstrip().startswith("#"):
+            yield found.group(1), _unquoted(found.group(2))
+
+
+def _unquoted(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text.partition(" #")[0].rstrip()
+
+
+# --- importing --------------------------------------------------------------------------------------------
+
+
+def import_target(path: str, directory: str | os.PathLike[str] = ".") -> Any:
+    """What `package.module:name` or `./file.py:name` names, files from the directory."""
+    where, separator, name = path.rpartition(":")
+    if not separator or not where or not name:
+        raise InvalidInput(f"{path!r} names nothing; write module:name or ./file.py:name")
+    module = _file(Path(directory), where) if _is_file(where) else importlib.import_module(where)
+    target: Any = module
+    for part in name.split("."):
+        if not hasattr(target, part):
+            public = ", ".join(each for each in vars(module) if not each.startswith("_"))
+            raise InvalidInput(f"there is no {name!r} in {where}; it has {public or 'nothing'}")
+        target = getattr(target, part)
+    return target
+
+
+def _is_file(where: str) -> bool:
+    return where.endswith(".py") or "/" in where or os.sep in where
+
+
+def _file(directory: Path, where: str) -> ModuleType:
+    path = (directory / where).resolve()
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}")
+    # The name is the same in every worker, since types in stored states are known by it.
+    name = MODULE_PREFIX + re.sub(r"\W+", "_", where.removesuffix(".py").lstrip("./"))
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path):
+        return known
+    return _run_file(name, path)
+
+
+def _run_file(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"{path} is not a Python file")
+    before = sys.modules.get(name)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+def _add_path(directory: Path) -> None:
+    if directory.is_dir() and str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+# --- reporting --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _reported(loaded: Loaded[Any], agent: str | None, source: str) -> Iterator[None]:
+    """Make a failure of what goes wrong inside, and go on."""
+    try:
+        yield
+    except PerdureError as error:
+        failure = Failure(agent, source, error.message)
+        logger.error("%s", failure)
+        loaded.failures.append(failure)
+    except (Exception, SystemExit) as error:
+        failure = Failure(agent, source, f"{type(error).__name__}: {error}")
+        logger.error("%s", failure, exc_info=error)
+        loaded.failures.append(failure)
+
+
+def _converted(given: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error)) from error

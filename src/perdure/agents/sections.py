@@ -1,0 +1,148 @@
+"""The other sections of a `langgraph.json`: custom auth, and what is not supported here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
+from perdure.kernel.errors import InvalidInput, PerdureError
+
+OURS: Final = frozenset({"graphs", "dependencies", "env", "store", "auth", "checkpointer", "$schema"})
+"""Sections that are honoured; `store` says itself what of it is not."""
+BUILDING: Final = frozenset(
+    {
+        "api_version",
+        "base_image",
+        "building",
+        "dockerfile_lines",
+        "image_distro",
+        "keep_pkg_tools",
+        "node_version",
+        "pip_config_file",
+        "pip_installer",
+        "python_version",
+        "source",
+    }
+)
+"""How an image is built, which is nobody's business here."""
+INSTEAD: Final[Mapping[str, str]] = {
+    "checkpointer.path": "states are kept in perdure's own database",
+    "checkpointer.serde": "only data and the types of a graph's own state are read back",
+    "encryption": "encrypt the disk, or the database",
+    "http.app": "serve it beside perdure, from a process of its own",
+    "http.configurable_headers": "give a run what it needs in its context",
+    "http.cors": "set PERDURE_CORS_ALLOW_ORIGINS",
+    "http.logging_headers": "the log holds no headers",
+    "http.mount_prefix": "let a proxy take the prefix away",
+    "ui": "perdure serves no components",
+    "ui_config": "perdure serves no components",
+    "webhooks": "set PERDURE_WEBHOOK_ALLOWED_HOSTS and PERDURE_WEBHOOK_SECRET",
+}
+"""What to do instead of what is not supported."""
+AUTH: Final = frozenset({"path", "disable_studio_auth"})
+CHECKPOINTER: Final = frozenset({"ttl"})
+
+
+class ThreadTtl(msgspec.Struct, frozen=True, kw_only=True):
+    """How many minutes a thread lives for which nobody says otherwise, and what is left of it then."""
+
+    default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+
+def load_thread_ttl(directory: str | os.PathLike[str] = ".") -> ThreadTtl:
+    """What `checkpointer.ttl` of a `langgraph.json` says. InvalidInput if it cannot be understood."""
+    path = Path(directory).resolve() / GRAPHS_FILE
+    section = _sections(path).get("checkpointer") or {}
+    ttl = section.get("ttl") if isinstance(section, Mapping) else None
+    try:
+        return msgspec.convert(ttl or {}, ThreadTtl)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{path}: checkpointer.ttl: {error}") from None
+
+
+def load_auth(directory: str | os.PathLike[str] = ".") -> Any | None:
+    """The `langgraph_sdk.Auth` that a `langgraph.json` names, or None if it names none.
+
+    InvalidInput if it cannot be loaded: then nothing may be served, since nobody would be kept out.
+    """
+    path = Path(directory).resolve() / GRAPHS_FILE
+    section = _sections(path).get("auth")
+    if section is None:
+        return None
+    if not isinstance(section, Mapping) or not isinstance(section.get("path"), str):
+        raise InvalidInput(f"{path}: auth needs a path, such as ./auth.py:auth")
+    try:
+        prepare(path)
+        return import_target(section["path"], path.parent)
+    except PerdureError as error:
+        raise InvalidInput(f"{path}: auth: {error.message}") from error
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(f"{path}: auth: {type(error).__name__}: {error}") from error
+
+
+def _sections(path: Path) -> Mapping[str, Any]:
+    """What the file holds; one that is not there holds nothing."""
+    if not path.exists():
+        return {}
+    try:
+        content = read_graphs_file(path)
+    except PerdureError as error:
+        raise InvalidInput(f"{path}: {error.message}") from error
+    return content if isinstance(content, Mapping) else {}
+
+
+def unsupported(directory: str | os.PathLike[str] = ".") -> list[str]:
+    """What of a `langgraph.json` is not supported here, by name, each with what to do instead."""
+    path = Path(directory).resolve() / GRAPHS_FILE
+    try:
+        content = _sections(path)
+    except InvalidInput:
+        # Whoever loads the graphs tells of it.
+        return []
+    return [f"{path}: {each}" for each in _unsupported(content)]
+
+
+def _unsupported(content: Mapping[str, Any]) -> Iterator[str]:
+    for name, section in content.items():
+        if name in OURS | BUILDING or section in (None, {}, []):
+            continue
+        parts = [f"{name}.{part}" for part in section] if isinstance(section, Mapping) else [name]
+        for part in parts if name == "http" else [name]:
+            yield _said(part, INSTEAD.get(part))
+    for name, known in (("auth", AUTH), ("checkpointer", CHECKPOINTER)):
+        section = content.get(name)
+        for part in section if isinstance(section, Mapping) else ():
+            if part not in known:
+                yield _said(f"{name}.{part}", INSTEAD.get(f"{name}.{part}"))
+    yield from _missing(content.get("dependencies"))
+
+
+def _said(name: str, instead: str | None) -> str:
+    return f"{name} is not supported here" + (f": {instead}" if instead else "")
+
+
+def _missing(dependencies: Any) -> Iterator[str]:
+    """Packages that the file names, and that nobody has installed."""
+    for part in dependencies if isinstance(dependencies, list) else ():
+        if not isinstance(part, str) or part.startswith((".", "/")):
+            continue
+        name = _package(part)
+        try:
+            metadata.version(name)
+        except (metadata.PackageNotFoundError, ValueError):
+            yield f"dependencies: {name} is not installed, and perdure installs nothing"
+
+
+def _package(requirement: str) -> str:
+    """The name of a package in a requirement such as `langchain[all]>=1`."""
+    for stop, character in enumerate(requirement):
+        if not (character.isalnum() or character in "-_."):
+            return requirement[:stop]
+    return requirement

@@ -1,0 +1,114 @@
+"""The section `store` of a `langgraph.json`: how long items last, and how they are searched by meaning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
+from perdure.items.records import ItemPolicy
+from perdure.items.vectors import ItemIndex
+from perdure.kernel.errors import InvalidInput, PerdureError
+
+KNOWN = ("ttl", "index")
+
+
+@dataclass(frozen=True)
+class ItemSetup:
+    """How items are kept and found, and what of that could not be had."""
+
+    policy: ItemPolicy = field(default_factory=ItemPolicy)
+    index: ItemIndex | None = None
+    failures: tuple[str, ...] = ()
+
+
+class _Index(msgspec.Struct, kw_only=True):
+    embed: str
+    dims: int | None = None
+    fields: list[str] | None = None
+
+
+def load_items(directory: str | os.PathLike[str] = ".") -> ItemSetup:
+    """What the `langgraph.json` of a directory says of items. What is wrong in it is told, and left out."""
+    path = Path(directory).resolve() / GRAPHS_FILE
+    section = _section(path)
+    if not isinstance(section, Mapping):
+        return ItemSetup(failures=(f"{path}: store must be an object",))
+    failures = [f"{path}: store.{name} is not supported here" for name in section if name not in KNOWN]
+    policy, index = ItemPolicy(), None
+    try:
+        policy = policy_of(section.get("ttl") or {})
+    except InvalidInput as error:
+        failures.append(f"{path}: store.ttl: {error.message}")
+    try:
+        index = _index(section.get("index"), path)
+    except InvalidInput as error:
+        failures.append(f"{path}: store.index: {error.message}; nothing is searched by meaning")
+    return ItemSetup(policy, index, tuple(failures))
+
+
+def _section(path: Path) -> Any:
+    try:
+        content = read_graphs_file(path) if path.exists() else {}
+    except InvalidInput:
+        # Whoever loads the graphs tells of it.
+        return {}
+    return (content.get("store") or {}) if isinstance(content, Mapping) else {}
+
+
+def policy_of(ttl: Mapping[str, Any]) -> ItemPolicy:
+    """How long items last, out of a `ttl` as LangGraph has it."""
+    if not isinstance(ttl, Mapping):
+        raise InvalidInput("it must be an object")
+    known = {name: ttl[name] for name in ItemPolicy.__struct_fields__ if ttl.get(name) is not None}
+    try:
+        policy = msgspec.convert(known, ItemPolicy)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error)) from None
+    for name in ("default_ttl", "sweep_interval_minutes"):
+        if (minutes := getattr(policy, name)) is not None and not minutes > 0:
+            raise InvalidInput(f"{name} is {minutes}; it must be a number of minutes above 0")
+    return policy
+
+
+def _index(given: Any, path: Path) -> ItemIndex | None:
+    if not given:
+        return None
+    try:
+        wanted = msgspec.convert(given, _Index)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error)) from None
+    prepare(path)
+    return ItemIndex(embed_named(wanted.embed, path.parent), dims=wanted.dims, fields=wanted.fields)
+
+
+def embed_named(name: str, directory: Path) -> Any:
+    """The function that `module:name` or `./file.py:name` names, or the model that LangChain knows so."""
+    try:
+        return import_target(name, directory)
+    except PerdureError as error:
+        reason = error.message
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and it is told
+        reason = f"{type(error).__name__}: {error}"
+    if ".py:" in name:
+        raise InvalidInput(f"embed {name!r} cannot be loaded: {reason}")
+    return _by_langchain(name, reason)
+
+
+def _by_langchain(name: str, reason: str) -> Any:
+    try:
+        embeddings = import_module("langchain.embeddings")
+    except ImportError:
+        raise InvalidInput(
+            f"embed {name!r} cannot be loaded: {reason}; for the name of a model install langchain"
+        ) from None
+    try:
+        return embeddings.init_embeddings(name)
+    except Exception as error:
+        raise InvalidInput(f"embed {name!r} cannot be loaded: {type(error).__name__}: {error}") from error

@@ -1,0 +1,1 @@
+"""The demo: a server and agents at work on it."""

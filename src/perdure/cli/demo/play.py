@@ -1,0 +1,257 @@
+"""`perdure demo`: a store, two workers and what becomes of their work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import typer
+from rich.console import Console
+
+from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span, open_store
+from perdure.cli.demo.agents import CONFIG, QUEUE, WORKERS, Plan, Worker, pause
+from perdure.cli.shell.output import make_console
+from perdure.cli.shell.render import (
+    Event,
+    LiveScreen,
+    PlainScreen,
+    Progress,
+    Screen,
+    WorkerLine,
+    summary,
+    trace_tree,
+)
+
+WATCHDOG_SECONDS = 0.2
+EVENTS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which database the demo uses, and where in it."""
+
+    url: str
+    namespace: str
+    path: Path | None
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without what it may hold of secrets."""
+        if not self.url.startswith("postgres"):
+            return self.url
+        parts = urlsplit(self.url)
+        who, at, where = parts.netloc.rpartition("@")
+        user, colon, _ = who.partition(":")
+        return parts._replace(netloc=f"{user}{':***' if colon else ''}{at}{where}", query="").geturl()
+
+    @property
+    def in_memory(self) -> bool:
+        return self.url.startswith(("memory:", ":memory:"))
+
+
+@dataclass(frozen=True)
+class Report:
+    """How the demo ended, as the store tells it; `added` is what it has added to the statistics."""
+
+    progress: Progress
+    added: dict[str, int]
+    statistics: dict[str, Any]
+    rollout: Rollout
+    attempts: list[Attempt]
+    spans: list[Span]
+
+
+def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_color: bool) -> None:
+    """Run the demo and print what became of it."""
+    place = _place(database)
+    plan = Plan(rollouts, seed)
+    console = make_console(no_color=no_color, quiet=as_json)
+    with _told_where(console, place):
+        report = asyncio.run(_play_in(place, plan, console))
+    if as_json:
+        where = {"database": place.shown_url, "namespace": place.namespace}
+        typer.echo(json.dumps({**where, **report_document(plan, report)}, indent=2, ensure_ascii=False))
+        return
+    print_report(console, report)
+    for line in _next_steps(place):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _place(database: str | None) -> Place:
+    """A new file unless a database is named, in which the demo keeps to a namespace of its own."""
+    if database is not None:
+        return Place(database, f"demo-{secrets.token_hex(3)}", None)
+    path = Path(tempfile.mkdtemp(prefix="perdure-demo-")) / "demo.db"
+    return Place(f"sqlite:///{quote(path.as_posix())}", "default", path)
+
+
+def _screen(console: Console) -> Screen:
+    live = console.is_terminal and not console.is_dumb_terminal and not console.quiet
+    return LiveScreen(console) if live else PlainScreen(console)
+
+
+@contextmanager
+def _told_where(console: Console, place: Place) -> Iterator[None]:
+    """Ctrl-C ends the demo, and what was acknowledged stays."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = "" if place.in_memory else f" What was acknowledged is in {place.path or place.shown_url}"
+        console.print(f"\nStopped.{kept}", soft_wrap=True)
+        raise
+
+
+async def _play_in(place: Place, plan: Plan, console: Console) -> Report:
+    store = open_store(place.url, namespace=place.namespace, watchdog_interval=WATCHDOG_SECONDS)
+    async with store:
+        return await play(store, plan, console)
+
+
+async def play(store: LightningStore, plan: Plan, console: Console) -> Report:
+    """Let the agents work on any store, and show it."""
+    screen = _screen(console)
+    demo = Demo(store, plan, screen)
+    with screen:
+        await demo.play()
+    return await demo.report()
+
+
+class Demo:
+    """The rollouts, the workers that run them, and the screen that shows both."""
+
+    def __init__(self, store: LightningStore, plan: Plan, screen: Screen) -> None:
+        self._store = store
+        self._plan = plan
+        self._screen = screen
+        self._started = time.monotonic()
+        self._events: deque[Event] = deque(maxlen=EVENTS_SHOWN)
+        self._ended = asyncio.Event()
+        self._workers = [Worker(store, each, plan, self._say, self._ended) for each in WORKERS]
+        self._ids: list[str] = []
+        self._before: Mapping[str, Any] = {}
+
+    def _say(self, text: str) -> None:
+        event = Event(time.monotonic() - self._started, text)
+        self._events.append(event)
+        self._screen.say(event)
+
+    async def play(self) -> None:
+        """Queue the rollouts, and let the workers work until every one has ended."""
+        self._before = dict(await self._store.statistics())
+        await self._enqueue()
+        try:
+            await self._work()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        self._screen.show(await self._progress())
+
+    async def _enqueue(self) -> None:
+        requests = [
+            EnqueueRolloutRequest(input=each, config=CONFIG, queue=QUEUE) for each in self._plan.inputs()
+        ]
+        rollouts = await self._store.enqueue_many_rollouts(requests)
+        self._ids = [rollout.rollout_id for rollout in rollouts]
+        self._say(f"{len(rollouts)} rollouts are queued, with up to {CONFIG.max_attempts} attempts each")
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for worker in self._workers:
+                group.create_task(worker.work())
+            group.create_task(self._watch())
+            await self._store.wait_for_rollouts(rollout_ids=self._ids)
+            self._ended.set()
+
+    async def _watch(self) -> None:
+        while not self._ended.is_set():
+            self._screen.show(await self._progress())
+            await pause(self._ended, self._screen.seconds)
+
+    async def _progress(self) -> Progress:
+        running = await self._count("preparing", "running")
+        succeeded, failed = await self._count("succeeded"), await self._count("failed")
+        return Progress(
+            total=len(self._ids),
+            queued=max(0, len(self._ids) - running - succeeded - failed),
+            running=running,
+            succeeded=succeeded,
+            failed=failed,
+            retries=sum(worker.tally.retries for worker in self._workers),
+            seconds=time.monotonic() - self._started,
+            workers=await self._worker_lines(),
+            events=tuple(self._events),
+        )
+
+    async def _count(self, *statuses: Any) -> int:
+        ours = await self._store.query_rollouts(status_in=statuses, rollout_id_in=self._ids, limit=1)
+        return ours.total
+
+    async def _worker_lines(self) -> tuple[WorkerLine, ...]:
+        known = {worker.worker_id: worker for worker in await self._store.query_workers()}
+        return tuple(
+            WorkerLine(worker.worker_id, *_place_of(known.get(worker.worker_id)), **asdict(worker.tally))
+            for worker in self._workers
+        )
+
+    async def report(self) -> Report:
+        """What the store holds of all this; the trace is of the rollout that a worker forsook."""
+        silent = self._ids[self._plan.rollouts // 4]
+        rollout = await self._store.get_rollout_by_id(silent)
+        assert rollout is not None
+        attempts = list(await self._store.query_attempts(silent))
+        spans = list(await self._store.query_spans(silent))
+        statistics = dict(await self._store.statistics())
+        return Report(await self._progress(), self._added(statistics), statistics, rollout, attempts, spans)
+
+    def _added(self, statistics: Mapping[str, Any]) -> dict[str, int]:
+        names = ("total_attempts", "total_spans")
+        return {name: statistics[name] - self._before.get(name, 0) for name in names}
+
+
+def _place_of(worker: Any) -> tuple[str, str | None]:
+    return ("unknown", None) if worker is None else (worker.status, worker.current_rollout_id)
+
+
+def report_document(plan: Plan, report: Report) -> dict[str, Any]:
+    """How the demo ended, for a program."""
+    progress = asdict(report.progress)
+    return {
+        "seed": plan.seed,
+        "seconds": round(progress["seconds"], 3),
+        "rollouts": {key: progress[key] for key in ("total", "succeeded", "failed", "retries")},
+        "workers": progress["workers"],
+        "statistics": report.statistics,
+        "trace": {
+            "rollout": report.rollout.model_dump(mode="json"),
+            "attempts": [attempt.model_dump(mode="json") for attempt in report.attempts],
+            "spans": [span.model_dump(mode="json") for span in report.spans],
+        },
+    }
+
+
+def print_report(console: Console, report: Report) -> None:
+    """How the demo ended, for a person."""
+    console.print(summary(report.progress, report.added), soft_wrap=not console.is_terminal)
+    console.print(trace_tree(report.rollout, report.attempts, report.spans))
+
+
+def _next_steps(place: Place) -> tuple[str, str]:
+    if place.in_memory:
+        return (
+            "\nIt was in memory and is gone now; give --database sqlite:///demo.db to keep it.",
+            'From Python:  store = perdure.open_store("sqlite:///demo.db")',
+        )
+    namespace = "" if place.namespace == "default" else f', namespace="{place.namespace}"'
+    return (
+        f"\nIt is all still there, in {place.path or place.shown_url}",
+        f'From Python:  store = perdure.open_store("{place.shown_url}"{namespace})',
+    )

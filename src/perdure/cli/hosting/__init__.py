@@ -1,0 +1,1 @@
+"""The commands that host something: serve, dev, worker, store, doctor."""

@@ -1,0 +1,189 @@
+"""`perdure dev`: a server with everything on, and if wanted the demo's agents at work on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.hosting.serve import GrpcPortOption, HostOption, PortOption, ServedDatabase
+from perdure.cli.hosting.worker import AgentsOption, gather_agents
+from perdure.cli.shell.options import JsonOption, LogLevelOption, NoColorOption
+
+if TYPE_CHECKING:
+    from perdure.cli.demo.play import Report
+    from perdure.cli.shell.output import Output
+    from perdure.kernel.config import Settings
+    from perdure.runtime.app import App
+
+OTLP_GRPC_PORT = 4317
+STANDARD_URL = "http://127.0.0.1:4747"
+
+RolloutsOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many rollouts to enqueue.")]
+SeedOption = Annotated[int, typer.Option(help="Another seed, other failures.")]
+
+
+def dev(
+    database: ServedDatabase = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    grpc_port: GrpcPortOption = None,
+    agents: AgentsOption = None,
+    log_level: LogLevelOption = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Let pretend agents work on it over HTTP.")] = False,
+    once: Annotated[
+        bool | None,
+        typer.Option(
+            "--once/--stay",
+            help="End after the demo, or go on serving; without a terminal, and in CI, it ends.",
+        ),
+    ] = None,
+    rollouts: RolloutsOption = 24,
+    seed: SeedOption = 11,
+    as_json: JsonOption = False,
+    no_color: NoColorOption = False,
+) -> None:
+    """Start a server with everything on: OTLP over HTTP and gRPC, and any trace kept."""
+    from perdure.cli.demo.agents import Plan
+    from perdure.cli.hosting import host as hosting
+    from perdure.cli.hosting import logs
+    from perdure.cli.shell.output import Output
+
+    settings, grpc_note = _settings(hosting.settings_from, database, host, port, grpc_port, log_level)
+    logs.configure(settings)
+    output = Output(as_json=as_json, no_color=no_color)
+    with hosting.listen(settings) as listening:
+        url = hosting.address_of(settings, listening)
+        found = gather_agents(settings, agents or ())
+        app = hosting.open_app(settings, url)
+        services = hosting.services_of(app, agents=found)
+        show = Show(app, url, output, Plan(rollouts, seed), found.names)
+        show.stays = not demo or not (_is_unwatched() if once is None else once)
+
+        def tell(closed: bool) -> None:
+            show.announce(closed, hosting.grpc_port_of(services), grpc_note)
+
+        work = show.play if demo else None
+        hosting.run(hosting.host(app, listening, [*services, hosting.Announcement(app, tell)], work))
+
+
+def _settings(load: Any, *given: Any) -> tuple[Settings, str]:
+    """The settings of a server with everything on, and what became of gRPC."""
+    names = ("database_url", "host", "port", "grpc_port", "log_level")
+    explicit = {**dict(zip(names, given, strict=True)), "keep_traces": True}
+    settings: Settings = load(explicit)
+    if settings.sources["log_level"] == "default":
+        explicit["log_level"] = "warning"
+    note = ""
+    if settings.grpc_port is None:
+        note = _why_no_grpc(settings.host)
+        explicit["grpc_port"] = None if note else OTLP_GRPC_PORT
+    return load(explicit), note
+
+
+def _why_no_grpc(host: str) -> str:
+    from importlib.util import find_spec
+
+    if find_spec("grpc") is None:
+        return "not offered: pip install 'perdure[grpc]'"
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        try:
+            probe.bind((host, OTLP_GRPC_PORT))
+        except OSError:
+            return f"not offered: port {OTLP_GRPC_PORT} is taken; choose another with --grpc-port"
+    return ""
+
+
+def _is_unwatched() -> bool:
+    in_ci = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+    return in_ci or not (sys.stdin.isatty() or sys.stdout.isatty())
+
+
+class Show:
+    """What `dev` tells and plays."""
+
+    def __init__(self, app: App, url: str, output: Output, plan: Any, agents: Sequence[str] = ()) -> None:
+        self._app = app
+        self._url = url
+        self._output = output
+        self._plan = plan
+        self._agents = list(agents)
+        self._started = asyncio.Event()
+        self.stays = True
+
+    def announce(self, closed: bool, grpc_port: int | None, grpc_note: str) -> None:
+        """Say what there is and where."""
+        from perdure.cli.hosting.serve import facts_of
+
+        facts = facts_of(self._app.settings, self._url, closed)
+        facts["grpc_port"] = grpc_port
+        facts["agents"] = self._agents
+        if self._output.as_json:
+            self._output.line(facts)
+        else:
+            self._print_facts(facts["callers"], grpc_note or f"{self._app.settings.host}:{grpc_port}")
+        self._started.set()
+
+    def _print_facts(self, callers: str, grpc: str) -> None:
+        from perdure.kernel.config import mask_url
+
+        settings, url = self._app.settings, self._url
+        for line in (
+            f"perdure listens on {url}",
+            f"  database   {mask_url(settings.database_url)}",
+            f"  callers    {callers}",
+            f"  agents     {', '.join(self._agents) or 'none; name some with --agents or in perdure.toml'}",
+            f"  API        {url}/api/v1, described at {url}/docs",
+            f'  client     perdure.LightningStoreClient("{url}"), or that of agentlightning',
+            f"  OTLP       {url}/v1/traces",
+            f"  OTLP gRPC  {grpc}",
+            f"  metrics    {url}/metrics",
+        ):
+            self._output.say(line)
+        if self.stays:
+            self._output.say("\nTry, in another terminal:\n" + "\n".join(self._snippets()) + "\n")
+
+    def _snippets(self, rollout_id: str | None = None) -> list[str]:
+        lines = [] if self._url == STANDARD_URL else [f"  export PERDURE_URL={self._url}"]
+        if rollout_id is None and self._agents:
+            return [*lines, f"  perdure run create {min(self._agents)} '{{}}' --watch", "  perdure run ls"]
+        if rollout_id is None:
+            lines.append("""  perdure rollout enqueue '{"question": 1}'""")
+        lines.append("  perdure rollout list")
+        if rollout_id is not None:
+            lines += [f"  perdure rollout show {rollout_id}", f"  perdure span list {rollout_id}"]
+            lines += ["  perdure worker list"]
+        else:
+            lines.append(f"  OTEL_EXPORTER_OTLP_ENDPOINT={self._url} python your_agent.py")
+        return lines
+
+    async def play(self) -> None:
+        """Run the demo against the server, over HTTP; then stay, or let the server end."""
+        from perdure.cli.demo.play import play
+        from perdure.client.lightning import LightningStoreClient
+
+        await self._started.wait()
+        token = self._app.settings.api_key or os.environ.get("PERDURE_TOKEN")
+        async with LightningStoreClient(self._url, token=token) as store:
+            report = await play(store, self._plan, self._output.console)
+        self._tell(report)
+        if self.stays:
+            await asyncio.Event().wait()
+
+    def _tell(self, report: Report) -> None:
+        from perdure.cli.demo.play import print_report, report_document
+
+        if self._output.as_json:
+            self._output.line(report_document(self._plan, report))
+            return
+        print_report(self._output.console, report)
+        if self.stays:
+            where = "\nThe server goes on until Ctrl-C. Look around, in another terminal:"
+            self._output.say("\n".join((where, *self._snippets(report.rollout.rollout_id))))
+        else:
+            self._output.say("\nThe server ends here; with --stay it goes on serving.")

@@ -1,0 +1,299 @@
+"""`perdure doctor`: which settings won, and whether what they name works."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from perdure import __version__
+from perdure.cli.shell.options import Desk, at_desk
+from perdure.cli.shell.output import make_table, stretch
+from perdure.kernel.errors import DatabaseOwned, PerdureError
+
+if TYPE_CHECKING:
+    from perdure.kernel.config import Settings
+    from perdure.kernel.storage.port import Tx
+
+LOW_SPACE = 512 << 20
+NO_SPACE = 32 << 20
+SKEW_SECONDS = 2.0
+PACKAGES = (
+    "apsw",
+    "msgspec",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "aiohttp",
+    "asyncpg",
+    "redis",
+    "grpcio",
+    "opentelemetry-sdk",
+)
+MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "failed": ("FAILED", "bold red")}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at, and what was found."""
+
+    name: str
+    state: Literal["ok", "note", "failed"]
+    found: str
+
+
+@at_desk
+async def doctor(desk: Desk) -> None:
+    """Say which settings won and where they came from, and check what they name."""
+    from perdure.kernel.config import load_settings
+
+    given = {"database_url": desk.target.database, "namespace": desk.target.namespace}
+    settings = load_settings({name: value for name, value in given.items() if value is not None})
+    checks = [each async for each in _checks(settings, desk)]
+    if desk.as_json:
+        found = {"settings": _shown(settings), "versions": _versions()}
+        desk.output.document({**found, "checks": [asdict(each) for each in checks]})
+    else:
+        _print(desk, settings, checks)
+    if any(each.state == "failed" for each in checks):
+        raise typer.Exit(1)
+
+
+def _shown(settings: Settings) -> dict[str, dict[str, Any]]:
+    from perdure.kernel.config import Key, Secret, mask_url
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, Key):
+            return "***"
+        return mask_url(value) if isinstance(value, Secret) else value
+
+    values = {name: getattr(settings, name) for name in settings.sources}
+    return {name: {"value": shown(value), "source": settings.sources[name]} for name, value in values.items()}
+
+
+def _versions() -> dict[str, str | None]:
+    from importlib import metadata
+
+    found: dict[str, str | None] = {"perdure": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _print(desk: Desk, settings: Settings, checks: list[Check]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [(name, each["value"], each["source"]) for name, each in _shown(settings).items()]
+    desk.output.show(make_table(("setting", "value", "from"), rows))
+    versions = ", ".join(f"{name} {found or 'not installed'}" for name, found in _versions().items())
+    desk.output.say(f"\n{versions}\n")
+    table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
+    for check in checks:
+        table.add_row(Text(*MARKS[check.state]), Text(check.name), Text(check.found))
+    desk.output.show(table)
+
+
+async def _checks(settings: Settings, desk: Desk) -> AsyncIterator[Check]:
+    from perdure.runtime.stores import sqlite_file
+
+    file = sqlite_file(settings.database_url)
+    if file is not None:
+        for check in _file_checks(Path(file)):
+            yield check
+    if file is None or _is_there(file):
+        async for check in _database_checks(settings):
+            yield check
+    for check in _agent_checks(settings):
+        yield check
+    yield await _redis(settings)
+    yield await _server(desk)
+    yield _port("port", settings.host, settings.port)
+    if settings.grpc_port is not None:
+        yield _port("gRPC port", settings.host, settings.grpc_port)
+
+
+# --- agents -----------------------------------------------------------------------------------------------
+
+
+def _agent_checks(settings: Settings) -> Iterator[Check]:
+    """What `perdure.toml` and `langgraph.json` name, and what of it is not supported."""
+    from perdure.agents.loading import GRAPHS_FILE, load_agents
+    from perdure.agents.sections import unsupported
+    from perdure.agents.store_section import load_items
+    from perdure.worker.registry import Agents
+
+    # What fails is part of the answer, and need not stand in a log as well.
+    logging.getLogger("perdure.agents.loading").disabled = True
+    loaded = load_agents(Agents(), settings)
+    if loaded.agents.names:
+        yield Check("agents", "ok", ", ".join(loaded.agents.names))
+    for failure in loaded.failures:
+        yield Check(f"agent {failure.agent}" if failure.agent else GRAPHS_FILE, "failed", str(failure))
+    yield from _auth()
+    for each in (*unsupported(), *load_items().failures):
+        yield Check(GRAPHS_FILE, "note", each)
+
+
+def _auth() -> Iterator[Check]:
+    from perdure.cli.hosting.host import auth_here
+
+    try:
+        if auth_here() is not None:
+            yield Check(
+                "auth", "ok", "the LangGraph routes have custom auth; the others need a key or a token"
+            )
+    except PerdureError as error:
+        yield Check("auth", "failed", error.message)
+
+
+# --- the file ---------------------------------------------------------------------------------------------
+
+
+def _is_there(file: str) -> bool:
+    return Path(file).exists()
+
+
+def _file_checks(file: Path) -> Iterator[Check]:
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        yield Check("folder", "failed", f"{folder} is not there; make it, or name another file")
+        return
+    if os.access(folder, os.W_OK):
+        yield Check("folder", "ok", f"{folder} can be written to")
+    else:
+        yield Check("folder", "failed", f"{folder} cannot be written to by this user")
+    yield _space(folder)
+    if not file.exists():
+        yield Check("database", "note", f"{file} is not there yet; the first start makes it")
+        return
+    yield _mode(file)
+    yield _clock(file)
+
+
+def _space(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    text = f"{free / (1 << 30):.1f} GiB free beside the database"
+    if free < NO_SPACE:
+        return Check("disk", "failed", text)
+    return Check("disk", "note" if free < LOW_SPACE else "ok", text)
+
+
+def _mode(file: Path) -> Check:
+    mode = file.stat().st_mode & 0o777
+    if mode & 0o077 and os.name != "nt":
+        return Check("file mode", "note", f"{mode:o}: other users can reach {file}; chmod 600 keeps it yours")
+    return Check("file mode", "ok", f"{mode:o}")
+
+
+def _clock(file: Path) -> Check:
+    ahead = file.stat().st_mtime - time.time()
+    if ahead > SKEW_SECONDS:
+        return Check(
+            "clock", "failed", f"the database was written {stretch(ahead)} from now: the clock was set back"
+        )
+    return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+
+
+# --- the database -----------------------------------------------------------------------------------------
+
+
+async def _database_checks(settings: Settings) -> AsyncIterator[Check]:
+    from perdure.runtime.stores import open_configured, sqlite_file
+
+    try:
+        store = open_configured(settings, watchdog_interval=None)
+        async with store:
+            statistics = await store.statistics()
+            health = await store.health()
+            yield _healthy(health, statistics)
+            if sqlite_file(settings.database_url) is None and health.get("status"):
+                before = time.time()
+                yield _skew(before, await store.storage.read(_server_time, ns=None), time.time())
+    except DatabaseOwned as owned:
+        yield Check("database", "ok", f"{owned.message}: ask it with perdure health")
+    except PerdureError as error:
+        yield Check("database", "failed", f"{error.code}: {error.message}")
+
+
+async def _server_time(tx: Tx) -> int:
+    return tx.now
+
+
+def _healthy(health: Mapping[str, Any], statistics: Mapping[str, Any]) -> Check:
+    if health.get("status") != "ok":
+        return Check("database", "failed", f"{health.get('status')}: {health.get('reason')}")
+    counts = ", ".join(
+        f"{value} {name.removeprefix('total_')}"
+        for name, value in statistics.items()
+        if name.startswith("total_") and not name.endswith("bytes")
+    )
+    building = health.get("indexes_being_built")
+    if building:
+        return Check("database", "note", f"it opens; indexes being built: {', '.join(building)}; {counts}")
+    return Check("database", "ok", f"it opens and its schema is that of this release; {counts}")
+
+
+def _skew(before: float, micros: int, after: float) -> Check:
+    skew = micros / 1e6 - (before + after) / 2
+    text = f"the server's clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+    return Check("clock", "ok" if abs(skew) < SKEW_SECONDS + (after - before) else "note", text)
+
+
+# --- what is around it ------------------------------------------------------------------------------------
+
+
+async def _redis(settings: Settings) -> Check:
+    if settings.redis_url is None:
+        return Check("Redis", "ok", "not named, and not needed")
+    named = f"named by {settings.sources['redis_url'].removeprefix('environment ')}"
+    if not settings.database_url.startswith(("postgresql://", "postgres://")):
+        return Check("Redis", "note", f"{named}, but not used: it serves processes that share a PostgreSQL")
+    try:
+        from perdure.kernel.signals.redis import examine
+
+        seconds, what = await examine(settings.redis_url)
+    except ModuleNotFoundError:
+        return Check("Redis", "failed", f"{named}, but redis-py is missing: pip install 'perdure[redis]'")
+    except PerdureError as error:
+        return Check("Redis", "failed", f"{named}: {error.message}")
+    except OSError as error:
+        return Check("Redis", "failed", f"{named}, and does not answer ({error}): changes are polled for")
+    return Check("Redis", "ok", f"{named}: {what} answers within {seconds * 1000:.1f} ms")
+
+
+async def _server(desk: Desk) -> Check:
+    from perdure.cli.shell.target import DEFAULT_URL, Target
+
+    target = desk.target
+    url = target.url or DEFAULT_URL
+    try:
+        async with Target(url, target.token, target.namespace).open() as connection:
+            health = await connection.health()
+    except PerdureError as error:
+        # Only a server that was asked for must be there.
+        return Check("server", "failed" if target.url else "note", f"{error.code}: {error.message}")
+    return Check("server", "ok", f"{url} says {health.get('status', 'that it is ready')}")
+
+
+def _port(name: str, host: str, port: int) -> Check:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return Check(name, "note", f"{host} port {port} cannot be taken: {error.strerror or error}")
+    return Check(name, "ok", f"{host} port {port} is free")

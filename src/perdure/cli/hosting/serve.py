@@ -1,0 +1,201 @@
+"""`perdure serve`: the server in the foreground, in one process or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.hosting.worker import AgentsOption, gather_agents
+from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption
+
+if TYPE_CHECKING:
+    from perdure.kernel.config import Settings
+    from perdure.runtime.app import App
+    from perdure.server.http.server import Service
+    from perdure.worker.registry import Agents
+
+logger = logging.getLogger(__name__)
+
+ServedDatabase = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help="memory:, sqlite:///file or postgresql://…; sqlite:///perdure.db if nothing names another.",
+    ),
+]
+HostOption = Annotated[str | None, typer.Option("--host", help="The address to listen on; 127.0.0.1.")]
+PortOption = Annotated[
+    int | None, typer.Option("--port", min=0, max=65_535, help="The port; 4747. 0 takes any free one.")
+]
+GrpcPortOption = Annotated[
+    int | None, typer.Option("--grpc-port", min=0, max=65_535, help="Take OTLP over gRPC here as well.")
+]
+NoAuthOption = Annotated[
+    bool, typer.Option("--insecure-no-auth", help="Let everyone in, whatever address it listens on.")
+]
+
+
+def serve(
+    database: ServedDatabase = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    grpc_port: GrpcPortOption = None,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=1, max=256, help="So many processes; more than 1 on PostgreSQL only."),
+    ] = 1,
+    agents: AgentsOption = None,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Execute no runs here, whatever agents there are.")
+    ] = False,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option("--api-key-file", metavar="FILE", help="A file that holds the server's key."),
+    ] = None,
+    insecure_no_auth: NoAuthOption = False,
+    cors_origin: CorsOption = None,
+    log_level: LogLevelOption = None,
+    as_json: JsonOption = False,
+    fd: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
+    lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
+) -> None:
+    """Serve a store over HTTP until Ctrl-C or SIGTERM."""
+    from perdure.cli.hosting.host import settings_from
+
+    settings = settings_from(
+        {
+            "database_url": database,
+            "host": host,
+            "port": port,
+            "grpc_port": grpc_port,
+            "insecure_no_auth": insecure_no_auth,
+            "cors_allow_origins": cors_origin,
+            "log_level": log_level,
+        },
+        api_key_file,
+    )
+    named = None if no_worker else tuple(agents or ())
+    if fd is not None and lifeline is not None:
+        _serve_as_worker(settings, fd, lifeline, named)
+    else:
+        serve_with(settings, workers, as_json=as_json, named=named)
+
+
+def serve_with(
+    settings: Settings,
+    workers: int = 1,
+    more: Sequence[Callable[[App], Service]] = (),
+    *,
+    as_json: bool = False,
+    named: Sequence[str] | None = None,
+) -> None:
+    """Serve in the foreground, in one process or in several; `more` makes services that run along.
+
+    `named` are agents of the command line besides those of the settings; None is to execute no runs.
+    """
+    from perdure.cli.hosting import host as hosting
+    from perdure.cli.hosting import logs
+
+    if workers > 1:
+        hosting.refuse_workers(settings)
+    logs.configure(settings)
+    with hosting.listen(settings) as listening:
+        url = hosting.address_of(settings, listening)
+        if workers > 1:
+            _supervise(settings, listening, url, workers, as_json, named)
+            return
+        agents = agents_for(settings, named)
+        app = hosting.open_app(settings, url)
+        services = [*hosting.services_of(app, agents=agents), *(make(app) for make in more)]
+
+        def tell(closed: bool) -> None:
+            facts = {**facts_of(settings, url, closed), "grpc_port": hosting.grpc_port_of(services)}
+            _announce({**facts, "agents": agents.names if agents else []}, as_json)
+
+        hosting.run(hosting.host(app, listening, [*services, hosting.Announcement(app, tell)]))
+
+
+def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents | None:
+    """The agents whose runs this process executes, if it is to execute any."""
+    return None if named is None else gather_agents(settings, named)
+
+
+def _serve_as_worker(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
+    from perdure.cli.hosting import host as hosting
+    from perdure.cli.hosting import logs
+
+    logs.configure(settings)
+    with socket.socket(fileno=fd) as listening, socket.socket(fileno=lifeline) as line:
+        agents = agents_for(settings, named)
+        app = hosting.open_app(settings)
+        services = [*hosting.services_of(app, shared=True, agents=agents), hosting.Lifeline(line)]
+        hosting.run(hosting.host(app, listening, services))
+
+
+def _supervise(
+    settings: Settings,
+    listening: socket.socket,
+    url: str,
+    workers: int,
+    as_json: bool,
+    named: Sequence[str] | None,
+) -> None:
+    from perdure.cli.hosting import host as hosting
+    from perdure.cli.hosting.supervisor import Supervisor
+
+    async def run() -> bool:
+        # What cannot start is said once, and not by every worker again and again.
+        closed = await hosting.check(settings)
+        agents = agents_for(settings, named)
+        facts = {**facts_of(settings, url, closed, workers), "agents": agents.names if agents else []}
+        options = (
+            [part for path in named for part in ("--agents", path)] if named is not None else ["--no-worker"]
+        )
+        supervisor = Supervisor(settings, listening, workers, options)
+        return await supervisor.run(lambda: _announce(facts, as_json))
+
+    if asyncio.run(run()):
+        raise typer.Exit(130)
+
+
+def facts_of(settings: Settings, url: str, closed: bool, workers: int = 1) -> dict[str, Any]:
+    """What a server says of itself when it has started."""
+    from perdure.kernel.config import mask_url
+
+    return {
+        "url": url,
+        "database": mask_url(settings.database_url),
+        "workers": workers,
+        "grpc_port": settings.grpc_port,
+        "key_needed": closed,
+        "callers": _who_may_come(settings, closed),
+    }
+
+
+def _who_may_come(settings: Settings, closed: bool) -> str:
+    if settings.insecure_no_auth:
+        return "anyone who reaches it, without a key (insecure_no_auth)"
+    if closed:
+        return "need the server's key or a token (perdure token create)"
+    return "need no key, until a token is made (perdure token create) or PERDURE_API_KEY is set"
+
+
+def _announce(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    several = f" with {facts['workers']} workers" if facts["workers"] > 1 else ""
+    lines = [f"perdure listens on {facts['url']}{several}", f"  database   {facts['database']}"]
+    if facts["grpc_port"] is not None:
+        lines.append(f"  OTLP gRPC  port {facts['grpc_port']}")
+    if facts["agents"]:
+        lines.append(f"  agents     {', '.join(facts['agents'])}")
+    typer.echo("\n".join((*lines, f"  callers    {facts['callers']}")))

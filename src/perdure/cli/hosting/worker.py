@@ -1,0 +1,213 @@
+"""`perdure worker`: executes the runs of a server, or of a database that it opens itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.shell.options import (
+    DatabaseOption,
+    JsonOption,
+    LogLevelOption,
+    NamespaceOption,
+    TokenOption,
+    UrlOption,
+)
+
+if TYPE_CHECKING:
+    from perdure.kernel.config import Settings
+    from perdure.worker.registry import Agents
+    from perdure.worker.worker import Worker
+
+AgentsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agents",
+        metavar="MODULE:NAME",
+        help="A registry of agents or a single one, as module:name or ./file.py:name; repeat it for more.",
+    ),
+]
+
+EMPTY = """no agents were found. Write them, for example in agents.py:
+
+  from perdure import Agents
+
+  agents = Agents()
+
+  @agents.agent("greet")
+  async def greet(ctx, input):
+      return {"greeting": f"Hello, {input['name']}!"}
+
+and name them with --agents ./agents.py:agents, or one by one in perdure.toml:
+
+  [perdure.agents]
+  greet = "./agents.py:greet"
+"""
+
+
+def start(
+    context: typer.Context,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    namespace: NamespaceOption = None,
+    database: DatabaseOption = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency", "-c", min=1, max=10_000, help="So many runs at once; one for each core."
+        ),
+    ] = None,
+    agents: AgentsOption = None,
+    name: Annotated[str | None, typer.Option("--name", help="What the worker is called.")] = None,
+    log_level: LogLevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Execute runs until Ctrl-C or SIGTERM; or look at who does, with `ls`.
+
+    It works for the server at --url, or on the database that --database or the settings name.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from perdure.cli.hosting import host as hosting
+    from perdure.cli.hosting import logs
+
+    settings = hosting.settings_from(
+        {
+            "database_url": database,
+            "namespace": namespace,
+            "jobs_per_worker": concurrency,
+            "log_level": log_level,
+        }
+    )
+    logs.configure(settings)
+    found = gather_agents(settings, agents or ())
+    if not len(found):
+        typer.echo(f"perdure: {EMPTY}", err=True, nl=False)
+        raise typer.Exit(1)
+    place = url if database is None else None
+    if place is None and database is None and settings.sources["database_url"] == "default":
+        from perdure.cli.shell.target import DEFAULT_URL
+
+        place = DEFAULT_URL
+    opened = _remote(settings, found, place, token, name) if place else _direct(settings, found, name)
+    if asyncio.run(_work(opened, partial(_announce, settings, found, place, as_json=as_json))):
+        raise typer.Exit(130)
+
+
+def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
+    """The agents that the command line, the settings and `langgraph.json` name; what fails is told."""
+    from perdure.agents.loading import load_agents
+    from perdure.agents.sections import unsupported
+    from perdure.cli.shell.output import warn
+    from perdure.worker.registry import Agents
+
+    loaded = load_agents(Agents(), settings)
+    for failure in loaded.failures:
+        warn(str(failure))
+    for each in unsupported():
+        warn(each)
+    include(loaded.agents, given)
+    return loaded.agents
+
+
+def include(agents: Agents, given: Sequence[str]) -> None:
+    """Add the agents that the command line names."""
+    from perdure.agents.loading import import_target
+    from perdure.kernel.errors import InvalidInput
+    from perdure.worker.registry import Agents
+
+    for path in given:
+        try:
+            target = import_target(path)
+        except (ImportError, SyntaxError) as error:
+            raise InvalidInput(f"--agents {path}: {type(error).__name__}: {error}") from error
+        if isinstance(target, Agents):
+            agents.include(target)
+        else:
+            agents.register(path.rpartition(":")[2], target)
+
+
+@asynccontextmanager
+async def _remote(
+    settings: Settings, agents: Agents, url: str, token: str | None, name: str | None
+) -> AsyncIterator[Worker]:
+    from perdure.client.lightning import LightningStoreClient
+    from perdure.client.run_queue import RemoteRunQueue
+    from perdure.worker.options import WorkerOptions
+    from perdure.worker.worker import Worker
+
+    namespace = settings.namespace if settings.sources["namespace"] != "default" else None
+    options = WorkerOptions.from_settings(settings, worker_id=name)
+    async with LightningStoreClient(url, token=token, namespace=namespace) as store:
+        yield Worker(RemoteRunQueue(url, token, namespace), agents, options, store=store)
+
+
+@asynccontextmanager
+async def _direct(settings: Settings, agents: Agents, name: str | None) -> AsyncIterator[Worker]:
+    from perdure.cli.hosting.host import items_here
+    from perdure.runtime.app import App
+    from perdure.runtime.embedded_worker import worker_of
+    from perdure.runtime.stores import open_configured
+
+    store = open_configured(settings)
+    try:
+        yield worker_of(App(store, settings, items_here()), agents, worker_id=name)
+    finally:
+        await store.close()
+
+
+class _Signals:
+    """Waits for the first signal; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        self.by_ctrl_c = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
+
+    def _hear(self, number: int) -> None:
+        if self.came.is_set():
+            os._exit(128 + number)
+        self.by_ctrl_c = number == signal.SIGINT
+        self.came.set()
+
+
+async def _work(opened: Any, announce: Callable[[Worker], None]) -> bool:
+    """Work until a signal comes; gives whether it was Ctrl-C."""
+    signals = _Signals()
+    async with opened as worker:
+        starting = asyncio.ensure_future(worker.start())
+        stopping = asyncio.ensure_future(signals.came.wait())
+        try:
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                announce(worker)
+                await stopping
+        finally:
+            await worker.stop()
+            await asyncio.gather(starting, return_exceptions=True)
+    return signals.by_ctrl_c
+
+
+def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worker, *, as_json: bool) -> None:
+    from perdure.cli.shell.output import Output
+    from perdure.kernel.config import mask_url
+
+    place = url or mask_url(settings.database_url)
+    output = Output(as_json=as_json)
+    count = worker.options.concurrency
+    if as_json:
+        facts = {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}
+        output.line(facts)
+        return
+    output.say(f"perdure worker {worker.worker_id} works for {place}, {count} at a time")
+    for spec in agents.specs:
+        output.say(f"  {spec.name}  {spec.kind}" + (f"  {spec.description}" if spec.description else ""))

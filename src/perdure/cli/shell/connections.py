@@ -1,0 +1,198 @@
+"""The two ways to a store: over HTTP, and straight into a database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.access.service import Access
+from perdure.assistants.service import Assistants
+from perdure.client.client_items import RemoteItems
+from perdure.client.client_schedules import RemoteSchedules
+from perdure.client.client_services import RemoteAssistants, RemoteOutbox
+from perdure.client.lightning import LightningStoreClient
+from perdure.client.native import PerdureClient
+from perdure.client.session import HttpSession, step
+from perdure.kernel.codec import encode_wire
+from perdure.kernel.config import load_settings, mask_url
+from perdure.kernel.errors import NotFound
+from perdure.kernel.pages import PaginatedResult
+from perdure.outbox.model import Effect
+from perdure.outbox.service import Outbox
+from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.model import ENDED
+from perdure.rollouts.overview import Overview
+from perdure.rollouts.records import ROLLOUT_STATUSES, Rollout
+from perdure.rollouts.resources import ResourcesUpdate
+from perdure.runtime.app import policy_of
+from perdure.runtime.run_target import RunTarget
+from perdure.runtime.stats import standing
+from perdure.runtime.stores import KINDS, open_configured, sqlite_file
+from perdure.schedules.model import Targets
+from perdure.schedules.service import Schedules
+from perdure.threads.service import ThreadService
+
+TOKENS = "/api/v1/tokens"
+RESOURCES = "/api/v1/resources"
+ROLLOUTS = "/api/v1/rollouts"
+READY = "/readyz"
+PATIENCE_SECONDS = 10.0
+"""How long a stream or a wait outlasts a server that is away."""
+Document = dict[str, Any]
+
+
+class Remote:
+    """A store behind a server. A person waits for the answer, so that nothing is tried again and again."""
+
+    def __init__(self, url: str, token: str | None, namespace: str | None) -> None:
+        options: Document = {"token": token, "namespace": namespace, "retry_delays": ()}
+        self.store: LightningStore = LightningStoreClient(url, **options)
+        self.session: HttpSession = HttpSession(url, **options)
+        self.threads = PerdureClient(url, **options, patience=PATIENCE_SECONDS)
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self.session.close()
+        await self.threads.close()
+
+    @property
+    def assistants(self) -> RemoteAssistants:
+        return self.threads.assistants
+
+    @property
+    def items(self) -> RemoteItems:
+        return self.threads.items
+
+    @property
+    def outbox(self) -> RemoteOutbox:
+        return self.threads.outbox
+
+    @property
+    def schedules(self) -> RemoteSchedules:
+        return self.threads.schedules
+
+    async def stats(self) -> Document:
+        return await self.threads.stats()
+
+    async def cancel(self, rollout_id: str) -> Rollout:
+        return await self._move(rollout_id, "cancel")
+
+    async def retry(self, rollout_id: str) -> Rollout:
+        return await self._move(rollout_id, "retry")
+
+    async def _move(self, rollout_id: str, verb: str) -> Rollout:
+        path = f"{ROLLOUTS}/{step(rollout_id, 'rollout_id')}/{verb}"
+        return Rollout.model_validate((await self.session.request("POST", path)).json())
+
+    async def create_token(
+        self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
+    ) -> Document:
+        asked = {"name": name, "scopes": scopes, "namespaces": namespaces, "expires_in": expires_in}
+        answer = await self.session.request("POST", TOKENS, body=encode_wire(asked), effect="once")
+        return dict(answer.json())
+
+    async def list_tokens(self) -> list[Document]:
+        return list((await self.session.request("GET", TOKENS)).json()["items"])
+
+    async def revoke_token(self, token_id: str) -> Document:
+        path = f"{TOKENS}/{step(token_id, 'token_id')}"
+        return dict((await self.session.request("DELETE", path)).json())
+
+    async def version(self, resources_id: str, version: int) -> ResourcesUpdate:
+        path = f"{RESOURCES}/{step(resources_id, 'resources_id')}/versions/{version}"
+        return ResourcesUpdate.model_validate((await self.session.request("GET", path)).json())
+
+    async def health(self) -> Document:
+        return dict((await self.session.request("GET", READY)).json())
+
+
+class LocalOutbox:
+    """The effects of one namespace of a database."""
+
+    def __init__(self, whole: Outbox, namespace: str, actor: str) -> None:
+        self.whole = whole
+        self._namespace = namespace
+        self._actor = actor
+
+    async def list(self, **terms: Any) -> PaginatedResult[Effect]:
+        return await self.whole.list(namespace=self._namespace, **terms)
+
+    async def get(self, effect_id: str) -> Effect:
+        return await self.whole.get(effect_id, namespace=self._namespace)
+
+    async def retry(self, effect_id: str) -> Effect:
+        return await self.whole.retry(effect_id, namespace=self._namespace, actor=self._actor)
+
+
+class Direct:
+    """A database that this process opens, for as long as a command takes."""
+
+    session = None
+
+    def __init__(self, database: str, namespace: str | None, actor: str, *, create: bool) -> None:
+        file = sqlite_file(database)
+        if file is not None and not create and not Path(file).exists():
+            raise NotFound(f"there is no database {file}")
+        settings = load_settings(
+            {"database_url": database, "namespace": namespace, "watchdog_interval": None}
+        )
+        opened = open_configured(settings)
+        self._access = Access(opened.storage)
+        self._actor = actor
+        self._url = mask_url(database)
+        self._namespace = settings.namespace
+        self._acting = opened.acting_as(settings.namespace, actor)
+        self.store: LightningStore = self._acting
+        self.threads = ThreadService(
+            opened.storage, KINDS, namespace=settings.namespace, actor=actor, policy=policy_of(settings)
+        )
+        self.assistants = Assistants(opened.storage, settings.namespace, actor)
+        self.items = self.threads.items
+        self.outbox = LocalOutbox(Outbox(opened.storage), settings.namespace, actor)
+        targets = Targets(RunTarget(KINDS, self.threads.policy))
+        self.schedules = Schedules(opened.storage, targets, namespace=settings.namespace, actor=actor)
+
+    async def close(self) -> None:
+        await self.threads.close()
+        await self._acting.close()
+
+    async def stats(self) -> Document:
+        return await standing(self.threads, self.outbox.whole)
+
+    async def cancel(self, rollout_id: str) -> Rollout:
+        unended = frozenset(ROLLOUT_STATUSES) - ENDED
+        return await self._acting.update_rollout(rollout_id, status="cancelled", only_from=unended)
+
+    async def retry(self, rollout_id: str) -> Rollout:
+        return await self._acting.update_rollout(rollout_id, status="requeuing", only_from=ENDED)
+
+    async def create_token(
+        self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
+    ) -> Document:
+        token, secret = await self._access.create_token(
+            name,
+            scopes=scopes,
+            namespaces=namespaces or (self._namespace,),
+            expires_in=expires_in,
+            actor=self._actor,
+        )
+        return {**msgspec.to_builtins(token), "secret": secret}
+
+    async def list_tokens(self) -> list[Document]:
+        return [msgspec.to_builtins(token) for token in await self._access.list_tokens()]
+
+    async def revoke_token(self, token_id: str) -> Document:
+        return dict(msgspec.to_builtins(await self._access.revoke_token(token_id, actor=self._actor)))
+
+    async def version(self, resources_id: str, version: int) -> ResourcesUpdate:
+        overview = Overview(self._acting.storage)
+        found = await overview.get_version(self._namespace, resources_id, version)
+        if found is None:
+            raise NotFound(f"Resources {resources_id} have no version {version}")
+        return found
+
+    async def health(self) -> Document:
+        return {"database": self._url, **await self._acting.health()}

@@ -1,0 +1,129 @@
+"""How commands answer: tables and sentences for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from perdure.kernel.clock import stretch as stretch
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+NOT_FOUND = 4
+TIMED_OUT = 5
+PIPE_WIDTH = 10_000
+"""What is read by a program or a file is not wrapped."""
+LONGEST_CELL = 60
+LONGEST_FACT = 2000
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_STRETCH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
+
+
+def make_console(*, no_color: bool = False, quiet: bool = False) -> Console:
+    """A console on stdout that wraps nothing unless a terminal makes it."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(no_color=no_color or None, highlight=False, quiet=quiet, width=width)
+
+
+class Output:
+    """Where a command's answer goes."""
+
+    def __init__(self, *, as_json: bool = False, no_color: bool = False) -> None:
+        self.as_json = as_json
+        self.console = make_console(no_color=no_color, quiet=as_json)
+
+    def document(self, value: Any) -> None:
+        """Print one JSON document."""
+        print_json(value)
+
+    def line(self, value: Any) -> None:
+        """Print one JSON document on one line, for what goes on and on."""
+        from perdure.kernel.codec import encode_wire
+
+        typer.echo(encode_wire(value).decode())
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def show(self, *what: RenderableType) -> None:
+        for each in what:
+            self.console.print(each, soft_wrap=not self.console.is_terminal)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, as it would come over HTTP but easier to read."""
+    import msgspec
+
+    from perdure.kernel.codec import encode_wire
+
+    typer.echo(msgspec.json.format(encode_wire(value), indent=2).decode())
+
+
+def warn(text: str) -> None:
+    """Say something beside the answer."""
+    typer.echo(f"perdure: {' '.join(text.split())}", err=True)
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table without lines."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from perdure.cli.shell.render import STYLES
+
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold" if column.endswith("id") else "ellipsis")
+    for row in rows:
+        cells = ["-" if cell is None else str(cell) for cell in row]
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
+    return table
+
+
+def facts_table(rows: Iterable[tuple[str, Any]]) -> Table:
+    """What is known of one thing, a line each; what is not known is left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from perdure.cli.shell.render import STYLES
+
+    table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
+    for name, value in rows:
+        if value is not None:
+            text = value if isinstance(value, str) else shorten(value, LONGEST_FACT)
+            table.add_row(Text(name, style="dim"), Text(text, style=STYLES.get(text, "")))
+    return table
+
+
+def shorten(value: Any, longest: int = LONGEST_CELL) -> str:
+    """A value as JSON that fits a cell."""
+    from perdure.kernel.codec import encode_wire
+
+    text = value if isinstance(value, str) else encode_wire(value).decode()
+    text = " ".join(text.split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def ago(then: float | None, now: float | None = None) -> str | None:
+    """How long ago a time was."""
+    if then is None:
+        return None
+    return f"{stretch((time.time() if now is None else now) - then)} ago"
+
+
+def parse_stretch(text: str) -> float:
+    """Seconds from `90`, `30s`, `10m`, `1h`, `2d` or `1w`."""
+    found = _STRETCH.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a stretch of time; write 30s, 10m, 1h, 2d or 1w")
+    return float(found[1]) * _UNITS[found[2] or "s"]

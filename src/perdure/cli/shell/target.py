@@ -1,0 +1,94 @@
+"""Where a command finds its rollouts: behind a server, or in a database that it opens itself."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from perdure.assistants.service import Assistants
+    from perdure.cli.shell.connections import LocalOutbox
+    from perdure.client.client_items import RemoteItems
+    from perdure.client.client_schedules import RemoteSchedules
+    from perdure.client.client_services import RemoteAssistants, RemoteOutbox
+    from perdure.client.native import PerdureClient
+    from perdure.client.session import HttpSession
+    from perdure.items.service import Items
+    from perdure.rollouts.contract import LightningStore
+    from perdure.rollouts.records import Rollout
+    from perdure.rollouts.resources import ResourcesUpdate
+    from perdure.schedules.service import Schedules
+    from perdure.threads.service import ThreadService
+
+DEFAULT_URL = "http://127.0.0.1:4747"
+
+
+class Connection(Protocol):
+    """What commands need: a store, and what lies beside it."""
+
+    store: LightningStore
+
+    @property
+    def session(self) -> HttpSession | None: ...
+    @property
+    def threads(self) -> ThreadService | PerdureClient: ...
+    @property
+    def assistants(self) -> Assistants | RemoteAssistants: ...
+    @property
+    def items(self) -> Items | RemoteItems: ...
+    @property
+    def outbox(self) -> LocalOutbox | RemoteOutbox: ...
+    @property
+    def schedules(self) -> Schedules | RemoteSchedules: ...
+    async def stats(self) -> dict[str, Any]: ...
+    async def cancel(self, rollout_id: str) -> Rollout: ...
+    async def retry(self, rollout_id: str) -> Rollout: ...
+    async def create_token(
+        self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
+    ) -> dict[str, Any]: ...
+    async def list_tokens(self) -> list[dict[str, Any]]: ...
+    async def revoke_token(self, token_id: str) -> dict[str, Any]: ...
+    async def version(self, resources_id: str, version: int) -> ResourcesUpdate: ...
+    async def health(self) -> dict[str, Any]: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom a command asks."""
+
+    url: str | None = None
+    token: str | None = None
+    namespace: str | None = None
+    database: str | None = None
+
+    @asynccontextmanager
+    async def open(self, *, create: bool = False) -> AsyncIterator[Connection]:
+        """Connect. A database that is not there is only made where something is to be written."""
+        connection = self._direct(create) if self.database is not None else self._remote()
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    def _remote(self) -> Connection:
+        from perdure.cli.shell.connections import Remote
+
+        return Remote(self.url or DEFAULT_URL, self.token, self.namespace)
+
+    def _direct(self, create: bool) -> Connection:
+        from perdure.cli.shell.connections import Direct
+
+        assert self.database is not None
+        return Direct(self.database, self.namespace, actor(), create=create)
+
+
+def actor() -> str:
+    """Who types, for the audit."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return "cli"

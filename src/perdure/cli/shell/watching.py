@@ -1,0 +1,251 @@
+"""Watching rollouts change: the server's feed wakes us, and what is shown is always read anew."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from perdure import AttemptedRollout, Rollout, is_finished
+from perdure.cli.shell.output import TIMED_OUT, Output, warn
+from perdure.cli.shell.render import STYLES
+from perdure.cli.shell.target import Connection
+from perdure.kernel.errors import (
+    MethodNotAllowed,
+    NotFound,
+    NotSupported,
+    PerdureError,
+    UnknownRoute,
+    Unreachable,
+)
+from perdure.rollouts.records import ROLLOUT_STATUSES, RolloutStatus
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.text import Text
+
+CHANGES = "/api/v1/changes"
+POLL_SECONDS = 1.0
+LONGEST_POLL = 10.0
+SHORTEST_POLL = 0.1
+A_LOOK = 1000
+"""So many of the rollouts that have not ended are watched at once."""
+
+UNFINISHED: tuple[RolloutStatus, ...] = tuple(
+    each for each in ROLLOUT_STATUSES if each not in ("succeeded", "failed", "cancelled")
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A rollout as it is now, different from before."""
+
+    time: float
+    rollout_id: str
+    status: str
+    attempt: int | None
+    worker_id: str | None
+
+
+def change_of(rollout: Rollout, now: float) -> Change:
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    return Change(
+        round(now, 3),
+        rollout.rollout_id,
+        rollout.status,
+        attempt.sequence_id if attempt else None,
+        attempt.worker_id if attempt else None,
+    )
+
+
+class Watch:
+    """Rollouts under observation: those that were named, or all that have not ended."""
+
+    def __init__(self, connection: Connection, rollout_ids: Sequence[str] = ()) -> None:
+        self._connection = connection
+        self._ids = tuple(dict.fromkeys(rollout_ids))
+        self._known: dict[str, Rollout] = {}
+
+    @property
+    def total(self) -> int:
+        return len(self._known)
+
+    @property
+    def ended(self) -> int:
+        return sum(map(is_finished, self._known.values()))
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended == self.total
+
+    def counts(self) -> dict[str, int]:
+        """How many have which status."""
+        return dict(sorted(Counter(rollout.status for rollout in self._known.values()).items()))
+
+    async def look(self) -> list[Change]:
+        """What has changed since the last look."""
+        now = time.time()
+        found = [each for each in await self._read() if self._is_news(each)]
+        self._known.update((each.rollout_id, each) for each in found)
+        return [change_of(each, now) for each in found]
+
+    def _is_news(self, rollout: Rollout) -> bool:
+        known = self._known.get(rollout.rollout_id)
+        return known is None or change_of(known, 0) != change_of(rollout, 0)
+
+    async def _read(self) -> Iterable[Rollout]:
+        store = self._connection.store
+        if self._ids:
+            found = await store.query_rollouts(rollout_id_in=self._ids, sort_by="start_time")
+            missing = set(self._ids) - {each.rollout_id for each in found}
+            if missing:
+                raise NotFound(f"there is no rollout {min(missing)}")
+            return found
+        live = await store.query_rollouts(status_in=UNFINISHED, sort_by="start_time", limit=A_LOOK)
+        seen = {each.rollout_id for each in live}
+        gone = [each for each, last in self._known.items() if each not in seen and not is_finished(last)]
+        ended = await store.query_rollouts(rollout_id_in=gone, sort_by="start_time") if gone else ()
+        return (*ended, *live)
+
+
+class Hints:
+    """Wakes whoever waits when the server says that something changed, and from time to time anyway."""
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+        self._seconds = POLL_SECONDS
+
+    async def wait(self) -> None:
+        """Wait for news, but not for ever, since a hint may be lost."""
+        self._news.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), self._seconds)
+
+    async def listen(self, connection: Connection) -> None:
+        """Read the feed of changes for as long as there is one."""
+        while connection.session is not None:
+            try:
+                async for line in connection.session.lines(CHANGES):
+                    self._seconds = LONGEST_POLL
+                    self._take(line)
+            except (NotFound, UnknownRoute, MethodNotAllowed, NotSupported):
+                return
+            except PerdureError:
+                # The reader of the rollouts meets the same trouble, and tells of it.
+                self._seconds = POLL_SECONDS
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _take(self, line: bytes) -> None:
+        if not line.startswith(b"data:"):
+            return
+        try:
+            kind = json.loads(line[5:]).get("kind", "rollout")
+        except (ValueError, AttributeError):
+            kind = "rollout"
+        if kind in ("rollout", "attempt"):
+            self._news.set()
+
+
+@asynccontextmanager
+async def hints(connection: Connection) -> AsyncIterator[Hints]:
+    """Hints for as long as they are needed."""
+    found = Hints()
+    listening = asyncio.ensure_future(found.listen(connection))
+    try:
+        yield found
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+class Teller:
+    """Prints changes: one JSON document a line, or a line each, with a bar below them on a terminal."""
+
+    def __init__(self, output: Output, watching: Watch) -> None:
+        self._output = output
+        self._watching = watching
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self._output.console.is_terminal and not self._output.as_json:
+            self._bar = _bar(self._output)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tell(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if self._output.as_json:
+                self._output.line(asdict(change))
+            else:
+                self._output.console.print(_line(change), soft_wrap=True)
+        if self._bar is not None:
+            counts = ", ".join(f"{name} {count}" for name, count in self._watching.counts().items())
+            task = self._bar.task_ids[0]
+            self._bar.update(task, completed=self._watching.ended, total=self._watching.total, counts=counts)
+
+
+def _bar(output: Output) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[counts]}"), TimeElapsedColumn())
+    bar = Progress(*columns, console=output.console, transient=True)
+    bar.add_task("rollouts", total=None, counts="")
+    return bar
+
+
+def _line(change: Change) -> Text:
+    from rich.text import Text
+
+    clock = time.strftime("%H:%M:%S", time.localtime(change.time))
+    status = (f"{change.status:<10}", STYLES.get(change.status, "bold"))
+    attempt = f" attempt {change.attempt}" if change.attempt else ""
+    by = f" by {change.worker_id}" if change.worker_id else ""
+    return Text.assemble((clock, "dim"), f"  {change.rollout_id}  ", status, f"{attempt}{by}")
+
+
+async def watch(
+    connection: Connection,
+    output: Output,
+    rollout_ids: Sequence[str] = (),
+    *,
+    follow: bool = False,
+    timeout: float | None = None,
+) -> int:
+    """Tell of every change until all have ended, or for ever; gives the exit code."""
+    watching = Watch(connection, rollout_ids)
+    try:
+        async with asyncio.timeout(timeout):
+            with Teller(output, watching) as teller:
+                await _tell(connection, watching, teller, follow=follow)
+    except TimeoutError:
+        left = watching.total - watching.ended
+        warn(f"timed_out: {left} of {watching.total} rollouts have not ended after {timeout:g} s")
+        return TIMED_OUT
+    return 0
+
+
+async def _tell(connection: Connection, watching: Watch, teller: Teller, *, follow: bool) -> None:
+    async with hints(connection) as news:
+        while True:
+            try:
+                teller.tell(await watching.look())
+            except Unreachable as error:
+                if not follow or not watching.total:
+                    raise
+                warn(f"{error.code}: {error.message}; trying again")
+            if watching.is_over and not follow:
+                return
+            await news.wait()
+            await asyncio.sleep(SHORTEST_POLL)

@@ -1,0 +1,235 @@
+"""Bulk requests of the client: what is sent together, and what each caller is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from perdure.client.lightning_answers import CLAIMS, MANY_ATTEMPTS, MANY_ROLLOUTS, decoded
+from perdure.client.lightning_exchange import encode, new_key
+from perdure.client.lightning_wire import PREFIX, SequenceIds, StoredSpans
+from perdure.client.session import Answer, HttpSession, step
+from perdure.kernel.codec import check_text
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError, TooLarge
+from perdure.kernel.merge import Merger
+from perdure.rollouts.records import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout
+from perdure.rollouts.spans import Span
+
+logger = logging.getLogger(__name__)
+
+MAX_ITEMS = 1000
+MAX_BYTES = 3 << 20
+"""How much one request carries, unless a single item is larger."""
+MERGED_SPANS = 100
+"""A list that is longer goes alone."""
+
+Pair = tuple[str, str]
+Send = Callable[[Sequence["Item"]], Awaitable[Sequence[Any]]]
+
+_ITEMS_OWN = (Conflict, InvalidInput, NotFound, TooLarge)
+"""Errors that may be about one item of a batch; after any other, none of them needs to be tried alone."""
+
+
+class Item(NamedTuple):
+    """Something for a bulk request: what it is, and its JSON text."""
+
+    value: Any
+    text: bytes
+
+
+_STORED = msgspec.json.Decoder(StoredSpans)
+_NUMBERS = msgspec.json.Decoder(SequenceIds)
+
+
+class Batches:
+    """Merges the calls of one namespace into bulk requests."""
+
+    def __init__(self, session: HttpSession, merger: Merger) -> None:
+        self._session = session
+        self._merger = merger
+        self._returns: set[asyncio.Task[None]] = set()
+
+    async def enqueue(self, request: EnqueueRolloutRequest) -> Rollout:
+        rollout: Rollout = await self._merged("enqueue", self.enqueue_all, rollout_item(request))
+        return rollout
+
+    async def add_span(self, span: Span) -> bool:
+        """Store a span; whether it was new."""
+        (stored,) = await self.add_many_spans([span])
+        return stored
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> list[bool]:
+        """Store spans, of each whether it was new; a short list travels with those of other callers."""
+        items = [span_item(span) for span in spans]
+        if not 0 < len(items) <= MERGED_SPANS:
+            return await self.store_all(items)
+        call = Item(items, b",".join([item.text for item in items]))
+        stored: list[bool] = await self._merged("spans", self._store_calls, call, rows=len(items))
+        return stored
+
+    async def _store_calls(self, calls: Sequence[Item]) -> list[list[bool]]:
+        stored = iter(await self.store_all([item for call in calls for item in call.value]))
+        return [list(islice(stored, len(call.value))) for call in calls]
+
+    async def next_sequence_id(self, pair: Pair) -> int:
+        number: int = await self._merged("sequence", self.number_all, pair_item(pair))
+        return number
+
+    async def report(self, report: dict[str, Any]) -> Attempt:
+        attempt: Attempt = await self._merged("report", self.report_all, Item(report, encode(report)))
+        return attempt
+
+    async def claim(self, wanted: dict[str, Any]) -> list[AttemptedRollout]:
+        """Claim rollouts; what nobody is there to take any more goes back into the queue."""
+        item = Item(wanted, encode(wanted))
+        answer = self._merged("claim", self.claim_all, item, undelivered=self._give_back)
+        try:
+            return cast(list[AttemptedRollout], await answer)
+        except asyncio.CancelledError:
+            # The answer may be there although its caller never got to see it.
+            if not answer.cancelled() and answer.exception() is None:
+                self._give_back(answer.result())
+            raise
+
+    def _give_back(self, claimed: list[AttemptedRollout]) -> None:
+        for rollout in claimed:
+            task = asyncio.get_running_loop().create_task(self._requeue(rollout.rollout_id))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _requeue(self, rollout_id: str) -> None:
+        try:
+            await self._post("/rollouts/" + step(rollout_id, "rollout_id"), b'{"status":"requeuing"}')
+        except PerdureError as error:
+            logger.warning("rollout %s was claimed for a caller that has gone: %s", rollout_id, error)
+
+    def _merged(
+        self,
+        kind: str,
+        send: Send,
+        item: Item,
+        *,
+        rows: int = 1,
+        undelivered: Callable[[Any], None] | None = None,
+    ) -> asyncio.Future[Any]:
+        async def batch(items: Sequence[Item]) -> Sequence[Any]:
+            try:
+                return await send(items)
+            except _ITEMS_OWN:
+                # Each is now sent alone, since one of them must not fail its neighbours.
+                raise
+            except PerdureError as error:
+                return [error] * len(items)
+
+        key = (kind, self._session.namespace)
+        size = len(item.text)
+        return self._merger.call(key, batch, item, rows=rows, size=size, undelivered=undelivered)
+
+    async def _post(self, path: str, body: bytes) -> Answer:
+        return await self._session.request("POST", PREFIX + path, body=body)
+
+    # --- one request, or as few as the server's bounds allow ----------------------------------------------
+
+    async def enqueue_all(self, items: Sequence[Item]) -> list[Rollout]:
+        """Queue rollouts, each of which has a key of its own, in their order."""
+        queued: list[Rollout] = []
+        for part in portions(items):
+            body = b'{"rollouts":' + _array(part) + b"}"
+            answer = await self._post("/queues/rollouts/enqueue", body)
+            rollouts = decoded(MANY_ROLLOUTS, answer)
+            queued += rollouts
+        return queued
+
+    async def store_all(self, items: Sequence[Item]) -> list[bool]:
+        """Store spans; of each whether it was new.
+
+        A span that a repeated request finds stored was stored by the request whose answer was lost.
+        """
+        stored: list[bool] = []
+        for part in portions(items):
+            answer = await self._post("/spans/bulk", _array(part))
+            flags = decoded(_STORED, answer).stored
+            stored += _first_of_each(part) if answer.repeated else flags
+        for item, new in zip(items, stored, strict=True):
+            if not new:
+                logger.error("Duplicated span added: %s of attempt %s", *_span_key(item.value)[:0:-1])
+        return stored
+
+    async def number_all(self, items: Sequence[Item]) -> list[int]:
+        """The next numbers for pairs of rollout and attempt; those of a lost answer are left out for ever."""
+        numbers: list[int] = []
+        for part in portions(items):
+            body = b'{"pairs":' + _array(part) + b"}"
+            answer = await self._post("/spans/next/bulk", body)
+            numbers += decoded(_NUMBERS, answer).sequence_ids
+        return numbers
+
+    async def claim_all(self, items: Sequence[Item]) -> list[list[AttemptedRollout]]:
+        """Claim rollouts for callers each of whom has a key."""
+        answer = await self._post("/queues/rollouts/dequeue/bulk", b'{"claims":' + _array(items) + b"}")
+        return decoded(CLAIMS, answer)
+
+    async def report_all(self, items: Sequence[Item]) -> list[Attempt]:
+        """Change attempts that are named by their ids, which changes nothing more when it is repeated."""
+        answer = await self._post("/attempts/bulk", b'{"reports":' + _array(items) + b"}")
+        return decoded(MANY_ATTEMPTS, answer)
+
+
+def rollout_item(request: EnqueueRolloutRequest) -> Item:
+    """A request to queue a rollout, with a key if it has none."""
+    if type(request) is not EnqueueRolloutRequest:
+        request = EnqueueRolloutRequest.model_validate(request)
+    if request.idempotency_key is None:
+        request = msgspec.structs.replace(request, idempotency_key=new_key())
+    return Item(request, encode(request, "input"))
+
+
+def span_item(span: Span) -> Item:
+    try:
+        return Item(span, encode(span, "span"))
+    except InvalidInput as error:
+        raise InvalidInput(f"span {span.span_id}: {error}") from error
+
+
+def pair_item(pair: Pair) -> Item:
+    rollout_id, attempt_id = pair
+    checked = [check_text(rollout_id, "rollout_id"), check_text(attempt_id, "attempt_id")]
+    return Item(pair, encode(checked))
+
+
+def portions(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """The items in their order, in parts that a request can carry."""
+    part: list[Item] = []
+    size = 0
+    for item in items:
+        if part and (len(part) == MAX_ITEMS or size + len(item.text) > MAX_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += len(item.text) + 1
+    if part:
+        yield part
+
+
+def _array(items: Iterable[Item]) -> bytes:
+    return b"[" + b",".join([item.text for item in items]) + b"]"
+
+
+def _span_key(span: Span) -> tuple[str, str, str]:
+    return span.rollout_id, span.attempt_id, span.span_id
+
+
+def _first_of_each(items: Sequence[Item]) -> list[bool]:
+    """Which of the spans are no copies of one before them."""
+    seen: set[tuple[str, str, str]] = set()
+    flags = []
+    for item in items:
+        key = _span_key(item.value)
+        flags.append(key not in seen)
+        seen.add(key)
+    return flags

@@ -1,0 +1,372 @@
+"""The other end of the line: requests with back-off, from any thread and loop, and the server's errors."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, NamedTuple, Self
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from perdure.client.connections import Connections, Pools
+from perdure.kernel.codec import check_text, decode_json
+from perdure.kernel.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    OutcomeUnknown,
+    PerdureError,
+    ReadOnlyDatabase,
+    StorageClosed,
+    StorageFull,
+    StorageUnavailable,
+    Unreachable,
+)
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAYS = (1.0, 2.0, 5.0)
+HEALTH_RETRY_DELAYS = (0.1, 0.2, 0.5)
+HEALTH_PATH = "/v1/agl/health"
+LARGE_BODY = 1 << 20
+SILENCE_SECONDS = 30.0
+"""A server that sends nothing for so long, not even a sign of life, is gone."""
+NAMESPACE_HEADER = "X-Perdure-Namespace"
+
+Effect = Literal["none", "repeatable", "once"]
+"""What a request does: nothing, something that is the same when done twice, something to be done once."""
+Query = Iterable[tuple[str, str]]
+
+_NOTHING_CHANGED = (DeadlineExceeded, ReadOnlyDatabase, StorageClosed, StorageFull, StorageUnavailable)
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_LOST = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Answer(NamedTuple):
+    """What came back. `repeated` tells that the request had reached the server before."""
+
+    body: bytes
+    repeated: bool = False
+
+    def json(self) -> Any:
+        try:
+            return decode_json(self.body)
+        except InvalidInput as error:
+            raise Unreachable(f"the answer is not from a perdure server: {error}") from error
+
+
+class Outgoing(NamedTuple):
+    """One request, as often as it must be sent."""
+
+    method: str
+    path: str
+    body: bytes | None
+    query: tuple[tuple[str, str], ...]
+    headers: Mapping[str, str]
+    timeout: float
+    lasting: bool
+
+
+class HttpSession:
+    """Speaks to one server, as one caller.
+
+    A request is sent again after network errors, 408 and 5xx, when a delay has passed and the server says
+    that it is healthy. What the server refuses is raised as the error that it names, as if raised here.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        namespace: str | None = None,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+        health_retry_delays: Sequence[float] = HEALTH_RETRY_DELAYS,
+        request_timeout: float = 30.0,
+        connection_timeout: float = 5.0,
+    ) -> None:
+        url = _parsed(base_url)
+        self.base_url = str(url.with_user(None)).rstrip("/")
+        self.token = token if token is not None else url.password
+        self.namespace = namespace if namespace is not None else (url.user or None)
+        self.retry_delays = tuple(map(float, retry_delays))
+        self.health_retry_delays = tuple(map(float, health_retry_delays))
+        self.request_timeout = request_timeout
+        self.connection_timeout = connection_timeout
+        self._headers = _headers(self.token, self.namespace)
+        self._pools = Pools(connection_timeout)
+
+    @property
+    def closed(self) -> bool:
+        return self._pools.closed
+
+    def options(self) -> dict[str, Any]:
+        """What another session to the same address needs to be like this one."""
+        names = ("token", "namespace", "retry_delays", "health_retry_delays")
+        return {name: getattr(self, name) for name in (*names, "request_timeout", "connection_timeout")}
+
+    def in_namespace(self, namespace: str) -> Self:
+        """A session of the same caller in another namespace; closing either closes both."""
+        sibling = self._sibling()
+        sibling.namespace = namespace
+        sibling._headers = _headers(self.token, namespace)
+        return sibling
+
+    def trying(self, retry_delays: Sequence[float]) -> Self:
+        """A session of the same caller that tries so often; closing either closes both."""
+        sibling = self._sibling()
+        sibling.retry_delays = tuple(map(float, retry_delays))
+        return sibling
+
+    def _sibling(self) -> Self:
+        sibling = object.__new__(type(self))
+        sibling.__dict__.update(self.__dict__)
+        return sibling
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        query: Query = (),
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        effect: Effect | None = None,
+        lasting: bool = False,
+    ) -> Answer:
+        """Send a request until it is answered or refused, or until all delays have passed.
+
+        `timeout` bounds each try; a `lasting` request does not hold up others meanwhile. A request with the
+        effect `once` is not sent again if it may have been carried out: that raises OutcomeUnknown.
+        """
+        sending = Outgoing(
+            method,
+            path,
+            body,
+            tuple(query),
+            {**self._headers, **(headers or {})},
+            self.request_timeout if timeout is None else timeout,
+            lasting,
+        )
+        return await _Trying(self, sending, effect or ("none" if method == "GET" else "repeatable")).answer()
+
+    async def lines(self, path: str, *, query: Query = ()) -> AsyncIterator[bytes]:
+        """The lines of an answer as they come, for as long as they come."""
+        async with self.opened("GET", path, query=query) as response:
+            async for line in response.content:
+                yield line.rstrip(b"\r\n")
+
+    @asynccontextmanager
+    async def opened(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        query: Query = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is read as it comes; it may last, but not be silent for long."""
+        sent = {**self._headers, **(headers or {})}
+        sending = Outgoing(method, path, body, tuple(query), sent, 0, lasting=True)
+        try:
+            async with self._open(await self._pools.get(), sending) as response:
+                if response.status != 200:
+                    raise error_from(response.status, await response.read())
+                yield response
+        except _LOST as error:
+            raise self.unreachable(error) from error
+
+    async def send(self, sending: Outgoing) -> tuple[int, bytes]:
+        """Send a request once."""
+        connections = await self._pools.get()
+        try:
+            async with self._open(connections, sending) as response:
+                return response.status, await response.read()
+        except (RuntimeError, aiohttp.ClientError):
+            if self._pools.closed:
+                raise StorageClosed("the client was closed") from None
+            raise
+
+    def _open(self, connections: Connections, sending: Outgoing) -> Any:
+        session = connections.lasting if sending.lasting else connections.short
+        silence = SILENCE_SECONDS if sending.lasting and not sending.timeout else None
+        url = URL(self.base_url + sending.path, encoded=True)
+        return session.request(
+            sending.method,
+            url.with_query(sending.query) if sending.query else url,
+            data=_data(sending.body),
+            headers=sending.headers,
+            timeout=aiohttp.ClientTimeout(
+                sending.timeout or None, sock_connect=self.connection_timeout, sock_read=silence
+            ),
+            allow_redirects=False,
+        )
+
+    async def is_healthy(self) -> bool:
+        """Ask the server how it is, a few times if need be."""
+        if not self.health_retry_delays:
+            return True
+        for delay in (*self.health_retry_delays, None):
+            if await self._probe():
+                return True
+            if delay is not None:
+                await asyncio.sleep(delay)
+        return False
+
+    async def _probe(self) -> bool:
+        try:
+            sending = Outgoing("GET", HEALTH_PATH, None, (), self._headers, self.connection_timeout, False)
+            status, _ = await self.send(sending)
+        except _LOST:
+            return False
+        return status == 200
+
+    def unreachable(self, error: Exception) -> Unreachable:
+        """What to raise when the network has failed."""
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        return Unreachable(f"{self.base_url} cannot be reached: {reason or type(error).__name__}")
+
+    async def close(self) -> None:
+        """Close the connections in every loop."""
+        await self._pools.close()
+
+
+class _Trying:
+    """One request on its way, with what its earlier tries have left behind."""
+
+    def __init__(self, session: HttpSession, sending: Outgoing, effect: Effect) -> None:
+        self._session = session
+        self._sending = sending
+        self._effect = effect
+        self._reached = False
+        self._perhaps_done = False
+
+    async def answer(self) -> Answer:
+        failure = await self._try()
+        for delay in self._session.retry_delays:
+            if isinstance(failure, Answer):
+                return failure
+            logger.info("%s %s: %s; again in %g s", *self._sending[:2], failure, delay)
+            await asyncio.sleep(delay)
+            if await self._session.is_healthy():
+                failure = await self._try()
+        if isinstance(failure, Answer):
+            return failure
+        raise self._verdict(failure)
+
+    async def _try(self) -> Answer | PerdureError:
+        """The answer, or what went wrong if it is worth another try."""
+        repeated = self._reached
+        try:
+            status, body = await self._session.send(self._sending)
+        except _NEVER_SENT as error:
+            return self._session.unreachable(error)
+        except _LOST as error:
+            self._reached = self._perhaps_done = True
+            return self._checked(self._session.unreachable(error))
+        if 200 <= status < 300:
+            return Answer(body, repeated)
+        self._reached = True
+        failure = error_from(status, body)
+        if status < 500 and status != 408:
+            raise failure
+        if status != 408 and not isinstance(failure, _NOTHING_CHANGED):
+            self._perhaps_done = True
+        return self._checked(failure)
+
+    def _checked(self, failure: PerdureError) -> PerdureError:
+        if self._effect == "once" and self._perhaps_done:
+            raise self._verdict(failure)
+        return failure
+
+    def _verdict(self, failure: PerdureError) -> PerdureError:
+        if self._effect == "none" or not self._perhaps_done or isinstance(failure, OutcomeUnknown):
+            return failure
+        method, path = self._sending[:2]
+        lost = OutcomeUnknown(f"{method} {path} was sent, but its answer was lost: {failure}")
+        lost.__cause__ = failure
+        return lost
+
+
+def _parsed(base_url: str) -> URL:
+    try:
+        url = URL(base_url)
+        if url.scheme in ("http", "https") and url.host and not url.query_string and not url.fragment:
+            return url
+    except (TypeError, ValueError):
+        pass
+    raise InvalidInput("the server's address must look like http://127.0.0.1:4747")
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    # A large body goes out in pieces, so as not to hold up the event loop.
+    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY else body
+
+
+def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    if namespace is not None:
+        headers[NAMESPACE_HEADER] = in_header(namespace, "namespace")
+    return headers
+
+
+def in_header(value: object, what: str) -> str:
+    """A text that arrives as it was sent."""
+    text = check_text(value, what)
+    if not text.isascii() or not text.isprintable() or text != text.strip():
+        raise InvalidInput(f"{what} must be printable ASCII without spaces around it to travel in a header")
+    return text
+
+
+def step(value: object, what: str) -> str:
+    """An id as one step of a path, whatever it holds."""
+    text = check_text(value, what)
+    if not text:
+        raise InvalidInput(f"{what} must not be empty")
+    # A step of dots alone would be taken for a way up.
+    return quote(text, safe="") if text.strip(".") else "%2E" * len(text)
+
+
+def error_from(status: int, body: bytes) -> PerdureError:
+    """The error that an answer tells of, as the class that it has where it was raised."""
+    try:
+        told = decode_json(body)
+    except InvalidInput:
+        told = None
+    told = told if isinstance(told, dict) else {}
+    message = _message(told.get("detail")) or f"the server answered with the status {status}"
+    named = error_named(told.get("code"), message)
+    if named is not None:
+        return named
+    if status < 400 or status >= 500 or status == 408:
+        return Unreachable(message)
+    return next((kind(message) for kind in _kinds() if kind.http_status == status), InvalidInput(message))
+
+
+def error_named(code: object, message: str) -> PerdureError | None:
+    """The error with a code, or None if no error has it."""
+    return next((kind(message) for kind in _kinds() if kind.code == code), None)
+
+
+def _kinds() -> Iterable[type[PerdureError]]:
+    """Every class of errors, the general before the special."""
+    kinds = [PerdureError]
+    for kind in kinds:
+        yield kind
+        kinds += kind.__subclasses__()
+
+
+def _message(detail: Any) -> str:
+    """What an error says: in one text, or field by field where a body did not have its form."""
+    if isinstance(detail, str):
+        return detail
+    parts = [each for each in detail if isinstance(each, dict)] if isinstance(detail, list) else []
+    return "; ".join(f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg', '')}" for each in parts)

@@ -1,0 +1,123 @@
+"""Reading server-sent events: bytes become events, and a cut line is taken up again where it was cut."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from perdure.client.session import HttpSession
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import StorageError, TooManyRequests, Unreachable
+from perdure.streams.model import Event, seq_of
+
+logger = logging.getLogger(__name__)
+
+THE_END = "that was all"
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
+PASSING = (Unreachable, StorageError, TooManyRequests)
+"""What may be over in a moment."""
+
+Opening = Callable[[Mapping[str, str]], AbstractAsyncContextManager[aiohttp.ClientResponse]]
+"""Opens the stream with these headers."""
+
+
+class Frame(NamedTuple):
+    """One block of a stream: an event, or a comment."""
+
+    id: str
+    event: str
+    data: str
+    comment: str
+
+
+class Parser:
+    """Takes bytes as they come, and gives the blocks that are complete."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        *blocks, self._rest = (self._rest + data).split(b"\n\n")
+        return [_frame(block.decode()) for block in blocks]
+
+
+def _frame(block: str) -> Frame:
+    fields = {"id": "", "event": "", "data": "", "": ""}
+    for line in block.split("\n"):
+        name, _, value = line.partition(":")
+        fields[name] = value.removeprefix(" ")
+    return Frame(fields["id"], fields["event"], fields["data"], fields[""])
+
+
+class Resumed:
+    """The events of one stream over as many connections as it takes, none twice and none left out."""
+
+    def __init__(self, session: HttpSession, source: str, after: str | None, patience: float) -> None:
+        self._session = session
+        self._source = source
+        self._after = after
+        self._attempt = 0
+        self._last = 0 if after is None else seq_of(after)
+        self._patience = patience
+        self._over = False
+
+    async def read(self, opening: Opening) -> AsyncIterator[Sequence[Event]]:
+        """What comes, in bursts, until the stream itself ends."""
+        clock = asyncio.get_running_loop().time
+        heard, pause = clock(), FIRST_PAUSE
+        while not self._over:
+            try:
+                async with aclosing(self._once(opening)) as bursts:
+                    async for burst in bursts:
+                        heard, pause = clock(), FIRST_PAUSE
+                        if burst:
+                            yield burst
+            except PASSING as error:
+                if self._session.closed or clock() - heard > self._patience:
+                    raise
+                logger.info("the stream of %s was cut: %s; again in %g s", self._source, error, pause)
+            if not self._over:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _once(self, opening: Opening) -> AsyncGenerator[Sequence[Event]]:
+        headers = {} if self._after is None else {"Last-Event-ID": self._after}
+        parser = Parser()
+        async with opening(headers) as response:
+            async for data in response.content.iter_any():
+                frames = parser.feed(data)
+                yield self._events(frames)
+
+    def _events(self, frames: Sequence[Frame]) -> list[Event]:
+        events: list[Event] = []
+        for frame in frames:
+            if frame.comment == THE_END:
+                self._over = True
+            if frame.id:
+                self._take(frame, events)
+        return events
+
+    def _take(self, frame: Frame, events: list[Event]) -> None:
+        ms, _, number = frame.id.partition("-")
+        seq = int(number)
+        self._after = frame.id
+        if not frame.event or seq <= self._last:
+            return
+        self._last = seq
+        if frame.event == "metadata":
+            self._note(frame.data)
+        events.append(Event(seq, int(ms), self._source, self._attempt, frame.event, frame.data))
+
+    def _note(self, data: str) -> None:
+        """A run says who it is with its first event, and again with each attempt."""
+        told = decode_json(data)
+        if isinstance(told, dict):
+            self._source = str(told.get("run_id", self._source))
+            attempt: Any = told.get("attempt")
+            self._attempt = attempt if isinstance(attempt, int) else self._attempt

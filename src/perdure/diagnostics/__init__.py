@@ -1,0 +1,1 @@
+"""Why something waits, how full the queues are, and what doctor asks."""

@@ -1,0 +1,195 @@
+"""Agents that are LangGraph graphs: compiled ones, builders, and factories. Needs `perdure[langgraph]`."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from langgraph.types import Command, Send
+from pydantic import TypeAdapter
+
+from perdure.agents.context import Context
+from perdure.agents.records import AgentSpec
+from perdure.langgraph.codec import GraphCodec
+from perdure.langgraph.factory import EXECUTION, GraphFactory, Surroundings
+from perdure.langgraph.saver import RunSaver
+from perdure.langgraph.store import ItemStore
+from perdure.langgraph.stream import check_modes, stream
+
+CONFIG_KEYS = ("tags", "run_name", "max_concurrency", "recursion_limit")
+RESERVED = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
+"""Keys of `configurable` that a caller cannot give, with all that begin with two underscores."""
+ASKED = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+"""What names the checkpoint that a run is asked to go on from."""
+
+UNNAMED = "LangGraph"
+
+logger = logging.getLogger(__name__)
+
+
+class GraphAgent:
+    """Runs a graph. Its state is the thread's: each step is kept, and a retry goes on after the last one."""
+
+    blocking = False
+
+    def __init__(self, name: str, target: Any, description: str | None = None) -> None:
+        self.factory = GraphFactory(name, target)
+        made = self.factory.made
+        schema = None if made is None else _input_schema(made)
+        self.spec = AgentSpec(name=name, description=description, kind="graph", input_schema=schema)
+
+    async def run(self, ctx: Context, input: Any) -> None:
+        check_modes(ctx.stream_mode)
+        config = _config(ctx, self.spec.name)
+        store = _store(ctx)
+        around = Surroundings(config, EXECUTION, store, _context(ctx))
+        async with self.factory.opened(around) as made:
+            codec = GraphCodec(self.factory.serializer(made))
+            saver = RunSaver(ctx, codec, durable=durability_of(ctx.options) == "sync")
+            graph = equipped(made, self.spec.name, saver, store)
+            await saver.begin(graph)
+            asked = _asked(ctx)
+            beginning = await saver.beginning(input, _command(ctx), addressed=bool(asked))
+            if not saver.begun:
+                config["configurable"].update(asked)
+            await stream(ctx, graph, beginning, _options(ctx, graph, config))
+            await saver.conclude()
+
+
+def equipped(made: Any, name: str, saver: Any, store: Any) -> Any:
+    """The graph with our checkpointer, with our store if there is one, and with a name."""
+    graph = copy.copy(made)
+    graph.checkpointer = saver
+    if store is not None:
+        graph.store = store
+    if graph.name in (None, UNNAMED):
+        graph.name = name
+    return graph
+
+
+def _store(ctx: Context) -> Any:
+    """The store of items for the graph's nodes, if the run has one."""
+    return None if ctx.items is None else ItemStore(ctx.items.batch, ctx.items.wait)
+
+
+def _input_schema(graph: Any) -> dict[str, Any] | None:
+    try:
+        return dict(graph.get_input_jsonschema())
+    except Exception as error:  # noqa: BLE001 - a schema is a courtesy; types of the user's own may have none
+        logger.debug("a graph has no schema of its input: %s", error)
+        return None
+
+
+# --- what a run begins with -------------------------------------------------------------------------------
+
+
+def _config(ctx: Context, name: str) -> dict[str, Any]:
+    given = ctx.config
+    own = {
+        "thread_id": ctx.thread_id,
+        "run_id": ctx.run_id,
+        "assistant_id": ctx.assistant_id,
+        "graph_id": name,
+    }
+    told = {**ctx.metadata, **(given.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
+    return {
+        **{key: given[key] for key in CONFIG_KEYS if given.get(key) is not None},
+        "configurable": {**ctx.context, **configurable_of(given), **own},
+        "metadata": told,
+        "run_id": _uuid(ctx.run_id),
+    }
+
+
+def configurable_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller may say in `configurable`."""
+    given = config.get("configurable") or {}
+    return {key: given[key] for key in given if key not in RESERVED and not key.startswith("__")}
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _context(ctx: Context) -> dict[str, Any] | None:
+    """The run's context, or what it was configured with: either stands for the other."""
+    return dict(ctx.context) or configurable_of(ctx.config) or None
+
+
+def _fitting(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | None:
+    """What of a context the graph's schema knows."""
+    schema = getattr(graph, "context_schema", None)
+    if context is None or schema is None:
+        return context
+    known = _names_of(schema)
+    return {key: context[key] for key in context if key in known} if known else context
+
+
+@lru_cache(maxsize=256)
+def _names_of(schema: type) -> frozenset[str]:
+    """The fields of a context; none where they cannot be told."""
+    try:
+        return frozenset(TypeAdapter(schema).json_schema().get("properties") or ())
+    except Exception as error:  # noqa: BLE001 - types of the user's own may have no schema
+        logger.debug("a graph has no schema of its context: %s", error)
+        return frozenset()
+
+
+def _asked(ctx: Context) -> dict[str, Any]:
+    """The checkpoint that the run was asked to go on from."""
+    if ctx.from_checkpoint is None or ctx.checkpoint is None or not ctx.checkpoint.graph:
+        return {}
+    given = ctx.options.get("checkpoint") or {}
+    named = {key: given[key] for key in ASKED if given.get(key) is not None}
+    return {"checkpoint_ns": "", "checkpoint_id": ctx.from_checkpoint, **named}
+
+
+def _command(ctx: Context) -> Command[Any] | None:
+    return None if not ctx.command else command_of(ctx.command)
+
+
+def command_of(command: Mapping[str, Any]) -> Command[Any]:
+    """A command, as a caller wrote it in JSON."""
+    given = {key: command[key] for key in ("resume", "update") if command.get(key) is not None}
+    if _is_pairs(given.get("update")):
+        given["update"] = [tuple(pair) for pair in given["update"]]
+    goto = command.get("goto")
+    if goto:
+        given["goto"] = [_goto(each) for each in ([goto] if isinstance(goto, str | Mapping) else goto)]
+    return Command(**given)
+
+
+def _is_pairs(update: Any) -> bool:
+    return isinstance(update, list) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in update
+    )
+
+
+def _goto(target: Any) -> Any:
+    return Send(target["node"], target.get("input")) if isinstance(target, Mapping) else target
+
+
+def _options(ctx: Context, graph: Any, config: dict[str, Any]) -> dict[str, Any]:
+    options = ctx.options
+    return {
+        "config": config,
+        "context": _fitting(_context(ctx), graph),
+        "interrupt_before": options.get("interrupt_before"),
+        "interrupt_after": options.get("interrupt_after"),
+        "durability": durability_of(options),
+        "subgraphs": bool(options.get("stream_subgraphs")),
+    }
+
+
+def durability_of(options: Mapping[str, Any]) -> str:
+    """When the steps of a run are kept: each before the next begins, soon after it, or all at the end."""
+    asked = options.get("durability")
+    if asked in ("sync", "async", "exit"):
+        return str(asked)
+    return "exit" if options.get("checkpoint_during") is False else "async"

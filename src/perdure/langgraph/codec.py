@@ -1,0 +1,250 @@
+"""Between LangGraph's checkpoints and the records that are kept of them.
+
+A checkpoint is written as what is new in it, and read back into what LangGraph gave. Values are bytes of
+LangGraph's own serializer in its strict form: what is read is data, and types that were named beforehand.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    get_checkpoint_id,
+    get_serializable_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from perdure.graphs.records import (
+    GraphDelta,
+    GraphDeltaQuery,
+    GraphPut,
+    GraphQuery,
+    GraphTuple,
+    GraphValue,
+    GraphWrite,
+    Piece,
+    Typed,
+)
+from perdure.kernel.errors import InvalidInput
+from perdure.langgraph.lists import Lists, Seen
+
+
+def strict_serializer(allowed: Iterable[type | tuple[str, ...]] = ()) -> JsonPlusSerializer:
+    """LangGraph's serializer, which revives LangGraph's own types, those that are allowed, and no others."""
+    return JsonPlusSerializer(pickle_fallback=False, allowed_msgpack_modules=tuple(allowed) or None)
+
+
+def next_version(current: str | int | float | None) -> str:
+    """The version after `current`: it sorts after it, and no two are the same, on whichever branch."""
+    if current is None:
+        number = 0
+    elif isinstance(current, str):
+        number = int(current.split(".")[0], 16)
+    else:
+        number = int(current)
+    return f"{number + 1:08x}.{random.getrandbits(40):010x}"
+
+
+class GraphCodec:
+    """Writes and reads the checkpoints of graphs; of a list that it knows it writes only what is new."""
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self.serde = serde
+        self._lists = Lists(serde.dumps_typed)
+
+    def forget(self) -> None:
+        """Write all lists whole the next time: what they are based on may be gone."""
+        self._lists.forget()
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> GraphPut:
+        """A checkpoint that follows the one in `config`, with the channels that are new in it."""
+        thread_id, namespace, parent_id = place_of(config)
+        told = cast("dict[str, Any]", get_serializable_checkpoint_metadata(config, metadata))
+        rest = {name: part for name, part in checkpoint.items() if name not in _APART}
+        values = checkpoint["channel_values"]
+        run_id = told.get("run_id")
+        return GraphPut(
+            thread_id=thread_id,
+            checkpoint_ns=namespace,
+            checkpoint_id=checkpoint["id"],
+            parent_id=parent_id,
+            run_id=run_id if isinstance(run_id, str) and run_id else None,
+            checkpoint=self.serde.dumps_typed(rest),
+            metadata=told,
+            versions=dict(checkpoint["channel_versions"]),
+            pieces=[
+                self._piece((thread_id, namespace, channel), channel, str(version), values[channel])
+                for channel, version in new_versions.items()
+                if channel in values
+            ],
+        )
+
+    def _piece(self, place: tuple[str, str, str], channel: str, version: str, value: Any) -> Piece:
+        if type(value) is not list:
+            return Piece(channel=channel, version=version, value=self.serde.dumps_typed(value))
+        cut = self._lists.cut(place, version, value)
+        self._lists.remember(place, cut.seen)
+        if cut.spans is None:
+            return Piece(channel=channel, version=version, value=self.serde.dumps_typed(value))
+        own = [value[at] for at in cut.own]
+        return Piece(
+            channel=channel,
+            version=version,
+            value=self.serde.dumps_typed(own) if own else None,
+            spans=cut.spans,
+            count=len(own),
+            base=cut.base,
+        )
+
+    def writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> list[GraphWrite]:
+        """What a task has written after the checkpoint in `config`."""
+        thread_id, namespace, checkpoint_id = place_of(config)
+        if checkpoint_id is None:
+            raise InvalidInput("writes belong to a checkpoint: the config has no checkpoint_id")
+        return [
+            GraphWrite(
+                thread_id=thread_id,
+                checkpoint_ns=namespace,
+                checkpoint_id=checkpoint_id,
+                task_id=task_id,
+                task_path=task_path,
+                idx=WRITES_IDX_MAP.get(channel, number),
+                channel=channel,
+                value=self.serde.dumps_typed(value),
+            )
+            for number, (channel, value) in enumerate(writes)
+        ]
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def read(self, found: GraphTuple, *, remember: bool = True) -> CheckpointTuple:
+        """A checkpoint as LangGraph gave it. A later one is compared with it if it is to be remembered."""
+        place = (found.thread_id, found.checkpoint_ns)
+        checkpoint = self.serde.loads_typed(found.checkpoint)
+        checkpoint["channel_versions"] = dict(found.versions)
+        checkpoint["channel_values"] = {
+            value.channel: self._value(place, value, remember) for value in found.values
+        }
+        return CheckpointTuple(
+            config=config_of(*place, found.checkpoint_id),
+            checkpoint=cast(Checkpoint, checkpoint),
+            metadata=cast(CheckpointMetadata, found.metadata),
+            parent_config=config_of(*place, found.parent_id) if found.parent_id else None,
+            pending_writes=[self._pending(write) for write in found.writes],
+        )
+
+    def _value(self, place: tuple[str, str], value: GraphValue, remember: bool) -> Any:
+        loaded = self.load(value)
+        if remember and type(loaded) is list:
+            # It is written down before anybody can change it.
+            seen = Seen(value.version, self._lists.prints(loaded), value.spans)
+            self._lists.remember((*place, value.channel), seen)
+        return loaded
+
+    def load(self, value: GraphValue) -> Any:
+        """The value of a channel."""
+        load = self.serde.loads_typed
+        if value.parts is None:
+            return load(cast(Typed, value.value))
+        items: list[Any] = []
+        for part in value.parts:
+            items += load(part.items)[part.start : part.stop]
+        return items
+
+    def _pending(self, write: GraphWrite) -> PendingWrite:
+        return write.task_id, write.channel, self.serde.loads_typed(write.value)
+
+    def history(self, deltas: Iterable[GraphDelta]) -> Mapping[str, DeltaChannelHistory]:
+        """What ancestors say of channels that are kept as changes."""
+        histories: dict[str, DeltaChannelHistory] = {}
+        for each in deltas:
+            entry = DeltaChannelHistory(writes=[self._pending(write) for write in each.writes])
+            if each.seed is not None:
+                entry["seed"] = self.load(each.seed)
+            histories[each.channel] = entry
+        return histories
+
+
+_APART = frozenset({"channel_values", "channel_versions"})
+
+
+# --- places -----------------------------------------------------------------------------------------------
+
+
+def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
+    """The thread, the namespace and, where it has one, the checkpoint that a config names."""
+    configurable = config.get("configurable") or {}
+    if configurable.get("thread_id") is None:
+        raise InvalidInput("the config has no thread_id: pass {'configurable': {'thread_id': ...}}")
+    return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or "", get_checkpoint_id(config)
+
+
+def config_of(thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> RunnableConfig:
+    """The config that names a checkpoint."""
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
+
+
+def query_of(
+    config: RunnableConfig | None,
+    *,
+    filter: Mapping[str, Any] | None = None,
+    before: RunnableConfig | None = None,
+    limit: int | None = None,
+) -> GraphQuery:
+    """Which checkpoints a listing means; of what the config does not name, all."""
+    end = get_checkpoint_id(before) if before else None
+    if not config:
+        return GraphQuery(before=end, limit=limit, filter=dict(filter or {}))
+    thread_id, _, checkpoint_id = place_of(config)
+    return GraphQuery(
+        thread_id=thread_id,
+        checkpoint_ns=config["configurable"].get("checkpoint_ns"),
+        checkpoint_id=checkpoint_id,
+        before=end,
+        limit=limit,
+        filter=dict(filter or {}),
+    )
+
+
+def query_one(config: RunnableConfig) -> GraphQuery:
+    """The checkpoint that a config names, or the newest one of its thread and namespace."""
+    thread_id, namespace, checkpoint_id = place_of(config)
+    return GraphQuery(thread_id=thread_id, checkpoint_ns=namespace, checkpoint_id=checkpoint_id, limit=1)
+
+
+def query_delta(config: RunnableConfig, channels: Sequence[str]) -> GraphDeltaQuery:
+    """What the ancestors of a checkpoint say of channels."""
+    thread_id, namespace, checkpoint_id = place_of(config)
+    return GraphDeltaQuery(
+        thread_id=thread_id,
+        checkpoint_ns=namespace,
+        checkpoint_id=checkpoint_id,
+        channels=list(dict.fromkeys(channels)),
+    )

@@ -1,0 +1,61 @@
+"""Which types a graph declares: those that its checkpoints may bring back, and no others."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import typing
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any
+
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from pydantic import BaseModel
+
+from perdure.langgraph.codec import strict_serializer
+
+logger = logging.getLogger(__name__)
+
+
+def serializer_of(graph: Any) -> JsonPlusSerializer:
+    """Reads back plain data, LangGraph's own types, and those that the graph and its subgraphs declare."""
+    found: set[type] = set()
+    for each in (graph, *_inner(graph)):
+        for declared in _declared(each):
+            _collect(declared, found)
+    return strict_serializer(sorted((each.__module__, each.__name__) for each in found))
+
+
+def _inner(graph: Any) -> list[Any]:
+    return [inner for _, inner in graph.get_subgraphs(recurse=True)]
+
+
+def _declared(graph: Any) -> Iterator[Any]:
+    for channel in graph.channels.values():
+        yield channel.ValueType
+        yield channel.UpdateType
+    # What is sent to a node is of the type that the node takes.
+    yield from getattr(getattr(graph, "builder", None), "schemas", ())
+
+
+def _collect(declared: Any, found: set[type]) -> None:
+    """Find the classes with values of their own that a type is made of."""
+    for part in typing.get_args(declared):
+        _collect(part, found)
+    if not isinstance(declared, type) or declared in found or declared.__module__ == "builtins":
+        return
+    if issubclass(declared, Enum | BaseModel | tuple) or dataclasses.is_dataclass(declared):
+        found.add(declared)
+        for part in _hints(declared):
+            _collect(part, found)
+    elif typing.is_typeddict(declared):
+        for part in _hints(declared):
+            _collect(part, found)
+
+
+def _hints(declared: type) -> Iterable[Any]:
+    try:
+        return typing.get_type_hints(declared).values()
+    except (NameError, TypeError) as error:
+        logger.debug("the types of %s cannot be read: %s", declared.__name__, error)
+        return ()

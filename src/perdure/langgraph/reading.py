@@ -1,0 +1,234 @@
+"""The states of a graph in one thread, for those who read and change them from outside its runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.errors import EmptyInputError, InvalidUpdateError
+from langgraph.types import StateUpdate
+from pydantic import ValidationError
+
+from perdure.agents.context import AgentError, GraphRoom
+from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
+from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.langgraph.agent import GraphAgent, command_of, equipped
+from perdure.langgraph.codec import GraphCodec, config_of, place_of
+from perdure.langgraph.factory import Access, Surroundings
+from perdure.langgraph.legacy import revived
+from perdure.langgraph.saver import START, GraphSaver, Written, following, state_left
+from perdure.langgraph.wire import place_of as named
+from perdure.langgraph.wire import plain, state_of
+
+Place = Mapping[str, Any]
+"""What of a config names a checkpoint: its id, its namespace, and the ids of those around it."""
+
+_REFUSED = (InvalidUpdateError, EmptyInputError, ValidationError, ValueError, TypeError, KeyError)
+"""What a graph raises at an update that does not fit it."""
+
+
+class Thread(NamedTuple):
+    """A thread as its graph is looked at."""
+
+    thread_id: str
+    store: Any
+    found: Any
+    """Its latest state (`perdure.threads.records.Checkpoint`), or None."""
+
+
+class _Made(NamedTuple):
+    """A checkpoint that is not kept yet."""
+
+    whole: Typed
+    put: GraphPut
+
+
+class ViewSaver(GraphSaver):
+    """A checkpointer that holds on to what is made until somebody keeps all of it at once."""
+
+    def __init__(self, room: GraphRoom, codec: GraphCodec, thread_id: str, head: str | None) -> None:
+        super().__init__(room, codec, thread_id, head)
+        self.changes = GraphChanges()
+        self.strangers: set[str] = set()
+        self._made: dict[tuple[str, str], _Made] = {}
+        self._latest: dict[str, str] = {}
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        _, namespace, checkpoint_id = place_of(config)
+        wanted = checkpoint_id or self._latest.get(namespace)
+        made = self._made.get((namespace, wanted or ""))
+        return self._tuple(made) if made is not None else await super().aget_tuple(config)
+
+    def _tuple(self, made: _Made) -> CheckpointTuple:
+        put = made.put
+        place = (put.thread_id, put.checkpoint_ns)
+        waiting = [
+            (write.task_id, write.channel, self.serde.loads_typed(write.value))
+            for write in self.changes.writes
+            if (write.checkpoint_ns, write.checkpoint_id) == (put.checkpoint_ns, put.checkpoint_id)
+        ]
+        return CheckpointTuple(
+            config=config_of(*place, put.checkpoint_id),
+            checkpoint=self.serde.loads_typed(made.whole),
+            metadata=cast(CheckpointMetadata, dict(put.metadata)),
+            parent_config=config_of(*place, put.parent_id) if put.parent_id else None,
+            pending_writes=waiting,
+        )
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        _, namespace, checkpoint_id = place_of(config)
+        if (namespace, checkpoint_id or self._latest.get(namespace, "")) in self._made:
+            return await BaseCheckpointSaver.aget_delta_channel_history(
+                self, config=config, channels=channels
+            )
+        return await super().aget_delta_channel_history(config=config, channels=channels)
+
+    def _keep(self, put: GraphPut, checkpoint: Checkpoint) -> None:
+        self._made[put.checkpoint_ns, put.checkpoint_id] = _Made(self.serde.dumps_typed(checkpoint), put)
+        self._latest[put.checkpoint_ns] = put.checkpoint_id
+        self.changes.puts.append(put)
+        if not put.checkpoint_ns:
+            self.head = put.checkpoint_id
+
+    def _keep_writes(self, writes: Written) -> None:
+        self.changes.writes.extend(writes)
+
+    def revive(self, found: Any) -> None:
+        """Hold what a release before kept as one value."""
+        legacy = revived(found, self._thread_id, self.serde)
+        for put, checkpoint in legacy.made:
+            self._keep(put, checkpoint)
+        self.changes.writes.extend(legacy.writes)
+        self.head = legacy.head
+        self.estrange()
+
+    def estrange(self) -> None:
+        """What was made so far is no state of the thread."""
+        self.strangers.update(put.checkpoint_id for put in self.changes.puts)
+
+    def checkpoint_of(self, put: GraphPut) -> Checkpoint:
+        """The checkpoint that was made."""
+        whole = self._made[put.checkpoint_ns, put.checkpoint_id].whole
+        return cast(Checkpoint, self.serde.loads_typed(whole))
+
+
+class GraphView:
+    """A graph and its states in one thread."""
+
+    def __init__(self, graph: Any, name: str, saver: ViewSaver, thread_id: str) -> None:
+        self._graph = graph
+        self._name = name
+        self._saver = saver
+        self._thread_id = thread_id
+
+    def _config(self, place: Place | None) -> RunnableConfig:
+        given = {key: part for key, part in (place or {}).items() if part is not None}
+        told = {"graph_id": self._name}
+        return {"configurable": {"thread_id": self._thread_id, **given}, "metadata": told}
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def state(self, place: Place | None, *, subgraphs: bool) -> dict[str, Any]:
+        """A state, or the latest one."""
+        snapshot = await self._graph.aget_state(self._config(place), subgraphs=subgraphs)
+        if place and place.get("checkpoint_id") and snapshot.metadata is None:
+            raise NotFound(f"Checkpoint {place['checkpoint_id']} not found in thread {self._thread_id}")
+        return cast("dict[str, Any]", plain(state_of(snapshot)))
+
+    async def history(
+        self, place: Place | None, *, limit: int, before: str | None, metadata: Mapping[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        """States, the newest first."""
+        end = None if before is None else config_of(self._thread_id, "", before)
+        found = self._graph.aget_state_history(
+            self._config({"checkpoint_ns": "", **(place or {})}),
+            filter=dict(metadata) if metadata else None,
+            before=end,
+            limit=limit,
+        )
+        return [plain(state_of(snapshot)) async for snapshot in found]
+
+    # --- changing ---------------------------------------------------------------------------------------
+
+    async def seed(self, values: Mapping[str, Any]) -> None:
+        """Begin with values that no graph made."""
+        await self._updating(self._graph.aupdate_state(self._config(None), values, as_node=START))
+        self._saver.estrange()
+
+    async def update(self, values: Any, as_node: str | None, place: Place | None) -> dict[str, Any]:
+        """Another state; gives the place of its checkpoint."""
+        made = await self._updating(self._graph.aupdate_state(self._config(place), values, as_node))
+        return _placed(made)
+
+    async def supersteps(self, supersteps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Further states, each by several updates at once; gives the place of the last."""
+        steps = [[_update(each) for each in step.get("updates") or ()] for step in supersteps]
+        made = await self._updating(self._graph.abulk_update_state(self._config(None), steps))
+        return _placed(made)
+
+    async def _updating(self, updating: Any) -> Any:
+        try:
+            return await updating
+        except _REFUSED as error:
+            raise InvalidInput(f"the graph refuses the update: {type(error).__name__}: {error}") from error
+
+    async def steps(self) -> GraphSteps:
+        """Everything that was changed, for whoever keeps it."""
+        changes = self._saver.changes
+        strangers = self._saver.strangers
+        roots = [put for put in changes.puts if not put.checkpoint_ns and put.checkpoint_id not in strangers]
+        states = [self._state(put) for put in roots]
+        if states:
+            snapshot = await self._graph.aget_state(self._config(None))
+            left = state_left(self._graph, snapshot, states[-1].checkpoint_id)
+            states[-1] = msgspec.structs.replace(left, parent_id=states[-1].parent_id)
+        return GraphSteps(changes=changes, states=states)
+
+    def _state(self, put: GraphPut) -> GraphState:
+        return GraphState(
+            checkpoint_id=put.checkpoint_id,
+            parent_id=None if put.parent_id in self._saver.strangers else put.parent_id,
+            next=following(self._graph, self._saver.checkpoint_of(put)),
+            metadata=put.metadata,
+        )
+
+
+def _update(given: Mapping[str, Any]) -> StateUpdate:
+    command = given.get("command")
+    values: Any = command_of(command) if command else given.get("values")
+    return StateUpdate(values, given.get("as_node"))
+
+
+def _placed(config: RunnableConfig) -> dict[str, Any]:
+    place = named(config)
+    if place is None:
+        raise AgentError("the graph made no checkpoint")
+    return {"checkpoint": place, "configurable": place, "checkpoint_id": place["checkpoint_id"]}
+
+
+@asynccontextmanager
+async def viewing(
+    agent: GraphAgent, room: GraphRoom, thread: Thread, access: Access
+) -> AsyncIterator[GraphView]:
+    """The graph of an agent in a thread, for as long as it is looked at."""
+    name, found = agent.spec.name, thread.found
+    config = {"configurable": {"thread_id": thread.thread_id, "graph_id": name}}
+    async with agent.factory.opened(Surroundings(config, access, thread.store)) as made:
+        codec = GraphCodec(agent.factory.serializer(made))
+        head = found.checkpoint_id if found is not None and found.graph else None
+        saver = ViewSaver(room, codec, thread.thread_id, head)
+        if found is not None and found.state is not None:
+            saver.revive(found)
+        yield GraphView(equipped(made, name, saver, thread.store), name, saver, thread.thread_id)

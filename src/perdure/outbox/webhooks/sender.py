@@ -1,0 +1,254 @@
+"""The consumer that delivers webhooks: it goes to checked addresses alone, and follows nobody elsewhere.
+
+Of the caller nothing is sent but the payload. Of the answer only the status and `Retry-After` are looked at;
+no more than 64 KiB of it are taken in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from perdure.kernel.codec import decode_json, encode_wire
+from perdure.kernel.config import Settings
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.version import VERSION
+from perdure.outbox.model import Effect, TryLater, Undeliverable
+from perdure.outbox.webhooks.signing import key_of, signed_headers
+from perdure.outbox.webhooks.urls import (
+    Target,
+    check_webhook_url,
+    literal_address,
+    refused_address,
+    target_of,
+)
+
+DEADLINE_SECONDS = 10.0
+ANSWER_BYTES = 64 << 10
+HOST_SHARE = 8
+"""How many deliveries to one host are under way at once, so that a slow one leaves room for others."""
+SHARE_WAIT = 2.0
+LONGEST_RETRY_AFTER = 3600.0
+RESOLVERS = 8
+RETRIED = frozenset({408, 425, 429})
+"""Of the answers from 400 to 499, those that may be others the next time."""
+
+Resolve = Callable[[str, int], Sequence[str]]
+"""The addresses of a host, in the order in which they are to be tried; it may block."""
+
+
+class _Answer(NamedTuple):
+    status: int
+    retry_after: str | None
+
+
+class WebhookSender:
+    """Sends webhooks as the settings say.
+
+    They are signed with `webhook_secret`, go to `webhook_allowed_hosts` if there are any, and to private
+    addresses only with `webhook_allow_private`.
+    """
+
+    name = "webhook"
+
+    def __init__(
+        self, settings: Settings, *, resolve: Resolve | None = None, deadline: float = DEADLINE_SECONDS
+    ) -> None:
+        self._key = None if settings.webhook_secret is None else key_of(settings.webhook_secret)
+        self._allow_private = settings.webhook_allow_private
+        self._allowed_hosts = settings.webhook_allowed_hosts
+        self._resolve = resolve or _look_up
+        self._deadline = deadline
+        self._under_way: Counter[str] = Counter()
+        # A name server that never answers takes threads of nobody else.
+        self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="perdure-webhooks")
+
+    async def deliver(self, effect: Effect) -> None:
+        """Send one webhook. Any answer from 200 to 299 means that it has arrived."""
+        url, payload = _content(effect)
+        target = self._checked(url)
+        if self._under_way[target.host] >= HOST_SHARE:
+            raise TryLater(f"{target.host} has its share already", seconds=SHARE_WAIT, charged=False)
+        self._under_way[target.host] += 1
+        try:
+            async with asyncio.timeout(self._deadline) as timer:
+                answer = await self._post(target, effect.id, payload)
+        except TimeoutError as error:
+            late = f"no answer from {target.host} within {self._deadline:g} s"
+            raise TryLater(late if timer.expired() else _reason(target, error)) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise TryLater(_reason(target, error)) from error
+        finally:
+            self._under_way[target.host] -= 1
+            self._under_way += Counter()
+        _judge(target, answer)
+
+    def _checked(self, url: str) -> Target:
+        try:
+            check_webhook_url(url, allow_private=self._allow_private, allowed_hosts=self._allowed_hosts)
+            return target_of(url)
+        except InvalidInput as error:
+            raise Undeliverable(error.message) from error
+
+    async def _addresses(self, target: Target) -> tuple[str, ...]:
+        """The addresses of the host; if any of them is refused, all of them are."""
+        if literal_address(target.host) is not None:
+            return (target.host,)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._threads, self._resolve, target.host, target.port)
+        except (socket.gaierror, UnicodeError) as error:
+            raise TryLater(f"{target.host} has no address: {type(error).__name__}") from error
+        for address in found:
+            reason = refused_address(address, allow_private=self._allow_private)
+            if reason is not None:
+                raise Undeliverable(f"{target.host}: {reason}")
+        if not found:
+            raise TryLater(f"{target.host} has no address")
+        return tuple(found)
+
+    async def _post(self, target: Target, delivery_id: str, payload: dict[str, Any]) -> _Answer:
+        url = URL(target.url)
+        if (url.raw_host, url.port, url.scheme) != (target.host, target.port, target.scheme):
+            raise Undeliverable(f"webhook to {target.host}: its URL can be read in two ways")
+        addresses = await self._addresses(target)
+        now = time.time()
+        sent_at = datetime.fromtimestamp(now, UTC).isoformat()
+        body = encode_wire({**payload, "webhook_sent_at": sent_at})
+        headers = _headers(target) | signed_headers(self._key, delivery_id, int(now), body)
+        async with (
+            _session(addresses) as session,
+            session.post(url, data=body, headers=headers, allow_redirects=False) as response,
+        ):
+            return _Answer(response.status, response.headers.get("Retry-After"))
+
+
+# --- what goes out ----------------------------------------------------------------------------------------
+
+
+def _content(effect: Effect) -> tuple[str, dict[str, Any]]:
+    try:
+        content = decode_json(effect.body)
+    except InvalidInput as error:
+        raise Undeliverable(f"the webhook cannot be read: {error.message}") from error
+    url = content.get("url") if isinstance(content, dict) else None
+    payload = content.get("payload") if isinstance(content, dict) else None
+    if not isinstance(url, str) or not isinstance(payload, dict):
+        raise Undeliverable("the webhook has no url or no payload")
+    return url, payload
+
+
+def _headers(target: Target) -> dict[str, str]:
+    headers = {"Content-Type": "application/json", "User-Agent": "perdure/" + VERSION}
+    if target.credentials is not None:
+        headers["Authorization"] = "Basic " + base64.b64encode(target.credentials.encode()).decode()
+    return headers
+
+
+# --- the connection ---------------------------------------------------------------------------------------
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class _Pinned(AbstractResolver):
+    """Answers with the addresses that were checked, whatever the name server would say now."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in self._addresses
+        ]
+
+    async def close(self) -> None:
+        return None
+
+
+def _session(addresses: Sequence[str]) -> aiohttp.ClientSession:
+    """A session for one delivery, which can connect to these addresses and to no other."""
+
+    def pinned_socket(info: Any) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if address[0] not in addresses:
+            raise Undeliverable(f"{address[0]} was not among the checked addresses")
+        return socket.socket(family, kind, protocol)
+
+    connector = aiohttp.TCPConnector(
+        resolver=_Pinned(addresses),
+        use_dns_cache=False,
+        force_close=True,
+        socket_factory=pinned_socket,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        auto_decompress=False,
+        trust_env=False,
+        # Reading stops at twice this size.
+        read_bufsize=ANSWER_BYTES // 2,
+    )
+
+
+# --- what comes back --------------------------------------------------------------------------------------
+
+
+def _judge(target: Target, answer: _Answer) -> None:
+    status = answer.status
+    if 200 <= status < 300:
+        return
+    if 300 <= status < 400:
+        raise Undeliverable(f"{target.host} answered {status}: redirects are not followed")
+    if 400 <= status < 500 and status not in RETRIED:
+        raise Undeliverable(f"{target.host} answered {status}")
+    raise TryLater(f"{target.host} answered {status}", seconds=_retry_after(answer.retry_after))
+
+
+def _retry_after(header: str | None) -> float:
+    """The seconds that an answer asks to wait, as a number or as a time, up to a bound."""
+    text = (header or "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), LONGEST_RETRY_AFTER)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    moment = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+    return min(max(0.0, moment.timestamp() - time.time()), LONGEST_RETRY_AFTER)
+
+
+def _reason(target: Target, error: BaseException) -> str:
+    """What went wrong on the line. The error's own words may hold the URL, so that they are not used."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        detail = "its certificate is not trusted"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        detail = error.os_error.strerror or type(error.os_error).__name__
+    else:
+        detail = getattr(error, "strerror", None) or type(error).__name__
+    return f"{target.host}:{target.port}: {detail}"

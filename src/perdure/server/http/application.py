@@ -1,0 +1,290 @@
+"""The ASGI application: every request goes the same way, from the gate over the table to its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+from urllib.parse import unquote_to_bytes
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
+
+from perdure.access.model import Caller, allows
+from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, UnsupportedMedia
+from perdure.runtime.app import ANONYMOUS, App
+from perdure.server.http import bodies
+from perdure.server.http.feed import hang_up
+from perdure.server.http.gate import Gate
+from perdure.server.http.problems import NATIVE
+from perdure.server.http.routes import STOPPING, Admitting, Call, Door, Match, Route, Table
+
+logger = logging.getLogger(__name__)
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+}
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+EXPOSED = ("X-Request-ID", "X-Pagination-Total", "X-Pagination-Next", "Location", "Content-Location")
+MAX_PATH = 8192
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PROCESS = secrets.token_hex(4)
+_numbers = itertools.count(1)
+
+
+class _QuickHeaders(Headers):
+    """Headers that are looked up often; of a header that came twice, the first counts."""
+
+    def __init__(self, scope: Connection) -> None:
+        super().__init__(scope=scope)
+        self._first = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)
+        }
+
+    def __getitem__(self, key: str) -> str:
+        return self._first[key.lower()]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._first.get(key.lower(), default)
+
+
+class Service(Protocol):
+    """Something that lives as long as the application, in its event loop."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class CallerLeft(Exception):
+    """The caller hung up, and nobody is left to answer."""
+
+
+class Application:
+    """Answers requests by the route table."""
+
+    def __init__(self, app: App, routes: tuple[Route, ...], services: Sequence[Service] = ()) -> None:
+        self.app = app
+        self.table = Table(routes)
+        self._gate = Gate(app)
+        self._services = services
+        self._counters: dict[tuple[str, str, int], tuple[Any, Any]] = {}
+        self._stack = AsyncExitStack()
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            request = Request(scope, receive)
+            request._headers = _QuickHeaders(scope)
+            await self._answer(request, send)
+        elif scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        started = time.perf_counter()
+        request_id = _request_id(request.headers.get("x-request-id"))
+        label = "unknown"
+        try:
+            match = self._match(request)
+            label = match.route.path if isinstance(match, Match) else label
+            response = await self._respond(request, match, request_id)
+        except CallerLeft:
+            self._count(request.method, label, 499, started)
+            return
+        _complete(response, request_id)
+        self._count(request.method, label, response.status_code, started)
+        await response(request.scope, request.receive, send)
+
+    def _match(self, request: Request) -> Match | PerdureError:
+        try:
+            return self.table.find(request.method, _steps(request.scope))
+        except PerdureError as error:
+            return error
+
+    async def _respond(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
+        door = match.route.door if isinstance(match, Match) else self.table.door_of(request.url.path)
+        try:
+            return await self._handle(request, match, request_id)
+        except PerdureError as error:
+            return self._refuse(door, error, request_id, request)
+        except CallerLeft:
+            raise
+        except Exception:
+            # Whatever it is, its inside belongs into the log and not into the answer.
+            logger.exception("request %s failed: %s %s", request_id, request.method, request.url.path)
+            return door.refuse(PerdureError("something went wrong inside"), request_id, request)
+
+    def _refuse(self, door: Door, error: PerdureError, request_id: str, request: Request) -> Response:
+        if error.http_status >= 500:
+            logger.warning("request %s: %s: %s", request_id, error.code, error.message)
+        return door.refuse(error, request_id, request)
+
+    async def _handle(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
+        self._gate.check_host(request.headers.get("host"))
+        if isinstance(match, PerdureError):
+            # Whoever may not come in does not learn what there is.
+            await self._gate.admit(request.headers.get, _peer(request))
+            raise match
+        caller = await self._admit(request, match.route)
+        call = Call(request, self.app, caller, match.path, request_id)
+        await self._decode(call, match.route)
+        answer = await self._run(call, match.route)
+        if isinstance(answer, Response):
+            return answer
+        return Response(bodies.encode(answer), match.route.status, media_type=match.route.answer_form)
+
+    async def _admit(self, request: Request, route: Route) -> Caller:
+        if route.scope is None:
+            return Caller(ANONYMOUS, frozenset(), self.app.namespace, ())
+        caller = await self._known(request, route)
+        if not allows(caller.scopes, route.scope):
+            raise Forbidden(f"this needs a token with the scope {route.scope!r}")
+        return caller
+
+    async def _known(self, request: Request, route: Route) -> Caller:
+        """Who calls, as the route's door finds out if it has a way of its own."""
+        if self.app.auth is not None and isinstance(route.door, Admitting):
+            caller = await route.door.admit(request, self.app)
+            if caller is not None:
+                self._gate.count(caller)
+                return caller
+        return await self._gate.admit(request.headers.get, _peer(request))
+
+    async def _decode(self, call: Call, route: Route) -> None:
+        if route.query is not None:
+            call.query = bodies.decode_query(call.request.query_params, route.query)
+        if route.body is None:
+            return
+        settings = self.app.settings
+        limit = route.max_body or settings.max_body_bytes
+        data = await bodies.read(call.request, limit, max(limit, settings.max_decompressed_bytes))
+        if route.body is bytes:
+            call.body = data
+            return
+        if data:
+            _check_form(call.request)
+        call.body = bodies.decode_body(data, route.body, optional=route.body_optional)
+
+    async def _run(self, call: Call, route: Route) -> Any:
+        if not route.ends_with_caller:
+            return await route.handler(call)
+        work = asyncio.ensure_future(route.handler(call))
+        left = asyncio.ensure_future(hang_up(call.request.receive))
+        try:
+            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            raise CallerLeft
+        finally:
+            for task in (work, left):
+                task.cancel()
+            await asyncio.gather(work, left, return_exceptions=True)
+
+    def _count(self, method: str, label: str, status: int, started: float) -> None:
+        key = (method, label, status)
+        counters = self._counters.get(key)
+        if counters is None:
+            metrics = self.app.metrics
+            counters = (metrics.requests.labels(*key), metrics.seconds.labels(method, label))
+            self._counters[key] = counters
+        counters[0].inc()
+        counters[1].observe(time.perf_counter() - started)
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def _live(self, scope: Connection, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[STOPPING] = asyncio.Event()
+        await receive()
+        try:
+            await self._start()
+        except PerdureError as error:
+            await send({"type": "lifespan.startup.failed", "message": error.message})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._stack.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self) -> None:
+        await self.app.check_start()
+        async with AsyncExitStack() as stack:
+            for service in self._services:
+                await service.start()
+                stack.push_async_callback(service.stop)
+            self._stack = stack.pop_all()
+
+
+def _request_id(given: str | None) -> str:
+    if given and _REQUEST_ID.fullmatch(given):
+        return given
+    return f"{_PROCESS}{next(_numbers):08x}"
+
+
+def _complete(response: Response, request_id: str) -> None:
+    """Add the headers that every answer has, save those that a handler has set."""
+    headers = response.raw_headers
+    present = {name for name, _ in headers}
+    headers += [header for header in _RAW_HEADERS if header[0] not in present]
+    headers.append((b"x-request-id", request_id.encode()))
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client else "local"
+
+
+def _steps(scope: Connection) -> list[str]:
+    """The path in its steps, unquoted after the split: an id may hold a slash."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    raw = raw.partition(b"?")[0]
+    if len(raw) > MAX_PATH:
+        raise InvalidInput("the path is too long")
+    try:
+        return [unquote_to_bytes(step).decode() for step in raw.split(b"/")[1:]]
+    except UnicodeDecodeError:
+        raise InvalidInput("the path is not UTF-8") from None
+
+
+def _check_form(request: Request) -> None:
+    form = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if form != "application/json" and not form.endswith("+json"):
+        raise UnsupportedMedia(f"the body must be application/json, not {form[:100]!r}")
+
+
+def make_application(
+    app: App, routes: tuple[Route, ...] | None = None, services: Sequence[Service] = ()
+) -> ASGIApp:
+    """The application for a table of routes; that of every door if none is given."""
+    if routes is None:
+        from perdure.server.table import ROUTES
+
+        routes = ROUTES
+    application = Application(app, routes, services)
+    origins = app.settings.cors_allow_origins
+    if not origins:
+        return application
+    if "*" in origins and len(origins) > 1:
+        raise StartRefused("cors_allow_origins is either * or a list of origins")
+    return CORSMiddleware(
+        application,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+        allow_headers=["*"],
+        allow_credentials=False,
+        expose_headers=EXPOSED,
+    )
+
+
+__all__ = ["NATIVE", "Application", "Service", "make_application"]

@@ -1,0 +1,144 @@
+"""The OpenAPI document, derived from the route table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.errors import (
+    BadBody,
+    Forbidden,
+    InvalidInput,
+    PerdureError,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    UnsupportedMedia,
+)
+from perdure.kernel.record import OpenRecord
+from perdure.kernel.version import VERSION
+from perdure.server.http.problems import FORM
+from perdure.server.http.routes import Route
+
+TITLE = "perdure"
+ABOUT = "The durable state and execution layer for AI agents."
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class Problem(msgspec.Struct):
+    """What went wrong, as RFC 9457 describes it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    request_id: str
+
+
+def document(routes: Iterable[Route], *, open_to_all: bool = False) -> dict[str, Any]:
+    """The document of a table."""
+    routes = [route for route in routes if not route.path.startswith("/{")]
+    kinds = [Problem, *(kind for route in routes for kind in _kinds_of(route))]
+    schemas, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}", schema_hook=_open_schema
+    )
+    known = dict(zip(map(repr, kinds), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known, open_to_all)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": VERSION, "description": ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _kinds_of(route: Route) -> list[Any]:
+    kinds = [kind for kind in (route.body, route.answer) if kind not in (None, bytes)]
+    return [*kinds, *([route.query] if route.query else [])]
+
+
+def _operation(route: Route, known: dict[str, Any], open_to_all: bool) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": _name(route),
+        "summary": route.summary,
+        "tags": [route.tag or route.door.name],
+        "parameters": [*_path_parameters(route), *_query_parameters(route)],
+        "responses": _responses(route, known),
+    }
+    if route.scope is not None and not open_to_all:
+        operation["security"] = [{"token": [route.scope]}]
+    if route.body is not None:
+        schema = {"type": "string", "format": "binary"} if route.body is bytes else known[repr(route.body)]
+        content = {route.body_form: {"schema": schema}}
+        operation["requestBody"] = {"required": not route.body_optional, "content": content}
+    return operation
+
+
+def _name(route: Route) -> str:
+    steps = [step.strip("{}") for step in route.path.strip("/").split("/")]
+    return "_".join([route.method.lower(), *(re.sub(r"\W", "_", step) for step in steps)])
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PARAMETER.findall(route.path)
+    ]
+
+
+def _query_parameters(route: Route) -> list[dict[str, Any]]:
+    if route.query is None:
+        return []
+    (schema,), components = msgspec.json.schema_components([route.query])
+    own = components[schema["$ref"].rpartition("/")[2]]
+    required = own.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": each}
+        for name, each in own["properties"].items()
+    ]
+
+
+def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": "Done."}
+    if route.answer is not None:
+        schema = (
+            {"type": "string", "format": "binary"} if route.answer is bytes else known[repr(route.answer)]
+        )
+        answer["content"] = {route.answer_form: {"schema": schema}}
+    responses = {str(route.status): answer}
+    refused = {"schema": {"$ref": "#/components/schemas/Problem"}} if route.door.name == "native" else {}
+    for error in errors_of(route):
+        form = {FORM: refused} if refused else {"application/json": {}}
+        about = (error.__doc__ or "").strip().partition("\n")[0]
+        responses.setdefault(str(error.http_status), {"description": about, "content": form})
+    return responses
+
+
+def errors_of(route: Route) -> tuple[type[PerdureError], ...]:
+    """What a route may answer besides its answer."""
+    errors: tuple[type[PerdureError], ...] = route.errors
+    if route.scope is not None:
+        errors += (Unauthorized, Forbidden, TooManyRequests)
+    if route.query is not None or "{" in route.path:
+        errors += (InvalidInput,)
+    if route.body is not None:
+        errors += (BadBody, TooLarge, UnsupportedMedia)
+    return errors
+
+
+def _open_schema(kind: type) -> dict[str, Any]:
+    """Records that keep unknown keys say which they know."""
+    if not issubclass(kind, OpenRecord):
+        raise NotImplementedError
+    names: dict[str, Any] = {field.name: {} for field in kind._declared}
+    return {"type": "object", "title": kind.__name__, "properties": names, "additionalProperties": True}

@@ -1,0 +1,52 @@
+"""Errors as RFC 9457 describes them: the manner of the native door, and of paths that belong to none."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from perdure.kernel.errors import BadBody, MethodNotAllowed, PerdureError, TooManyRequests, Unauthorized
+from perdure.server.http.bodies import encode
+
+FORM = "application/problem+json"
+
+
+class ProblemDoor:
+    """Says no with a problem document."""
+
+    name = "native"
+
+    def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
+        document = problem(error, request_id, request.url.path)
+        return Response(encode(document), error.http_status, headers_of(error), FORM)
+
+
+def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
+    """What went wrong, without anything of the inside."""
+    document = {
+        "type": f"urn:perdure:error:{error.code}",
+        "title": HTTPStatus(error.http_status).phrase,
+        "status": error.http_status,
+        "detail": error.message,
+        "instance": path,
+        "code": error.code,
+        "request_id": request_id,
+    }
+    if isinstance(error, BadBody):
+        document["location"] = list(error.location)
+    return document
+
+
+def headers_of(error: PerdureError) -> dict[str, str]:
+    """What a status demands in the headers."""
+    if isinstance(error, Unauthorized):
+        return {"WWW-Authenticate": 'Bearer realm="perdure"'}
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        return {"Allow": ", ".join(error.allowed)}
+    return {"Retry-After": "1"} if isinstance(error, TooManyRequests) else {}
+
+
+NATIVE = ProblemDoor()

@@ -1,0 +1,187 @@
+"""The HTTP server: uvicorn on a socket that is bound before anything else starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perdure.kernel.background import new_loop
+from perdure.kernel.errors import StartRefused
+from perdure.server.http.application import Application as Application
+from perdure.server.http.application import Service as Service
+from perdure.server.http.application import make_application as make_application
+from perdure.server.http.routes import STOPPING
+
+START_SECONDS = 10.0
+STOP_SECONDS = 5
+BACKLOG = 2048
+MAX_CONNECTIONS = 4096
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; 0 takes any free port."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(BACKLOG)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StartRefused(f"the server cannot listen on {host} port {port}: {reason}") from None
+    bound.set_inheritable(True)
+    return bound
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a new event loop, the fast one where it exists."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which waits for every answer to end: those that last for ever are told first."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping: asyncio.Event | None = self.lifespan.state.get(STOPPING)
+        if stopping is not None:
+            stopping.set()
+        await super().shutdown(sockets)
+
+
+class HttpServer:
+    """Serves an application, in a thread of its own or in the caller's event loop."""
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        listening: socket.socket | None = None,
+    ) -> None:
+        self._application = application
+        self._host = host
+        self.port = port
+        """The port it listens on; once it was chosen, the server keeps it."""
+        self._socket = listening
+        self._failure = ""
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread of its own, while it has one."""
+        return self._thread
+
+    def start(self) -> int:
+        """Serve in a thread; gives the port once requests are answered."""
+        server, bound = self._make()
+        self._thread = threading.Thread(
+            target=run, args=(self._serve(server, bound),), name="perdure-http", daemon=True
+        )
+        self._thread.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not server.started and self._thread.is_alive() and time.monotonic() < deadline:
+            # uvicorn tells it by an attribute alone.
+            time.sleep(0.001)
+        if not server.started:
+            self.stop()
+            raise StartRefused(self._failure or f"the server did not start up within {START_SECONDS:.0f} s")
+        return self.port
+
+    async def serve(self) -> None:
+        """Serve in this event loop until a signal or `stop` ends it."""
+        server, bound = self._make()
+        try:
+            await self._serve(server, bound)
+        finally:
+            self._forget()
+        if not server.started:
+            raise StartRefused(self._failure or "the server was stopped before it had started")
+
+    async def _serve(self, server: uvicorn.Server, bound: socket.socket) -> None:
+        # uvicorn ends the process when the start fails; whoever called decides about that here.
+        with contextlib.suppress(SystemExit):
+            await server.serve([bound])
+
+    def stop(self) -> None:
+        """Answer what is under way, then end."""
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(STOP_SECONDS * 2)
+            self._forget()
+
+    def leave(self) -> None:
+        """In a fork: let go of the port, which is the parent's."""
+        if self._socket is not None:
+            os.close(self._socket.detach())
+        self._socket = self._server = self._thread = None
+
+    def _make(self) -> tuple[uvicorn.Server, socket.socket]:
+        if self._socket is None:
+            self._socket = bind(self._host, self.port)
+        self.port = int(self._socket.getsockname()[1])
+        self._failure = ""
+        config = uvicorn.Config(
+            self._run,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+            loop="auto",
+            http="auto",
+            ws="none",
+            lifespan="on",
+            interface="asgi3",
+        )
+        self._server = _Server(config)
+        return self._server, self._socket
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application; why it does not want to start is kept for whoever started it."""
+        if scope["type"] != "lifespan":
+            return await self._application(scope, receive, send)
+
+        async def tell(message: Message) -> None:
+            if message["type"] == "lifespan.startup.failed":
+                self._failure = message["message"]
+            await send(message)
+
+        return await self._application(scope, receive, tell)
+
+    def _forget(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._server = self._thread = None
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)

@@ -1,0 +1,104 @@
+"""How the Agent-lightning door says no.
+
+Its clients repeat a request after any 5xx and never after a 4xx: what a repetition cannot cure is a 400, and
+a write that may have happened, and may not happen twice, is a 409.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from perdure.kernel.errors import (
+    BadBody,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    PerdureError,
+    SpansEvicted,
+)
+from perdure.server.http.bodies import encode
+
+LONGEST_INPUT = 1000
+"""How many bytes of a bad input are shown to who sent it."""
+
+_APPLICATION = (InvalidInput, NotFound, Conflict, SpansEvicted)
+_IN_RECORD = re.compile(r"\b[A-Z]\w*\.(\w+)(?=: | is required| must )")
+_TYPES = {
+    "missing": "missing",
+    "is required": "missing",
+    "not JSON": "json_invalid",
+    "Invalid enum value": "literal_error",
+    "expected one of": "literal_error",
+    "unknown resource_type": "union_tag_invalid",
+}
+_WANTED = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_KINDS = {"object": "dict", "array": "list", "str": "string", "int": "int", "float": "float", "bool": "bool"}
+
+
+class LightningDoor:
+    """The Agent-lightning protocol's manner of saying no."""
+
+    name = "lightning"
+
+    def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
+        """The error as clients of `agentlightning` read it, with its code and the request's id."""
+        detail = [_schema_error(error)] if isinstance(error, BadBody) else str(error)
+        body = {
+            "detail": detail,
+            "error_type": type(error).__name__,
+            "code": error.code,
+            "request_id": request_id,
+        }
+        return Response(encode(body), _status(error, request), media_type="application/json")
+
+
+def do_not_repeat(request: Request) -> None:
+    """Note that a blind repetition of this request could do its work twice."""
+    request.state.repeatable = False
+
+
+def _status(error: PerdureError, request: Request) -> int:
+    if isinstance(error, BadBody):
+        return 422
+    if isinstance(error, OutcomeUnknown) and not getattr(request.state, "repeatable", True):
+        return 409
+    return 400 if isinstance(error, _APPLICATION) else error.http_status
+
+
+def _schema_error(error: BadBody) -> dict[str, Any]:
+    """One entry of the list that FastAPI makes of a body or a query that does not fit."""
+    within = _IN_RECORD.findall(error.message)
+    kind = _schema_error_type(error)
+    message = "Field required" if kind == "missing" else error.message
+    given = _within(error.given, within[:-1] if kind == "missing" else within)
+    return {"type": kind, "loc": [*error.location, *within], "msg": message, "input": _shown(given)}
+
+
+def _schema_error_type(error: BadBody) -> str:
+    for words, kind in _TYPES.items():
+        if words in error.message:
+            return kind
+    wanted = _WANTED.search(error.message)
+    if wanted is None:
+        return "value_error"
+    kind = _KINDS.get(wanted[1].partition(" ")[0], "value")
+    return f"{kind}_parsing" if wanted[2] == "str" and kind in ("int", "float", "bool") else f"{kind}_type"
+
+
+def _within(given: Any, names: list[str]) -> Any:
+    for name in names:
+        given = given.get(name) if isinstance(given, dict) else None
+    return given
+
+
+def _shown(given: Any) -> Any:
+    """What was given, unless it is so long that nobody would read it."""
+    return given if len(encode(given)) <= LONGEST_INPUT else None
+
+
+DOOR = LightningDoor()

@@ -1,0 +1,94 @@
+"""Searches: what may be asked for, and answers of any length in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msgspec import structs
+from starlette.responses import StreamingResponse
+
+from perdure.client.lightning_wire import Search
+from perdure.kernel.errors import BadQuery
+from perdure.kernel.pages import Page
+from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
+from perdure.rollouts.resources import ResourcesUpdate
+from perdure.rollouts.spans import Span
+from perdure.server.http.bodies import encode
+
+PAGE = 1000
+"""How many items are in memory at once."""
+
+Ask = Callable[..., Awaitable[PaginatedResult[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What can be searched: the store's method, the fields of its records, and what tells items apart."""
+
+    method: str
+    fields: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+ROLLOUTS = Listing("query_rollouts", Rollout.__struct_fields__, ("rollout_id",))
+ATTEMPTS = Listing("query_attempts", Attempt.__struct_fields__, ("attempt_id",))
+RESOURCES = Listing("query_resources", ResourcesUpdate.__struct_fields__, ("resources_id",))
+SPANS = Listing("query_spans", tuple(field.name for field in Span._declared), ("attempt_id", "span_id"))
+WORKERS = Listing("query_workers", Worker.__struct_fields__, ("worker_id",))
+
+
+async def listed(listing: Listing, store: LightningStore, search: Search, **fixed: Any) -> Any:
+    """The answer to a search: a page, or a stream of pages where one is not enough."""
+    _check(listing, search)
+    terms = {**structs.asdict(search), **fixed}
+    limit, offset = terms.pop("limit"), terms.pop("offset")
+    ask = partial(getattr(store, listing.method), **terms)
+    size = PAGE if limit == -1 else min(limit, PAGE)
+    first: PaginatedResult[Any] = await ask(limit=size, offset=offset)
+    if len(first.items) < size or size == limit or offset + size >= first.total:
+        return Page(items=list(first.items), limit=limit, offset=offset, total=first.total)
+    return StreamingResponse(_stream(listing, ask, first, limit, offset), media_type="application/json")
+
+
+def _check(listing: Listing, search: Search) -> None:
+    if search.sort_by is not None and search.sort_by not in listing.fields:
+        allowed = ", ".join(listing.fields)
+        raise BadQuery(f"Invalid sort_by: {search.sort_by}, allowed fields are: {allowed}")
+    if search.limit == 0 or search.limit < -1:
+        raise BadQuery("Limit must be greater than 0 or -1 for no limit")
+    if search.offset < 0:
+        raise BadQuery("Offset must be greater than or equal to 0")
+
+
+async def _stream(
+    listing: Listing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
+) -> AsyncIterator[bytes]:
+    """The JSON text of a long answer; its end says how much there was."""
+    sent = 0
+    async for items in _pages(listing, ask, first, limit, offset):
+        yield (b"," if sent else b'{"items":[') + encode(items)[1:-1]
+        sent += len(items)
+    total = offset + sent if limit == -1 else first.total
+    yield f'],"limit":{limit},"offset":{offset},"total":{total}}}'.encode()
+
+
+async def _pages(
+    listing: Listing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
+) -> AsyncIterator[list[Any]]:
+    """Page after page; what slid from the last one into the next, since others write too, is left out."""
+    page, seen, read = list(first.items), frozenset[tuple[Any, ...]](), 0
+    while page:
+        keys = [tuple(getattr(item, name) for name in listing.key) for item in page]
+        fresh = [item for item, key in zip(page, keys, strict=True) if key not in seen]
+        if fresh:
+            yield fresh
+        read += len(page)
+        left = PAGE if limit == -1 else min(PAGE, limit - read)
+        if len(page) < PAGE or left == 0:
+            return
+        seen = frozenset(keys)
+        page = list((await ask(limit=left, offset=offset + read)).items)

@@ -1,0 +1,52 @@
+"""The feed of changes as server-sent events. It is a hint: whoever hears of a change reads again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+
+from perdure.kernel.changes import changes_from
+from perdure.kernel.signals.port import Stream
+from perdure.server.http.bodies import encode
+from perdure.server.http.feed import FORM, Feed
+from perdure.server.http.routes import Call
+from perdure.server.native.handlers import overview_of
+
+FEEDS_AN_ACTOR = 32
+KEPT_CHANGES = 1000
+"""So many changes are kept for a slow reader; beyond that it is told to read everything again."""
+JOIN_SECONDS = 0.05
+"""Changes within this time are sent together."""
+RESYNC = b"event: resync\ndata: {}\n\n"
+
+
+async def follow_changes(call: Call) -> Response:
+    overview = overview_of(call)
+    if call.request.method == "HEAD":
+        return Response(media_type=FORM)
+    stream = await overview.changes(call.caller.namespace, KEPT_CHANGES)
+    return Feed(call, _Changes(stream), call.app.feeds, FEEDS_AN_ACTOR)
+
+
+def events_from(keys: list[str] | None) -> bytes:
+    """What is sent for the keys of a stream: None is an overflow, no keys nothing."""
+    if keys is None:
+        return RESYNC
+    return b"".join([b"event: change\ndata: " + encode(change) + b"\n\n" for change in changes_from(keys)])
+
+
+class _Changes:
+    """Changes, those of one moment together."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._joining = 0.0
+
+    async def next(self) -> bytes:
+        await asyncio.sleep(self._joining)
+        self._joining = JOIN_SECONDS
+        return events_from(await self._stream.next())
+
+    def close(self) -> None:
+        self._stream.close()

@@ -1,0 +1,31 @@
+"""How the native door declares its routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perdure.access.endpoints import PREFIX
+from perdure.access.model import Scope
+from perdure.server.http.problems import NATIVE
+from perdure.server.http.routes import Handler, Route
+
+
+def declaring(tag: str, prefix: str = PREFIX) -> Callable[..., Route]:
+    """What declares the routes of one group, whose paths begin alike."""
+
+    def declare(
+        method: str, path: str, handler: Handler, scope: Scope | None, summary: str, **rest: Any
+    ) -> Route:
+        return Route(
+            method=method,
+            path=prefix + path,
+            handler=handler,
+            door=NATIVE,
+            scope=scope,
+            summary=summary,
+            tag=tag,
+            **rest,
+        )
+
+    return declare

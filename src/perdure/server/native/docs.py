@@ -1,0 +1,98 @@
+"""The OpenAPI document, and a page that lists every route. Both are derived from the table."""
+
+from __future__ import annotations
+
+import base64
+from functools import cache
+from hashlib import sha256
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from starlette.responses import Response
+
+from perdure.kernel.version import VERSION
+from perdure.server.http.bodies import encode
+from perdure.server.http.openapi import document
+from perdure.server.http.routes import Call, Route
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; margin-bottom: 2rem; }
+th, td { border-bottom: 1px solid #8884; padding: .35rem .6rem; text-align: left; vertical-align: top; }
+code { font: 13px ui-monospace, monospace; }
+.method { font-weight: 600; }
+@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd; } a { color: #9cf; } }
+"""
+_HASH = base64.b64encode(sha256(STYLE.encode()).digest()).decode()
+POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none'; base-uri 'none'"
+
+
+async def openapi(call: Call) -> Response:
+    return Response(_document(), media_type="application/json")
+
+
+async def page(call: Call) -> Response:
+    return Response(_page(), headers={"Content-Security-Policy": POLICY}, media_type="text/html")
+
+
+def _routes() -> tuple[Route, ...]:
+    # The table holds these very handlers, so that it cannot be there before them.
+    from perdure.server.table import ROUTES
+
+    return ROUTES
+
+
+@cache
+def _document() -> bytes:
+    return encode(document(_routes()))
+
+
+@cache
+def _page() -> str:
+    routes = sorted(_routes(), key=_group)
+    tables = "".join(_table(tag, list(group)) for tag, group in groupby(routes, key=_group))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>perdure {escape(VERSION)}</title><style>{STYLE}</style></head><body>"
+        f"<h1>perdure {escape(VERSION)}</h1>"
+        '<p>Every route of this server. <a href="/openapi.json">The OpenAPI document</a> has it all.</p>'
+        f"{tables}</body></html>"
+    )
+
+
+def _group(route: Route) -> str:
+    return route.tag or route.door.name
+
+
+def _table(tag: str, routes: list[Route]) -> str:
+    heads = "".join(f"<th>{name}</th>" for name in ("", "Path", "What it does", "Scope", "Body", "Answer"))
+    rows = "".join(map(_row, routes))
+    return f"<h2>{escape(tag)}</h2><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _row(route: Route) -> str:
+    cells = (
+        f'<code class="method">{escape(route.method)}</code>',
+        f"<code>{escape(route.path)}</code>",
+        escape(route.summary),
+        escape(route.scope or "public"),
+        f"<code>{escape(_name(route.body))}</code>",
+        f"<code>{escape(_name(route.answer))}</code>",
+    )
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _name(kind: Any) -> str:
+    """A type as people write it, without where it comes from."""
+    if kind is None:
+        return ""
+    text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+    return " ".join(part.rpartition(".")[2] for part in _spaced(text).split()).replace(" ", "")
+
+
+def _spaced(text: str) -> str:
+    for mark in "[],|":
+        text = text.replace(mark, f" {mark} ")
+    return text

@@ -1,0 +1,114 @@
+"""What the server counts and what the database knows, for Prometheus or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+from starlette.responses import Response
+
+from perdure.client import native_wire as wire
+from perdure.kernel.errors import StorageError
+from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
+from perdure.rollouts.overview import Counts, Overview
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.server.http.bodies import encode
+from perdure.server.http.routes import Call
+from perdure.server.native.run_metrics import aliases, known_of_runs, run_families, summary
+
+STATES = ("ready", "delayed", "waiting")
+WATCHED = (TIMEOUT, UNRESPONSIVE)
+
+_process = ProcessCollector(registry=CollectorRegistry())
+
+
+class _Collected(Collector):
+    """What was read already."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+async def metrics(call: Call) -> Response:
+    """Counters of this process, and counts of the namespaces that the caller may see."""
+    own = list(call.app.metrics.registry.collect())
+    families = [*own, *_process.collect(), *await _known(call)]
+    runs = await known_of_runs(call)
+    families += run_families(runs)
+    if call.query.aliases or call.query.format == "prometheus":
+        families += aliases(runs, own)
+    if call.query.format == "json":
+        plain = {**summary(runs, families), "families": [_plain(family) for family in families]}
+        return Response(encode(plain), media_type="application/json")
+    return Response(generate_latest(_Collected(families)), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _plain(family: Metric) -> wire.MetricFamily:
+    samples = [
+        wire.Sample(name=sample.name, labels=dict(sample.labels), value=float(sample.value))
+        for sample in family.samples
+    ]
+    return wire.MetricFamily(name=family.name, type=family.type, help=family.documentation, samples=samples)
+
+
+async def _known(call: Call) -> list[Metric]:
+    """What the database knows; a scrape goes on without it, and says so."""
+    store = call.app.store
+    up = GaugeMetricFamily("perdure_database_up", "Whether the database answers.")
+    if not isinstance(store, DatabaseLightningStore):
+        return []
+    found: list[Metric] = [up, _transitions(store.lapses)]
+    try:
+        counts = await Overview(store.storage).counts(call.caller.namespaces)
+        found += _families(counts)
+        up.add_metric((), 1)
+    except StorageError:
+        up.add_metric((), 0)
+    found += _connections((await store.health()).get("connections"))
+    return found
+
+
+def _transitions(lapses: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(
+        "perdure_watchdog_transitions", "Attempts that the watchdog of this process ended.", labels=("to",)
+    )
+    for status in WATCHED:
+        family.add_metric((status,), lapses.get(status, 0))
+    return family
+
+
+def _families(counts: Counts) -> Iterator[Metric]:
+    yield _by_state("perdure_rollouts_total", "Rollouts, by status.", "status", counts.rollouts)
+    yield _by_state("perdure_workers", "Workers, by state.", "state", counts.workers)
+    depth = GaugeMetricFamily(
+        "perdure_queue_depth", "Rollouts that wait, by queue.", labels=("namespace", "queue", "state")
+    )
+    age = GaugeMetricFamily(
+        "perdure_queue_oldest_age_seconds",
+        "How long the oldest claimable rollout has waited.",
+        labels=("namespace", "queue"),
+    )
+    for queue in counts.queues:
+        for state in STATES:
+            depth.add_metric((queue.namespace, queue.queue, state), getattr(queue, state))
+        age.add_metric((queue.namespace, queue.queue), queue.oldest_age_seconds or 0.0)
+    yield depth
+    yield age
+
+
+def _by_state(name: str, about: str, label: str, states: Mapping[str, Mapping[str, int]]) -> Metric:
+    family = GaugeMetricFamily(name, about, labels=("namespace", label))
+    for namespace, counted in states.items():
+        for state, count in counted.items():
+            family.add_metric((namespace, state), count)
+    return family
+
+
+def _connections(connections: Mapping[str, int] | None) -> Iterator[Metric]:
+    for name, count in (connections or {}).items():
+        yield GaugeMetricFamily(f"perdure_db_pool_{name}", f"Connections to the database: {name}.", count)

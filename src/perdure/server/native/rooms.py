@@ -1,0 +1,69 @@
+"""What the handlers of assistants, threads and runs share: the rooms of the caller, and terms of searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perdure.assistants.service import Assistants
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import BadQuery, InvalidInput, NotSupported
+from perdure.outbox.service import Outbox
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.schedules.service import Schedules
+from perdure.server.http.routes import Call
+from perdure.threads.service import ThreadService
+
+MAX_TERMS = 20
+
+
+def threads_of(call: Call) -> ThreadService:
+    """Threads and runs of the caller's namespace, acting as the caller."""
+    return call.app.threads_for(call.caller)
+
+
+def assistants_of(call: Call) -> Assistants:
+    return call.app.assistants_for(call.caller)
+
+
+def schedules_of(call: Call) -> Schedules:
+    """What is started at its times in the caller's namespace, acting as the caller."""
+    return call.app.schedules_for(call.caller)
+
+
+def outbox_of(call: Call) -> Outbox:
+    """The outbox; a process that delivers nothing shows it all the same."""
+    if call.app.outbox is not None:
+        return call.app.outbox
+    if not isinstance(call.app.store, DatabaseLightningStore):
+        raise NotSupported(f"a {type(call.app.store).__name__} has no outbox")
+    return Outbox(call.app.store.storage)
+
+
+def metadata_of(terms: Sequence[str] | None) -> dict[str, Any] | None:
+    """The metadata that a search asks for."""
+    if not terms:
+        return None
+    metadata: dict[str, Any] = {}
+    for term in terms:
+        metadata.update(_object(term) if term.startswith("{") else _pair(term))
+    if len(metadata) > MAX_TERMS:
+        raise BadQuery(f"at most {MAX_TERMS} keys of metadata can be asked for at once")
+    return metadata
+
+
+def _object(term: str) -> dict[str, Any]:
+    try:
+        found = decode_json(term)
+    except InvalidInput as error:
+        raise BadQuery(f"metadata: {error.message}") from None
+    if not isinstance(found, dict):
+        raise BadQuery("metadata must be a JSON object, or key:text")
+    return found
+
+
+def _pair(term: str) -> dict[str, str]:
+    key, colon, text = term.partition(":")
+    if not colon or not key:
+        raise BadQuery(f"metadata {term[:64]!r} must be key:text, or a JSON object")
+    return {key: text}

@@ -1,0 +1,173 @@
+"""The table of the native door: /api/v1, health, metrics and documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.access.endpoints import PREFIX
+from perdure.access.model import Token
+from perdure.client import native_wire as wire
+from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnavailable
+from perdure.rollouts.overview import QueueState
+from perdure.rollouts.records import LightningStoreStatistics
+from perdure.server.http.feed import FORM
+from perdure.server.http.routes import Route
+from perdure.server.native import admin, changes, docs, handlers, health, metrics
+from perdure.server.native.assistant_routes import ASSISTANT_ROUTES
+from perdure.server.native.declare import declaring
+from perdure.server.native.item_routes import ITEM_ROUTES
+from perdure.server.native.outbox_routes import OUTBOX_ROUTES
+from perdure.server.native.run_routes import RUN_ROUTES
+from perdure.server.native.run_work_routes import RUN_WORK_ROUTES
+from perdure.server.native.schedule_routes import SCHEDULE_ROUTES
+from perdure.server.native.thread_routes import THREAD_ROUTES
+from perdure.server.native.work_routes import WORK_ROUTES
+
+_overview = declaring("overview")
+_access = declaring("access")
+_server = declaring("server")
+_at_root = declaring("server", "")
+
+_OVERVIEW = (
+    _overview(
+        "GET",
+        "/statistics",
+        handlers.statistics,
+        "read",
+        "How much the namespace holds",
+        answer=LightningStoreStatistics,
+    ),
+    _overview(
+        "GET",
+        "/queues",
+        handlers.list_queues,
+        "read",
+        "How much waits in each queue, and how long",
+        answer=wire.Items[QueueState],
+        errors=(NotSupported,),
+    ),
+    _overview(
+        "GET",
+        "/changes",
+        changes.follow_changes,
+        "read",
+        "What changes, as server-sent events",
+        answer=str,
+        answer_form=FORM,
+        errors=(NotSupported,),
+    ),
+)
+
+_ACCESS = (
+    _access("GET", "/me", admin.whoami, "read", "Who the caller is", answer=wire.Me),
+    _access(
+        "GET",
+        "/namespaces",
+        admin.list_namespaces,
+        "admin",
+        "List namespaces",
+        answer=wire.Items[str],
+        errors=(NotSupported,),
+    ),
+    _access(
+        "GET",
+        "/tokens",
+        admin.list_tokens,
+        "admin",
+        "List tokens, without their secrets",
+        answer=wire.Items[Token],
+        errors=(NotSupported,),
+    ),
+    _access(
+        "POST",
+        "/tokens",
+        admin.create_token,
+        "admin",
+        "Make a token; its secret is shown this once",
+        body=wire.TokenRequest,
+        answer=wire.NewToken,
+        status=201,
+        errors=(NotSupported,),
+    ),
+    _access(
+        "DELETE",
+        "/tokens/{token_id}",
+        admin.revoke_token,
+        "admin",
+        "Revoke a token",
+        answer=Token,
+        errors=(NotFound, NotSupported),
+    ),
+    _access(
+        "GET",
+        "/audit",
+        admin.list_audit,
+        "admin",
+        "Who did what, the newest first",
+        query=wire.AuditQuery,
+        answer=wire.AuditPage,
+        errors=(BadQuery, NotSupported),
+    ),
+)
+
+_SERVER = (
+    _at_root("GET", "/healthz", health.live, None, "Whether the server lives", answer=wire.Health),
+    _at_root("GET", "/health", health.live, None, "Whether the server lives", answer=wire.Health),
+    _at_root("GET", "/ok", health.ok, None, "Whether the server lives", query=wire.OkQuery, answer=wire.Ok),
+    _at_root(
+        "GET",
+        "/readyz",
+        health.ready,
+        None,
+        "Whether the server can work",
+        answer=wire.Ready,
+        errors=(StorageUnavailable,),
+    ),
+    _server(
+        "GET",
+        "/health",
+        health.detail,
+        "read",
+        "Whether the server can work, and why not",
+        answer=wire.HealthDetail,
+        errors=(StorageUnavailable,),
+    ),
+    _at_root("GET", "/info", health.info, "read", "What this server is", answer=wire.Info),
+    _at_root(
+        "GET",
+        "/metrics",
+        metrics.metrics,
+        "read",
+        "Counters and gauges, for Prometheus or as JSON",
+        query=wire.MetricsQuery,
+        answer=str,
+        answer_form="text/plain",
+    ),
+    *(
+        _at_root("GET", path, docs.openapi, "read", "The OpenAPI document", answer=dict[str, Any])
+        for path in ("/openapi.json", PREFIX + "/openapi.json")
+    ),
+    _at_root(
+        "GET",
+        "/docs",
+        docs.page,
+        "read",
+        "Every route on a page",
+        answer=str,
+        answer_form="text/html",
+    ),
+)
+
+ROUTES: tuple[Route, ...] = (
+    *WORK_ROUTES,
+    *ASSISTANT_ROUTES,
+    *THREAD_ROUTES,
+    *RUN_ROUTES,
+    *RUN_WORK_ROUTES,
+    *ITEM_ROUTES,
+    *OUTBOX_ROUTES,
+    *SCHEDULE_ROUTES,
+    *_OVERVIEW,
+    *_ACCESS,
+    *_SERVER,
+)

@@ -1,0 +1,159 @@
+"""What is measured of runs: the queue, the workers, the pools and the deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from perdure.kernel.errors import StorageError
+from perdure.runtime.stats import pools
+from perdure.server.http.routes import Call
+from perdure.threads.model import AGENTS_QUEUE
+from perdure.threads.operations.workforce import Standing
+
+PLACES = ("max", "active", "available")
+DELIVERIES = ("delivered", "failed", "dead")
+
+
+class RunMetrics(msgspec.Struct, frozen=True):
+    """What a scrape reads of runs."""
+
+    standing: Standing
+    pools: Mapping[str, Mapping[str, int]]
+    redis: str | None
+    deliveries: Mapping[str, int]
+
+
+async def known_of_runs(call: Call) -> RunMetrics | None:
+    """What the database knows; a scrape goes on without it, and says elsewhere that it does not answer."""
+    threads, outbox = call.app.threads, call.app.outbox
+    if threads is None:
+        return None
+    health = await threads.storage.health()
+    try:
+        standing = await threads.standing(call.caller.namespaces)
+    except StorageError:
+        standing = {}
+    counts = {} if outbox is None else dict(outbox.counts)
+    return RunMetrics(standing, pools(health), health.get("redis"), counts)
+
+
+def run_families(known: RunMetrics | None) -> Iterator[Metric]:
+    """The families of runs, by our own names."""
+    if known is None:
+        return
+    runs = GaugeMetricFamily("perdure_runs", "Runs that have not ended.", labels=("namespace", "status"))
+    ages = GaugeMetricFamily(
+        "perdure_runs_pending_age_seconds",
+        "How long runs have waited: the oldest, and the one in the middle.",
+        labels=("namespace", "which"),
+    )
+    places = GaugeMetricFamily(
+        "perdure_worker_places", "How many runs the living workers take.", labels=("namespace", "state")
+    )
+    alive = GaugeMetricFamily("perdure_workers_alive", "Workers that were heard of.", labels=("namespace",))
+    for namespace, (queue, workers) in known.standing.items():
+        runs.add_metric((namespace, "pending"), queue.n_pending)
+        runs.add_metric((namespace, "running"), queue.n_running)
+        ages.add_metric((namespace, "oldest"), queue.min_age_secs or 0.0)
+        ages.add_metric((namespace, "median"), queue.med_age_secs or 0.0)
+        alive.add_metric((namespace,), workers.alive)
+        for state in PLACES:
+            places.add_metric((namespace, state), getattr(workers, state))
+    yield from (runs, ages, places, alive)
+    yield from _outside(known)
+
+
+def _outside(known: RunMetrics) -> Iterator[Metric]:
+    told = CounterMetricFamily(
+        "perdure_webhook_deliveries", "What this process delivered, by result.", labels=("result",)
+    )
+    for result in DELIVERIES:
+        told.add_metric((result,), known.deliveries.get(result, 0))
+    yield told
+    if known.redis is not None:
+        yield GaugeMetricFamily("perdure_redis_up", "Whether Redis answers.", float(known.redis == "ok"))
+    for name, count in known.pools.get("redis", {}).items():
+        yield GaugeMetricFamily(f"perdure_redis_pool_{name}", "Connections to Redis.", count)
+
+
+def summary(known: RunMetrics | None, families: Iterable[Metric]) -> dict[str, Any]:
+    """The queue, the workers and the requests in the shape of LangGraph's server."""
+    standing = list(known.standing.values()) if known is not None else []
+    queues, forces = [queue for queue, _ in standing], [workers for _, workers in standing]
+    by_name = {family.name: family.samples for family in families}
+    ready = [
+        sample.value
+        for sample in by_name.get("perdure_queue_oldest_age_seconds", ())
+        if sample.labels["queue"] == AGENTS_QUEUE
+    ]
+    requests = by_name.get("perdure_http_requests", ())
+    return {
+        "queue": {
+            "n_pending": sum(queue.n_pending for queue in queues),
+            "n_running": sum(queue.n_running for queue in queues),
+            "pending_runs_wait_time_max_secs": _largest(queue.min_age_secs for queue in queues),
+            "pending_runs_wait_time_med_secs": _largest(queue.med_age_secs for queue in queues),
+            "pending_unblocked_runs_wait_time_max_secs": max(ready, default=None),
+        },
+        "workers": {state: sum(getattr(each, state) for each in forces) for state in PLACES},
+        "api": {
+            "http_requests_total": [
+                {**each.labels, "value": each.value} for each in requests if each.name.endswith("_total")
+            ]
+        },
+    }
+
+
+def _largest(ages: Iterable[float | None]) -> float | None:
+    return max((age for age in ages if age is not None), default=None)
+
+
+def aliases(known: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
+    """The same by the names that boards for LangGraph's server read, over all namespaces of the caller."""
+    if known is None:
+        return
+    queues = [queue for queue, _ in known.standing.values()]
+    forces = [workers for _, workers in known.standing.values()]
+    values: dict[str, Any] = {
+        "num_pending_runs": sum(queue.n_pending for queue in queues),
+        "num_running_runs": sum(queue.n_running for queue in queues),
+        "pending_runs_wait_time_max": max((queue.min_age_secs or 0.0 for queue in queues), default=0.0),
+        "pending_runs_wait_time_med": max((queue.med_age_secs or 0.0 for queue in queues), default=0.0),
+    }
+    values |= {f"workers_{state}": sum(getattr(each, state) for each in forces) for state in PLACES}
+    for pool, name in (("database", "pg"), ("redis", "redis")):
+        values |= _pool(name, known.pools.get(pool))
+    for name, value in values.items():
+        yield GaugeMetricFamily(f"lg_api_{name}", "An alias.", value)
+    yield from _renamed(own)
+
+
+def _pool(name: str, pool: Mapping[str, int] | None) -> dict[str, int]:
+    if pool is None:
+        return {}
+    idle, used = pool["idle_connections"], pool["in_use_connections"]
+    return {
+        f"{name}_pool_max": pool["max_connections"],
+        f"{name}_pool_size": idle + used,
+        f"{name}_pool_available": idle,
+    }
+
+
+_REQUESTS = {
+    "perdure_http_requests": ("lg_api_http_requests", "http_requests"),
+    "perdure_http_request_seconds": ("lg_api_http_requests_latency_seconds",),
+}
+
+
+def _renamed(own: Iterable[Metric]) -> Iterator[Metric]:
+    for family in own:
+        for name in _REQUESTS.get(family.name, ()):
+            renamed = Metric(name, "An alias.", family.type)
+            for sample in family.samples:
+                suffix = sample.name.removeprefix(family.name)
+                renamed.add_sample(name + suffix, sample.labels, sample.value)
+            yield renamed

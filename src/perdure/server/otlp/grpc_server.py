@@ -1,0 +1,147 @@
+"""OTLP over gRPC, with the services for health and reflection: what the extra `grpc` adds."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+from perdure.access.model import Caller, allows
+from perdure.kernel.errors import Forbidden, PerdureError, StartRefused
+from perdure.runtime.app import App
+from perdure.server.http.gate import Gate
+from perdure.server.otlp.answers import encode_outcome, encode_status, grpc_code
+from perdure.server.otlp.decode import PROTOBUF_FORM, decode
+from perdure.server.otlp.ingest import ingest
+
+TRACE_SERVICE: str = trace_service_pb2.DESCRIPTOR.services_by_name["TraceService"].full_name
+HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+SERVICES = (TRACE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
+SOURCE = "otlp_grpc"
+SCOPE = "worker"
+STOP_SECONDS = 5.0
+MAX_METADATA = 16 << 10
+MAX_CALLS = 256
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+logger = logging.getLogger(__name__)
+
+Context = Any
+"""grpc's context of a call; the package has no types."""
+
+
+class GrpcServer:
+    """Serves OTLP over gRPC in the event loop that starts it. Health answers anybody, the rest callers.
+
+    Several processes may listen on one port if each of them says that it is `shared`.
+    """
+
+    def __init__(
+        self, app: App, *, host: str | None = None, port: int | None = None, shared: bool = False
+    ) -> None:
+        self._app = app
+        self._gate = Gate(app)
+        self._host = host or app.settings.host
+        self._asked = port if port is not None else app.settings.grpc_port or 0
+        self._shared = shared
+        self._server: Any = None
+        self._health: Any = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen; refused, as all servers are, where anyone could come in."""
+        await self._app.check_start()
+        server = grpc.aio.server(options=self._options(), maximum_concurrent_rpcs=MAX_CALLS)
+        self._health = await self._add_services(server)
+        address = f"[{self._host}]" if ":" in self._host else self._host
+        try:
+            self.port = server.add_insecure_port(f"{address}:{self._asked}")
+        except RuntimeError:
+            raise StartRefused(f"gRPC cannot listen on {self._host} port {self._asked}") from None
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Answer what is under way, then end."""
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(STOP_SECONDS)
+            self._server = None
+
+    def _options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.max_receive_message_length", self._app.settings.max_decompressed_bytes),
+            ("grpc.max_metadata_size", MAX_METADATA),
+            ("grpc.so_reuseport", int(self._shared)),
+        ]
+
+    async def _add_services(self, server: Any) -> Any:
+        # The message is read by ourselves: what cannot be read is the caller's error and not the server's.
+        export = grpc.unary_unary_rpc_method_handler(self._export)
+        handler = grpc.method_handlers_generic_handler(TRACE_SERVICE, {"Export": export})
+        server.add_generic_rpc_handlers((handler,))
+        servicer = health.HealthServicer()
+        for name in ("", TRACE_SERVICE):
+            await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        reflecting = _Reflection(self, SERVICES)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflecting, server)
+        return servicer
+
+    async def _export(self, request: bytes, context: Context) -> bytes:
+        caller = await self.admit(context)
+        try:
+            store = self._app.store_for(caller)
+            outcome = await ingest(self._app, store, decode(request, PROTOBUF_FORM), SOURCE)
+        except PerdureError as error:
+            await refuse(context, error)
+        except Exception:
+            logger.exception("an export over gRPC failed")
+            await refuse(context, PerdureError("something went wrong inside"))
+        return encode_outcome(outcome, PROTOBUF_FORM)
+
+    async def admit(self, context: Context) -> Caller:
+        """The caller by its metadata, which has the names of the headers; or the call is refused."""
+        metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        try:
+            caller = await self._gate.admit(metadata.get, _host_of(context.peer()))
+            if not allows(caller.scopes, SCOPE):
+                raise Forbidden(f"this needs a token with the scope {SCOPE!r}")
+        except PerdureError as error:
+            await refuse(context, error)
+        return caller
+
+
+class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+    """Tells callers which services there are."""
+
+    def __init__(self, server: GrpcServer, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self._server = server
+
+    async def ServerReflectionInfo(  # noqa: N802 - the protocol's name
+        self, request_iterator: AsyncIterator[Any], context: Context
+    ) -> AsyncIterator[Any]:
+        await self._server.admit(context)
+        async for answer in super().ServerReflectionInfo(request_iterator, context):
+            yield answer
+
+
+async def refuse(context: Context, error: PerdureError) -> NoReturn:
+    """End a call with an error; its details, as over HTTP, are in the trailing metadata."""
+    details = encode_status(error, secrets.token_hex(8), PROTOBUF_FORM)
+    metadata = (("grpc-status-details-bin", details),)
+    await context.abort(_CODES[grpc_code(error)], error.message, metadata)
+    raise AssertionError("abort always raises")
+
+
+def _host_of(peer: str) -> str:
+    """`ipv4:127.0.0.1:5000` without its port."""
+    return peer.rpartition(":")[0]

@@ -1,0 +1,45 @@
+"""OTLP over HTTP: one request a batch, answered in the form in which it came."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from perdure.kernel.errors import InvalidInput, NotSupported, PerdureError
+from perdure.server.http.problems import headers_of
+from perdure.server.http.routes import Call
+from perdure.server.otlp.answers import encode_outcome, encode_status, http_status
+from perdure.server.otlp.decode import PROTOBUF_FORM, Form, decode, form_of
+from perdure.server.otlp.ingest import ingest
+
+SOURCE = "otlp_http"
+
+
+class OtlpDoor:
+    """OTLP's manner of saying no."""
+
+    name = "otlp"
+
+    def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
+        """The error as a google.rpc.Status in the request's form, or in protobuf if it has none of ours."""
+        try:
+            form: Form = form_of(request.headers.get("content-type"))
+        except InvalidInput:
+            form = PROTOBUF_FORM
+        body = encode_status(error, request_id, form)
+        return Response(body, http_status(error), headers_of(error), form)
+
+
+async def export_traces(call: Call) -> Response:
+    """Store the spans of a batch; those that cannot be stored are counted in the answer."""
+    form = form_of(call.request.headers.get("content-type"))
+    outcome = await ingest(call.app, call.store, decode(call.body, form), SOURCE)
+    return Response(encode_outcome(outcome, form), media_type=form)
+
+
+async def refuse_signal(call: Call) -> Response:
+    """Only traces are kept here."""
+    raise NotSupported(f"{call.request.url.path} is not served here; only traces are")
+
+
+DOOR = OtlpDoor()

@@ -1,0 +1,99 @@
+"""What became of an agent: whether to try again, and what to say of a failure. Everything here is pure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from perdure.agents.context import AgentError, Retriable
+from perdure.kernel.errors import StorageError
+from perdure.threads.records import Failure
+
+LONGEST_MESSAGE = 10_000
+
+RETRIABLE: Final = (
+    "aiohttp.ClientConnectionError",
+    "aiohttp.ClientPayloadError",
+    "aiohttp.ServerTimeoutError",
+    "anthropic.APIConnectionError",
+    "anthropic.InternalServerError",
+    "anthropic.RateLimitError",
+    "asyncpg.InterfaceError",
+    "asyncpg.PostgresConnectionError",
+    "botocore.ConnectionError",
+    "botocore.HTTPClientError",
+    "coredis.ConnectionError",
+    "coredis.TimeoutError",
+    "httpcore.NetworkError",
+    "httpcore.TimeoutException",
+    "httpx.NetworkError",
+    "httpx.RemoteProtocolError",
+    "httpx.TimeoutException",
+    "openai.APIConnectionError",
+    "openai.InternalServerError",
+    "openai.RateLimitError",
+    "psycopg.InterfaceError",
+    "psycopg.OperationalError",
+    "psycopg2.InterfaceError",
+    "psycopg2.OperationalError",
+    "pymongo.AutoReconnect",
+    "redis.ConnectionError",
+    "redis.TimeoutError",
+    "requests.ConnectionError",
+    "requests.Timeout",
+    "sqlalchemy.InterfaceError",
+    "sqlalchemy.OperationalError",
+    "urllib3.NewConnectionError",
+    "urllib3.ProtocolError",
+    "urllib3.TimeoutError",
+)
+"""Errors of networks and databases that may pass: the package that an exception comes from, and its class.
+
+They are known by name, so that none of these packages needs to be there.
+"""
+
+_ALWAYS: Final = (Retriable, ConnectionError, StorageError, asyncio.CancelledError)
+
+
+class Judge:
+    """Knows which errors are worth another attempt: a set that everyone has, and names that were added.
+
+    A name is that of a class, alone or with its package: `MyError`, `httpx.ReadError`, `my.own.MyError`.
+    Subclasses count as their parents do.
+    """
+
+    def __init__(self, more: Iterable[str] = ()) -> None:
+        self._names = frozenset((*RETRIABLE, *(name.strip() for name in more if name.strip())))
+
+    def is_retriable(self, error: BaseException) -> bool:
+        """Whether another attempt may do better; of several errors, whether all of them allow it."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(self.is_retriable, error.exceptions))
+        if isinstance(error, AgentError):
+            return error.retriable
+        if isinstance(error, _ALWAYS):
+            return True
+        return any(not self._names.isdisjoint(_names_of(kind)) for kind in type(error).__mro__)
+
+
+def _names_of(kind: type) -> Iterator[str]:
+    yield kind.__name__
+    yield f"{kind.__module__}.{kind.__qualname__}"
+    yield f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error as callers see it: its class and its words, without a traceback."""
+    name = error.error if isinstance(error, AgentError) else type(error).__name__
+    return Failure(error=name, message=_words(error))
+
+
+def _words(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as broken:  # noqa: BLE001 - the message is code of the agent's
+        text = f"its message cannot be read: {type(broken).__name__}"
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"

@@ -1,0 +1,73 @@
+"""What a worker counts, and what it says of itself every now and then."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.errors import PerdureError
+from perdure.kernel.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+QueueStats = Callable[[], Awaitable[Any]]
+"""What the database knows of the queue: n_pending, n_running, min_age_secs, med_age_secs."""
+
+
+class Statistics:
+    """The counters of one worker, and of the server that it works in if there is one."""
+
+    def __init__(
+        self, concurrency: int, metrics: Metrics | None = None, queue_stats: QueueStats | None = None
+    ) -> None:
+        self.concurrency = concurrency
+        self.active = 0
+        self.runs: Counter[str] = Counter()
+        """How many attempts have ended here, by result."""
+        self.claims: Counter[str] = Counter()
+        self._metrics = metrics
+        self._queue_stats = queue_stats
+
+    def count_claim(self, found: int) -> None:
+        self.claims["found" if found else "empty"] += 1
+        if self._metrics is not None:
+            self._metrics.count_claim(found)
+
+    def count_run(self, result: str) -> None:
+        self.runs[result] += 1
+        if self._metrics is not None:
+            self._metrics.runs.labels(result).inc()
+
+    @property
+    def leases_lost(self) -> int:
+        return self.runs["lost"]
+
+    def worker(self) -> dict[str, int]:
+        """How busy the worker is."""
+        return {
+            "max": self.concurrency,
+            "available": self.concurrency - self.active,
+            "active": self.active,
+        }
+
+    async def tell(self) -> None:
+        """Write the worker's statistics, and the queue's, into the log."""
+        logger.info("Worker stats: %s", _pairs(self.worker()))
+        if self._queue_stats is None:
+            return
+        try:
+            logger.info("Queue stats: %s", _pairs(msgspec.to_builtins(await self._queue_stats())))
+        except PerdureError as error:
+            logger.warning("Queue stats: %s: %s", error.code, error.message)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_shown(value)}" for name, value in values.items())
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,23 @@
+"""What tests of the client share: a line to a server with a proxy on it, and a proxy by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.client.flaky import FlakyServer
+from tests.client.line import Line, open_line
+
+
+@pytest.fixture
+async def line(tmp_path: Path) -> AsyncIterator[Line]:
+    async with open_line(tmp_path / "db") as line:
+        yield line
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[FlakyServer]:
+    """A proxy with nothing behind it, which answers what it is given."""
+    async with FlakyServer() as proxy:
+        yield proxy

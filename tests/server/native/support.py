@@ -1,0 +1,142 @@
+"""What the tests of runs over HTTP share: a server, a client, and a worker that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import aiohttp
+from tests.kernel.support import soon
+from tests.server.support import Visitor, serving
+
+from perdure.agents.records import AgentSpec
+from perdure.client.native import PerdureClient
+from perdure.kernel.codec import encode_json
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.streams.model import Event, NewEvent
+from perdure.threads.records import NewCheckpoint, Run, RunRequest
+from perdure.threads.work import Assignment, Ending, Held, RunQueue
+
+API = "/api/v1"
+AGENT = "echo"
+QUICK: dict[str, Any] = {"retry_delays": (0.01, 0.02, 0.05)}
+
+
+def told(name: str, data: Any) -> NewEvent:
+    return NewEvent(name, encode_json(data))
+
+
+class Worker:
+    """Claims runs one by one, and ends them when it is told to."""
+
+    def __init__(self, queue: RunQueue, name: str = "worker-1") -> None:
+        self.queue = queue
+        self.name = name
+
+    async def register(self) -> None:
+        await self.queue.register(self.name, [AgentSpec(name=AGENT)])
+
+    async def claim(self, wait: float = 20.0) -> Assignment:
+        """The next run, which must come."""
+        (assignment,) = await soon(self.queue.claim(self.name, 1, wait))
+        first = {"run_id": assignment.run.run_id, "attempt": assignment.attempt}
+        await self.queue.append(assignment.held, [told("metadata", first)])
+        return assignment
+
+    async def emit(self, held: Held, *data: Any, event: str = "custom") -> None:
+        await self.queue.append(held, [told(event, each) for each in data])
+
+    async def end(self, assignment: Assignment, values: Any = None) -> Run:
+        """Let it succeed with these values."""
+        checkpoint = NewCheckpoint(values=values)
+        return await self.queue.finish(Ending(held=assignment.held, result="success", checkpoint=checkpoint))
+
+    async def do(self, values: Any = None, events: Sequence[Any] = ()) -> Run:
+        """The next run, from its claim to its end."""
+        assignment = await self.claim()
+        if events:
+            await self.emit(assignment.held, *events)
+        return await self.end(assignment, values)
+
+
+class House(NamedTuple):
+    """A server with everything around it."""
+
+    visitor: Visitor
+    client: PerdureClient
+    worker: Worker
+
+    async def run(self, **fields: Any) -> Run:
+        return await self.client.create_run(request(**fields))
+
+
+def request(**fields: Any) -> RunRequest:
+    return RunRequest(**{"assistant_id": AGENT, **fields})
+
+
+@asynccontextmanager
+async def housed(store: DatabaseLightningStore, **settings: Any) -> AsyncIterator[House]:
+    async with serving(store, **settings) as visitor:
+        assert visitor.app.threads is not None
+        # The worker lives in this loop, and the server in another.
+        worker = Worker(visitor.app.threads.acting_as("default", None))
+        await worker.register()
+        async with PerdureClient(visitor.url, **QUICK) as client:
+            yield House(visitor, client, worker)
+
+
+class Reader:
+    """Reads server-sent events block by block."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+
+    async def block(self) -> dict[str, str]:
+        """The fields of the next block; a comment stands under an empty name."""
+        fields: dict[str, str] = {}
+        while line := (await soon(self.response.content.readline())).decode():
+            if line == "\n":
+                return fields
+            name, _, value = line.rstrip("\n").partition(": ")
+            fields[name.rstrip(":")] = value
+        raise EOFError
+
+    async def event(self) -> dict[str, str]:
+        while "event" not in (fields := await self.block()):
+            pass
+        return fields
+
+    async def rest(self) -> list[dict[str, str]]:
+        """All blocks until the server ends the answer."""
+        blocks = []
+        while True:
+            try:
+                blocks.append(await self.block())
+            except EOFError:
+                return blocks
+
+
+@asynccontextmanager
+async def streaming(
+    visitor: Visitor, path: str, method: str = "GET", **options: Any
+) -> AsyncIterator[Reader]:
+    headers = visitor.headers | options.pop("headers", {})
+    async with visitor.session.request(method, visitor.url + path, headers=headers, **options) as response:
+        assert response.status == 200, await response.text()
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        yield Reader(response)
+
+
+async def gathered(
+    bursts: AsyncIterator[Sequence[Event]], enough: Callable[[Event], bool] | None = None
+) -> list[Event]:
+    """The events of a stream, to its end or up to one that is enough."""
+    events: list[Event] = []
+    async with asyncio.timeout(60):
+        async for burst in bursts:
+            events += burst
+            if enough is not None and any(map(enough, burst)):
+                break
+    return events

@@ -1,0 +1,61 @@
+"""A server on a free port, and requests to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from perdure import LightningStore
+from perdure.kernel.config import Settings
+from perdure.runtime.app import App
+from perdure.server.http.application import Service
+from perdure.server.http.routes import Route
+from perdure.server.http.server import HttpServer, make_application
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+
+class Visitor:
+    """Sends requests to one server, as somebody."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, app: App) -> None:
+        self.url = url
+        self.session = session
+        self.app = app
+        self.headers: dict[str, str] = {}
+
+    async def ask(self, method: str, path: str, **options: Any) -> Answer:
+        headers = self.headers | options.pop("headers", {})
+        async with self.session.request(method, self.url + path, headers=headers, **options) as response:
+            is_json = "json" in response.headers.get("Content-Type", "")
+            body = await (response.json(content_type=None) if is_json else response.read())
+            return Answer(response.status, body, dict(response.headers))
+
+    async def get(self, path: str, **options: Any) -> Answer:
+        return await self.ask("GET", path, **options)
+
+    async def post(self, path: str, **options: Any) -> Answer:
+        return await self.ask("POST", path, **options)
+
+
+@asynccontextmanager
+async def serving(
+    store: LightningStore,
+    routes: tuple[Route, ...] | None = None,
+    services: tuple[Service, ...] = (),
+    **settings: Any,
+) -> AsyncIterator[Visitor]:
+    """Serve a store, with every door or with the given routes."""
+    app = App(store, Settings(**settings))
+    server = HttpServer(make_application(app, routes, services), host=app.settings.host)
+    async with server, aiohttp.ClientSession() as session:
+        yield Visitor(server.url, session, app)

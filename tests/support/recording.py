@@ -1,0 +1,169 @@
+"""Writing down what workers ask of a queue of runs, and what agents do, so that both can be checked.
+
+Many processes append to one file. What a process has written stays if it is killed; only a line that it was
+just writing may be torn, and that line is left out when the file is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from tests.support.history import History, Recorder
+
+from perdure.agents.records import AgentSpec
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.items.records import ItemOp, ItemResult
+from perdure.streams.model import NewEvent
+from perdure.threads.records import Checkpoint, NewCheckpoint, Run
+from perdure.threads.work import Assignment, Ending, Held, RunQueue, Verdict
+
+T = TypeVar("T")
+
+
+class EffectLog:
+    """A file to which any number of processes append whole lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, line: bytes) -> None:
+        """Append a line with one call of the system. Safe from any thread."""
+        # The first line end sets it apart from one that somebody was killed at.
+        os.write(self._file, b"\n" + line)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read_log(path: Path) -> History:
+    """The history in a file that many have written to."""
+    history = History()
+    history.read(_whole(path.read_bytes()))
+    return history
+
+
+def _whole(data: bytes) -> Iterator[bytes]:
+    for line in data.split(b"\n"):
+        if line and _is_whole(line):
+            yield line
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+class RecordingQueue:
+    """A queue of runs whose claims, renewals and fenced writes are written down, with their answers."""
+
+    def __init__(self, queue: RunQueue, recorder: Recorder) -> None:
+        self._queue = queue
+        self._recorder = recorder
+
+    async def register(
+        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
+    ) -> None:
+        await self._queue.register(worker_id, agents, concurrency)
+
+    async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:
+        asking = self._queue.claim(worker_id, limit, wait)
+        return await self._call("claim", {"worker": worker_id, "limit": limit}, asking, _claims)
+
+    async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
+        attempts = [each.attempt_id for each in held]
+        if not attempts:
+            return await self._queue.renew(worker_id, held)
+
+        def going(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+            pairs = zip(attempts, verdicts, strict=True)
+            return {"going": [attempt for attempt, verdict in pairs if verdict == "go"]}
+
+        return await self._call("renew", {"attempts": attempts}, self._queue.renew(worker_id, held), going)
+
+    async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
+        return await self._queue.controls(held, wait)
+
+    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
+        asking = self._queue.append(held, events, after)
+        return await self._call("append", _about(held), asking, lambda seq: {"seq": seq})
+
+    async def save(
+        self, held: Held, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
+    ) -> Checkpoint:
+        asking = self._queue.save(held, checkpoint, events)
+        return await self._call("save", _about(held), asking, lambda saved: {"id": saved.checkpoint_id})
+
+    async def record(
+        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+    ) -> int:
+        return await self._queue.record(held, steps, events, after)
+
+    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+        return await self._queue.find_graphs(held, query)
+
+    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+        return await self._queue.find_deltas(held, query)
+
+    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        return await self._queue.do_items(ops)
+
+    async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
+        asking = self._queue.keep(held, origin, name, body)
+        await self._call("keep", {**_about(held), "name": name, "body": body}, asking, _nothing)
+
+    async def finish(self, ending: Ending) -> Run:
+        given = {**_about(ending.held), "result": ending.result}
+        asking = self._queue.finish(ending)
+        return await self._call("finish", given, asking, lambda run: {"status": run.status})
+
+    async def hand_back(self, held: Sequence[Held]) -> None:
+        given = {"attempts": [each.attempt_id for each in held]}
+        await self._call("hand_back", given, self._queue.hand_back(held), _nothing)
+
+    async def close(self) -> None:
+        await self._queue.close()
+
+    async def _call(
+        self,
+        function: str,
+        given: Mapping[str, Any],
+        asking: Awaitable[T],
+        got: Callable[[T], Mapping[str, Any]],
+    ) -> T:
+        failed: list[Exception] = []
+
+        async def asked() -> T:
+            try:
+                return await asking
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        answer = await self._recorder.call(function, given, asked(), got)
+        if failed:
+            raise failed[0]
+        return answer.value  # type: ignore[return-value]
+
+
+def _about(held: Held) -> dict[str, Any]:
+    return {"attempt": held.attempt_id, "run": held.run_id, "thread": held.thread_id}
+
+
+def _claims(assignments: Sequence[Assignment]) -> dict[str, Any]:
+    return {
+        "claims": [
+            [each.run.run_id, each.run.thread_id, each.attempt_id, each.attempt, each.lease_seconds]
+            for each in assignments
+        ]
+    }
+
+
+def _nothing(value: object) -> dict[str, Any]:
+    return {}

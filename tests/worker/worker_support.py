@@ -1,0 +1,58 @@
+"""A worker at work on a queue in memory, with clocks that suit a test."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from tests.worker.queue_support import MemoryQueue
+
+from perdure.worker.options import WorkerOptions
+from perdure.worker.registry import Agents
+from perdure.worker.worker import Worker
+
+QUICK = {
+    "concurrency": 4,
+    "heartbeat": 5.0,
+    "interval": 0.2,
+    "grace": 0.2,
+    "cancel_grace": 0.2,
+    "timeout": 30.0,
+}
+
+
+class House:
+    """A queue, its agents, and workers."""
+
+    def __init__(self, lease: float = 5.0) -> None:
+        self.queue = MemoryQueue(lease)
+        self.agents = Agents()
+        self.gate = threading.Event()
+        """Lets go of whatever an agent of a test waits for."""
+        self.begun = threading.Event()
+
+    def worker(self, **options: Any) -> Worker:
+        return Worker(self.queue, self.agents, WorkerOptions(**{**QUICK, **options}))
+
+    @asynccontextmanager
+    async def working(self, **options: Any) -> AsyncIterator[Worker]:
+        """A worker for as long as the block lasts."""
+        worker = self.worker(**options)
+        await worker.start()
+        try:
+            yield worker
+        finally:
+            self.gate.set()
+            await worker.stop()
+
+    async def began(self) -> None:
+        """Wait until an agent has said that it is at work."""
+        assert await asyncio.to_thread(self.begun.wait, 20)
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.gate.set()
