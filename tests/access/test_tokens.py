@@ -66,9 +66,16 @@ async def test_a_token_is_known_by_its_secret(access: Access) -> None:
 
 async def test_what_is_not_a_secret_lets_nobody_in(access: Access) -> None:
     token, secret = await access.create_token("ci", actor="anna")
-    strangers = ["", "pdr", token.token_id, altered(secret), secret + " ", secret.replace("pdr_", "pdr_f")]
+    foreign_checkpoints = [
+        "",
+        "pdr",
+        token.token_id,
+        altered(secret),
+        secret + " ",
+        secret.replace("pdr_", "pdr_f"),
+    ]
     unknown = secret.replace(token.token_id, "0" * 16)
-    assert [await access.authenticate(each) for each in [*strangers, unknown]] == [None] * 7
+    assert [await access.authenticate(each) for each in [*foreign_checkpoints, unknown]] == [None] * 7
 
 
 async def test_the_secret_is_stored_nowhere(store: DatabaseLightningStore, access: Access) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from perdure import Attempt, Rollout, RolloutConfig, Span, TraceStatus
 from perdure.cli.commands.rollouts import last_error
-from perdure.cli.shell.output import ago, make_table, parse_stretch, shorten, stretch
+from perdure.cli.shell.output import ago, human_duration, make_table, parse_duration, shorten
 from perdure.cli.shell.render import trace_tree
 
 NOW = 1000.0
@@ -47,23 +47,23 @@ def span(span_id: str, parent_id: str | None = None, **more: Any) -> Span:
     [("90", 90), ("30s", 30), ("1.5m", 90), ("1h", 3600), (" 2 d ", 172_800), ("1w", 604_800)],
 )
 def test_a_stretch_of_time_is_read(text: str, seconds: float) -> None:
-    assert parse_stretch(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "1y", "-1s", "one hour", "1h30m", "nan"])
 def test_what_is_no_stretch_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="30s, 10m"):
-        parse_stretch(text)
+        parse_duration(text)
 
 
 def test_times_are_said_as_people_say_them() -> None:
     seconds = (0.04, 9.94, 45, 119, 600, 7000, 90_000, 200_000)
-    assert [stretch(each) for each in seconds] == [
+    assert [human_duration(each) for each in seconds] == [
         "0.0 s", "9.9 s", "45 s", "119 s", "10 min", "117 min", "25 h", "2 d",
     ]  # fmt: skip
     assert ago(None) is None
     assert ago(NOW - 30, NOW) == "30 s ago"
-    assert stretch(-5) == "0.0 s"
+    assert human_duration(-5) == "0.0 s"
 
 
 def test_a_cell_holds_a_value_in_short() -> None:

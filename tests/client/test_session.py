@@ -11,10 +11,10 @@ from starlette.requests import Request
 from tests.client.flaky import FlakyServer
 
 from perdure import errors
-from perdure.client.session import HttpSession, error_from, step
+from perdure.client.session import HttpSession, error_from, path_segment
 from perdure.kernel.codec import encode_wire
 from perdure.server.http.problems import problem
-from perdure.server.lightning.door import DOOR
+from perdure.server.lightning.protocol import DOOR
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_an_id_is_one_step_of_a_path(proxy: FlakyServer, text: str) -> Non
 
     proxy.pass_on = answer
     session = HttpSession(proxy.url)
-    found = (await session.request("GET", f"/x/{step(text, 'id')}/y", query=[("q", "a b&c")])).json()
+    found = (await session.request("GET", f"/x/{path_segment(text, 'id')}/y", query=[("q", "a b&c")])).json()
     assert found == f"/x/{text}/y"
     assert paths[0].partition("?")[0].count("/") == 3
     await session.close()

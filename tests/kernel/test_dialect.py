@@ -125,7 +125,7 @@ def test_numbers_are_sent_as_one_text() -> None:
 def test_writes_together_are_one_statement() -> None:
     update = BulkUpdate(SHELVES, sets=("height",), keys=("ns", "id"))
     made, parameters = dialect.write_postgres(
-        [(update, [(5, 1, "a")]), (BulkInsert(SHELVES, met="NOTHING"), [(1, "b", 2, 3, None)])]
+        [(update, [(5, 1, "a")]), (BulkInsert(SHELVES, on_conflict="NOTHING"), [(1, "b", 2, 3, None)])]
     )
     assert parameters == [5, "{1}", ("a",), 1, ("b",), 2, 3, None]
     assert made.startswith("WITH w0 AS (UPDATE shelves AS t SET height = $1::bigint FROM")
@@ -146,7 +146,7 @@ def test_inserts_name_their_columns() -> None:
 
 
 def test_what_becomes_of_a_row_that_is_there_already() -> None:
-    grow = BulkInsert(SHELVES, met="UPDATE SET height = {larger:shelves.height,excluded.height}")
+    grow = BulkInsert(SHELVES, on_conflict="UPDATE SET height = {larger:shelves.height,excluded.height}")
     assert grow.sqlite.endswith(
         "ON CONFLICT (ns, id) DO UPDATE SET height = max(shelves.height, excluded.height)"
     )

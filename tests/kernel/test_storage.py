@@ -138,8 +138,8 @@ async def test_inserts_of_rows_that_share_every_value_but_their_key(storage: Sto
     assert await storage.run(write, ns=NS) == [same, same, (1, None, None)]
 
 
-KEEP_THE_LARGER = BulkInsert(THINGS, met="UPDATE SET size = {larger:things.size,excluded.size}")
-KEEP_THE_FIRST = BulkInsert(THINGS, met="NOTHING")
+KEEP_THE_LARGER = BulkInsert(THINGS, on_conflict="UPDATE SET size = {larger:things.size,excluded.size}")
+KEEP_THE_FIRST = BulkInsert(THINGS, on_conflict="NOTHING")
 
 
 async def test_several_writes_at_once_each_with_its_count(storage: Storage) -> None:
@@ -159,13 +159,13 @@ async def test_several_writes_at_once_each_with_its_count(storage: Storage) -> N
 
 async def test_what_is_left_for_later_is_there_when_it_is_asked_for_and_at_the_end(storage: Storage) -> None:
     async def write(tx: Tx) -> list[Any]:
-        await tx.later((KEEP_THE_FIRST, [(NS, "a", 1, None, None)]))
+        await tx.defer((KEEP_THE_FIRST, [(NS, "a", 1, None, None)]))
         seen: list[Any] = [row[0] for row in await tx.all(IDS)]
-        await tx.later((KEEP_THE_FIRST, [(NS, "b", 1, None, None)]), (RESIZE_EACH, []))
+        await tx.defer((KEEP_THE_FIRST, [(NS, "b", 1, None, None)]), (RESIZE_EACH, []))
         seen += await tx.write((RESIZE_EACH, [(2, NS, "b", 1), (2, NS, "x", 1)]))
-        await tx.later((RESIZE_EACH, [(3, NS, "b", 2)]))
-        await tx.later((KEEP_THE_LARGER, [(NS, "b", 2, None, None), (NS, "c", 4, None, None)]))
-        await tx.later()
+        await tx.defer((RESIZE_EACH, [(3, NS, "b", 2)]))
+        await tx.defer((KEEP_THE_LARGER, [(NS, "b", 2, None, None), (NS, "c", 4, None, None)]))
+        await tx.defer()
         return seen
 
     assert await storage.run(write, ns=NS) == ["a", 1]
@@ -174,7 +174,7 @@ async def test_what_is_left_for_later_is_there_when_it_is_asked_for_and_at_the_e
 
 async def test_what_is_left_for_later_by_one_that_fails_is_gone(storage: Storage) -> None:
     async def write(tx: Tx) -> None:
-        await tx.later((KEEP_THE_FIRST, [(NS, "a", 1, None, None)]))
+        await tx.defer((KEEP_THE_FIRST, [(NS, "a", 1, None, None)]))
         raise Refused
 
     with pytest.raises(Refused):

@@ -100,7 +100,7 @@ async def _drop(tx: Any, ids: list[str]) -> None:
     await tx.execute(sql.DROP_BODIES, ids=ids)
 
 
-class Held(NamedTuple):
+class Lease(NamedTuple):
     """A claim that somebody holds, or held."""
 
     ns: int
@@ -115,7 +115,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.storage = self.bench.open()
         self.now = 0.0
         self.known: dict[str, Known] = {}
-        self.held: list[Held] = []
+        self.held: list[Lease] = []
         self.delivered: set[str] = set()
 
     def _run(self, operation: Any, *args: Any, ns: int | None = None) -> Any:
@@ -174,7 +174,7 @@ class OutboxMachine(RuleBasedStateMachine):
         each.due = self.now + LEASE
         assert (claimed.ns, claimed.effect.attempts) == (each.ns, each.attempts)
         assert claimed.effect.body == f'"{each.consumer}"'
-        self.held.append(Held(claimed.ns, claimed.effect))
+        self.held.append(Lease(claimed.ns, claimed.effect))
 
     @rule(pick=picks)
     def crash(self, pick: int) -> None:

@@ -174,7 +174,7 @@ class _ExplainingTx:
         await self._explain_writes(writes)
         return list(await self._tx.write(*writes))
 
-    async def later(self, *writes: Write) -> None:
+    async def defer(self, *writes: Write) -> None:
         await self._explain_writes(writes)
         await self._tx.later(*writes)
 

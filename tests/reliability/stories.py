@@ -30,7 +30,7 @@ SILENCE, TIMEOUT = 10.5, 25.5
 KEPT = [table for table in TABLES if table.name != "namespaces"]
 
 
-class Told(NamedTuple):
+class Explored(NamedTuple):
     stories: int
     states: int
 
@@ -202,12 +202,12 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-def explore(start: str, condition: tuple[str, ...], length: int, *, every: bool = False) -> Told:
+def explore(start: str, condition: tuple[str, ...], length: int, *, every: bool = False) -> Explored:
     """Tell every story; raises `Diverged`, with the story, where store and model part."""
     return asyncio.run(_explore(start, condition, length, every))
 
 
-async def _explore(start: str, condition: tuple[str, ...], length: int, every: bool) -> Told:
+async def _explore(start: str, condition: tuple[str, ...], length: int, every: bool) -> Explored:
     world = World(condition)
     seen: set[tuple[Any, ...]] = set()
     stories = 0
@@ -225,7 +225,7 @@ async def _explore(start: str, condition: tuple[str, ...], length: int, every: b
                     following.append(((*story, action), world.mark()))
         front = following
     await world.store.close()
-    return Told(stories, len(seen))
+    return Explored(stories, len(seen))
 
 
 async def _tell(world: World, story: tuple[str, ...]) -> None:
@@ -237,7 +237,7 @@ async def _tell(world: World, story: tuple[str, ...]) -> None:
         raise Diverged(f"{', '.join(story)}: {error}") from error
 
 
-def run(length: int = 5, *, every: bool = False) -> list[Told]:
+def run(length: int = 5, *, every: bool = False) -> list[Explored]:
     """The long run: longer stories, or with `every` all of them, known or not."""
     conditions: tuple[tuple[str, ...], ...] = ((), ("failed",), ("failed", "unresponsive", "timeout"))
     return [

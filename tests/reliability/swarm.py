@@ -123,7 +123,7 @@ class Process:
         if self.storage in self.swarm.database.callers:
             await self.storage.close()
 
-    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the store answers."""
         while True:
             try:
@@ -186,12 +186,12 @@ class Swarm:
             how = self.chance.random()
             if how < 0.15:
                 request = NewRollout(input="1", config=LINED, metadata="{}", line="l", idempotency_key=key)
-                row = await process.insist(lambda r=request: process.rollouts.enqueue(r))  # type: ignore[misc]
+                row = await process.retry_until(lambda r=request: process.rollouts.enqueue(r))  # type: ignore[misc]
                 self.ledger.enqueued(key, row[0])
             elif how < 0.25:
-                await process.insist(lambda: process.store.start_rollout("alone", config=self._config()))
+                await process.retry_until(lambda: process.store.start_rollout("alone", config=self._config()))
             else:
-                rollout = await process.insist(lambda k=key: self._enqueue(process, k))  # type: ignore[misc]
+                rollout = await process.retry_until(lambda k=key: self._enqueue(process, k))  # type: ignore[misc]
                 self.ledger.enqueued(key, rollout.rollout_id)
             await asyncio.sleep(self.chance.uniform(0, 0.3 if self.calm else 4))
         await self._wait(process)
@@ -219,7 +219,9 @@ class Swarm:
         polling = asyncio.create_task(self._every(process, 2.0, process.rollouts.poll_watched))
         try:
             wanted = self.chance.sample(self.ledger.rollouts, min(3, len(self.ledger.rollouts)))
-            for rollout in await process.insist(lambda: process.store.wait_for_rollouts(rollout_ids=wanted)):
+            for rollout in await process.retry_until(
+                lambda: process.store.wait_for_rollouts(rollout_ids=wanted)
+            ):
                 if rollout.status not in ENDED:
                     raise Broken(f"{rollout.rollout_id} is {rollout.status} and was waited for")
                 self.trace.add(process.name, "saw", rollout.rollout_id, rollout.status)
@@ -229,7 +231,7 @@ class Swarm:
     async def _every(self, process: Process, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await process.insist(action)
+            await process.retry_until(action)
 
     async def watchdog(self, process: Process) -> None:
         await self._every(process, 1.0, process.rollouts.sweep)
@@ -254,14 +256,14 @@ class Swarm:
         ids = (one.rollout_id, one.attempt.attempt_id)
         for _ in range(self.chance.randint(0, 2)):
             await asyncio.sleep(self._pause())
-            number = await process.insist(lambda: process.store.get_next_span_sequence_id(*ids))
+            number = await process.retry_until(lambda: process.store.get_next_span_sequence_id(*ids))
             self.ledger.numbered(one.rollout_id, number)
             span = make_span(one, number, span_id=f"{number:016x}", trace_id="1" * 32)
-            await process.insist(lambda s=span: process.store.add_span(s))  # type: ignore[misc]
+            await process.retry_until(lambda s=span: process.store.add_span(s))  # type: ignore[misc]
             self.ledger.spans.add((*ids, span.span_id))
         await asyncio.sleep(self._pause())
         status: AttemptStatus = "failed" if not self.calm and self.chance.random() < 0.25 else "succeeded"
-        await process.insist(lambda: process.store.update_attempt(*ids, status=status))
+        await process.retry_until(lambda: process.store.update_attempt(*ids, status=status))
         self.ledger.reports[ids] = status
         self.trace.add(process.name, "reports", *ids, status)
 
@@ -279,7 +281,7 @@ class Swarm:
             free = [rollout_id for rollout_id in self.ledger.rollouts if rollout_id not in lined]
             if free:
                 chosen = self.chance.choice(free)
-                await process.insist(lambda c=chosen: self._cancel(process, c))  # type: ignore[misc]
+                await process.retry_until(lambda c=chosen: self._cancel(process, c))  # type: ignore[misc]
 
     def _in_line(self, rollout_id: str) -> bool:
         connection = self.database.inline.database.connection

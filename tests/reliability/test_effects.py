@@ -13,7 +13,7 @@ from tests.support.recording import EffectLog, RecordingQueue, read_log
 from tests.support.run_snapshot import AttemptRow, EventRow, RunRow, RunRows
 
 from perdure.kernel.errors import Fenced
-from perdure.threads.work import Held
+from perdure.threads.work import Lease
 
 SECOND = 1_000_000_000
 LEASE = 2.0
@@ -270,7 +270,7 @@ def test_a_cancelled_attempt_may_be_followed_after_its_stop_or_its_grace() -> No
 class _Refusing:
     """A queue that fences whatever it is asked for."""
 
-    async def append(self, held: Held, events: Any, after: int | None = None) -> int:
+    async def append(self, held: Lease, events: Any, after: int | None = None) -> int:
         raise Fenced
 
     async def hand_back(self, held: Any) -> None:
@@ -280,7 +280,7 @@ class _Refusing:
 async def test_what_a_worker_asks_for_is_written_down(tmp_path: Path) -> None:
     log = EffectLog(tmp_path / "log")
     queue: Any = RecordingQueue(_Refusing(), Recorder("w", log.write))  # type: ignore[arg-type]
-    held = Held("run", "thread", "attempt")
+    held = Lease("run", "thread", "attempt")
     with pytest.raises(Fenced):
         await queue.append(held, [])
     await queue.hand_back([held])

@@ -31,7 +31,7 @@ SELECT count(*) FROM pg_stat_activity WHERE application_name = 'perdure' AND dat
 OPEN_FILES = next((path for path in map(Path, ("/proc/self/fd", "/dev/fd")) if path.exists()), None)
 
 
-class Held(NamedTuple):
+class Lease(NamedTuple):
     """What this process holds."""
 
     threads: frozenset[str]
@@ -39,10 +39,10 @@ class Held(NamedTuple):
     files: int
 
 
-def held() -> Held:
+def held() -> Lease:
     gc.collect()
     threads = frozenset(f"{thread.name} {thread.ident}" for thread in threading.enumerate())
-    return Held(threads, len(asyncio.all_tasks()), len(os.listdir(OPEN_FILES)) if OPEN_FILES else 0)
+    return Lease(threads, len(asyncio.all_tasks()), len(os.listdir(OPEN_FILES)) if OPEN_FILES else 0)
 
 
 @asynccontextmanager

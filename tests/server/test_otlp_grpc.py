@@ -37,7 +37,7 @@ SECRET = Key("a-key-of-some-length")
 EXPORT = f"/{TRACE_SERVICE}/Export"
 
 
-class Door:
+class ServerProtocol:
     """A server, and a channel to it."""
 
     def __init__(self, app: App, server: GrpcServer, channel: Any) -> None:
@@ -62,33 +62,33 @@ class Door:
 
 
 @asynccontextmanager
-async def serving(store: LightningStore, **settings: Any) -> AsyncIterator[Door]:
+async def serving(store: LightningStore, **settings: Any) -> AsyncIterator[ServerProtocol]:
     app = App(store, Settings(**settings))
     server = GrpcServer(app, port=0)
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            yield Door(app, server, channel)
+            yield ServerProtocol(app, server, channel)
     finally:
         await server.stop()
 
 
 @pytest_asyncio.fixture(params=ENGINES)
-async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
+async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServerProtocol]:
     """A server on each engine."""
     async with opened(request.param, request, tmp_path) as store, serving(store) as door:
         yield door
 
 
 @pytest_asyncio.fixture
-async def closed() -> AsyncIterator[Door]:
+async def closed() -> AsyncIterator[ServerProtocol]:
     """A server that needs a key."""
     async with InMemoryLightningStore() as store, serving(store, api_key=SECRET) as door:
         yield door
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-async def test_everything_of_a_span_arrives(door: Door, compression: grpc.Compression) -> None:
+async def test_everything_of_a_span_arrives(door: ServerProtocol, compression: grpc.Compression) -> None:
     home = await begun(door.store)
     exporter = OTLPSpanExporter(endpoint=door.address, insecure=True, compression=compression)
     with recording(exporter, home.attributes) as recorder:
@@ -100,7 +100,7 @@ async def test_everything_of_a_span_arrives(door: Door, compression: grpc.Compre
         assert getattr(found, name) == getattr(wanted, name)
 
 
-async def test_a_batch_sent_twice_is_stored_once(door: Door) -> None:
+async def test_a_batch_sent_twice_is_stored_once(door: ServerProtocol) -> None:
     home = await begun(door.store)
     batch = Batch(home)
     for _ in range(512):
@@ -110,7 +110,7 @@ async def test_a_batch_sent_twice_is_stored_once(door: Door) -> None:
     assert [span.sequence_id for span in await spans_of(door.store, home)] == list(range(1, 513))
 
 
-async def test_what_cannot_be_stored_is_counted(door: Door) -> None:
+async def test_what_cannot_be_stored_is_counted(door: ServerProtocol) -> None:
     home = await begun(door.store)
     batch = Batch(home)
     batch.add("good")
@@ -120,14 +120,14 @@ async def test_what_cannot_be_stored_is_counted(door: Door) -> None:
     assert [span.name for span in await spans_of(door.store, home)] == ["good"]
 
 
-async def test_callers_show_their_key(closed: Door) -> None:
+async def test_callers_show_their_key(closed: ServerProtocol) -> None:
     assert await closed.refused(b"") is grpc.StatusCode.UNAUTHENTICATED
     assert await closed.refused(b"", authorization="Bearer wrong") is grpc.StatusCode.UNAUTHENTICATED
     assert await closed.send(b"", authorization=f"Bearer {SECRET}") == (0, "")
     assert await closed.send(b"", x_api_key=SECRET) == (0, "")
 
 
-async def test_callers_stay_in_their_namespace(closed: Door) -> None:
+async def test_callers_stay_in_their_namespace(closed: ServerProtocol) -> None:
     theirs = closed.store.in_namespace("theirs")
     home = await begun(theirs)
     batch = Batch(home)
@@ -145,7 +145,7 @@ async def test_callers_stay_in_their_namespace(closed: Door) -> None:
     assert len(await spans_of(theirs, home)) == 1
 
 
-async def test_the_exporter_brings_its_key_along(closed: Door) -> None:
+async def test_the_exporter_brings_its_key_along(closed: ServerProtocol) -> None:
     home = await begun(closed.store)
     exporter = OTLPSpanExporter(endpoint=closed.address, insecure=True, headers={"x-api-key": SECRET})
     with recording(exporter, home.attributes) as recorder:
@@ -153,7 +153,7 @@ async def test_the_exporter_brings_its_key_along(closed: Door) -> None:
     assert len(await spans_of(closed.store, home)) == 1
 
 
-async def test_what_cannot_be_read_is_the_callers_error(door: Door) -> None:
+async def test_what_cannot_be_read_is_the_callers_error(door: ServerProtocol) -> None:
     for data in (b"\xff\xff", b"\x0a\x05abc", deep_batch(100), deep_batch(5_000)):
         assert await door.refused(data) is grpc.StatusCode.INVALID_ARGUMENT
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -164,7 +164,7 @@ async def test_what_cannot_be_read_is_the_callers_error(door: Door) -> None:
     assert Status.FromString(details).code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
-async def test_too_large_is_refused(door: Door) -> None:
+async def test_too_large_is_refused(door: ServerProtocol) -> None:
     assert await door.refused(bytes(17 << 20)) is grpc.StatusCode.RESOURCE_EXHAUSTED
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await door.send(bytes(40 << 20), grpc.Compression.Gzip)
@@ -172,14 +172,14 @@ async def test_too_large_is_refused(door: Door) -> None:
     assert await door.send(b"") == (0, "")
 
 
-async def test_health_answers_anybody(closed: Door) -> None:
+async def test_health_answers_anybody(closed: ServerProtocol) -> None:
     stub = health_pb2_grpc.HealthStub(closed.channel)
     for name in ("", TRACE_SERVICE):
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), wait_for_ready=True)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_reflection_answers_callers(closed: Door) -> None:
+async def test_reflection_answers_callers(closed: ServerProtocol) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(closed.channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     call = stub.ServerReflectionInfo(iter([request]), metadata=[("x-api-key", SECRET)], wait_for_ready=True)
@@ -191,7 +191,7 @@ async def test_reflection_answers_callers(closed: Door) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_other_services_are_not_there(door: Door) -> None:
+async def test_other_services_are_not_there(door: ServerProtocol) -> None:
     call = door.channel.unary_unary("/opentelemetry.proto.collector.logs.v1.LogsService/Export")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"", wait_for_ready=True)

@@ -19,7 +19,7 @@ from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, Grap
 from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
-from perdure.threads.work import Assignment, Ending, Held, RunQueue, Verdict
+from perdure.threads.work import Assignment, Ending, Lease, RunQueue, Verdict
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class RecordingQueue:
         asking = self._queue.claim(worker_id, limit, wait)
         return await self._call("claim", {"worker": worker_id, "limit": limit}, asking, _claims)
 
-    async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
+    async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
         attempts = [each.attempt_id for each in held]
         if not attempts:
             return await self._queue.renew(worker_id, held)
@@ -87,34 +87,34 @@ class RecordingQueue:
 
         return await self._call("renew", {"attempts": attempts}, self._queue.renew(worker_id, held), going)
 
-    async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
+    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
         return await self._queue.controls(held, wait)
 
-    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
+    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
         asking = self._queue.append(held, events, after)
         return await self._call("append", _about(held), asking, lambda seq: {"seq": seq})
 
     async def save(
-        self, held: Held, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
+        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
     ) -> Checkpoint:
         asking = self._queue.save(held, checkpoint, events)
         return await self._call("save", _about(held), asking, lambda saved: {"id": saved.checkpoint_id})
 
     async def record(
-        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+        self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
     ) -> int:
         return await self._queue.record(held, steps, events, after)
 
-    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
         return await self._queue.find_graphs(held, query)
 
-    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+    async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
         return await self._queue.find_deltas(held, query)
 
     async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
         return await self._queue.do_items(ops)
 
-    async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
+    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         asking = self._queue.keep(held, origin, name, body)
         await self._call("keep", {**_about(held), "name": name, "body": body}, asking, _nothing)
 
@@ -123,7 +123,7 @@ class RecordingQueue:
         asking = self._queue.finish(ending)
         return await self._call("finish", given, asking, lambda run: {"status": run.status})
 
-    async def hand_back(self, held: Sequence[Held]) -> None:
+    async def hand_back(self, held: Sequence[Lease]) -> None:
         given = {"attempts": [each.attempt_id for each in held]}
         await self._call("hand_back", given, self._queue.hand_back(held), _nothing)
 
@@ -152,7 +152,7 @@ class RecordingQueue:
         return answer.value  # type: ignore[return-value]
 
 
-def _about(held: Held) -> dict[str, Any]:
+def _about(held: Lease) -> dict[str, Any]:
     return {"attempt": held.attempt_id, "run": held.run_id, "thread": held.thread_id}
 
 

@@ -24,7 +24,7 @@ from perdure.testing.clock import ManualClock, SeededIds
 from perdure.threads.encoding import Policy
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
 from perdure.threads.service import ThreadService
-from perdure.threads.work import Assignment, Ending, Held, Result
+from perdure.threads.work import Assignment, Ending, Lease, Result
 
 POLICY = Policy(timeout=500.0, max_attempts=3, lease=60.0, grace=30.0, linger=1000.0)
 """Wide enough that a slow machine changes no answer; tests move the time by far more."""
@@ -189,14 +189,14 @@ class World:
         """Nothing is ready."""
         assert await self.claim() == []
 
-    async def save(self, held: Held, values: Any, **fields: Any) -> str:
+    async def save(self, held: Lease, values: Any, **fields: Any) -> str:
         return (await self.threads.save(held, NewCheckpoint(values=values, **fields))).checkpoint_id
 
-    async def finish(self, held: Held, result: Result = "success", values: Any = None, **rest: Any) -> Run:
+    async def finish(self, held: Lease, result: Result = "success", values: Any = None, **rest: Any) -> Run:
         state = None if values is None else NewCheckpoint(values=values)
         return await self.threads.finish(Ending(held=held, result=result, checkpoint=state, **rest))
 
-    async def span(self, held: Held, name: str) -> None:
+    async def span(self, held: Lease, name: str) -> None:
         """A span of an attempt, as its tracer sends it."""
         trace, body = "0" * 32, b"{}"
         new = NewSpan(

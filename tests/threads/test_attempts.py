@@ -11,12 +11,12 @@ from tests.threads.support import ATTEMPTS, STEPS, World, told
 from perdure.graphs.records import GraphState, GraphSteps
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.threads.records import Failure, NewCheckpoint
-from perdure.threads.work import Ending, Held
+from perdure.threads.work import Ending, Lease
 
 LATE = GraphSteps(states=[GraphState(checkpoint_id="late", body='"late"')])
 BROKEN = Failure(error="ValueError", message="bad")
 
-Write = Callable[[World, Held], Awaitable[object]]
+Write = Callable[[World, Lease], Awaitable[object]]
 WRITES: dict[str, Write] = {
     "append": lambda world, held: world.threads.append(held, told("custom")),
     "save": lambda world, held: world.threads.save(held, NewCheckpoint(values="late"), told("values")),
@@ -29,7 +29,7 @@ WRITES: dict[str, Write] = {
 }
 
 
-async def stale(world: World) -> tuple[Held, Held]:
+async def stale(world: World) -> tuple[Lease, Lease]:
     """Two claims on a run: of a worker that lost it, and of the one that has it now."""
     run = await world.run(await world.thread())
     old = (await world.take(run)).held
@@ -104,7 +104,7 @@ async def test_a_claim_on_the_wrong_thread_is_none(world: World, write: str) -> 
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
     with pytest.raises(Fenced):
-        await WRITES[write](world, Held(held.run_id, other, held.attempt_id))
+        await WRITES[write](world, Lease(held.run_id, other, held.attempt_id))
     assert await world.kept(other) == ["theirs"]
     assert await world.status(run) == "running"
 
@@ -112,7 +112,7 @@ async def test_a_claim_on_the_wrong_thread_is_none(world: World, write: str) -> 
 @pytest.mark.parametrize("write", WRITES)
 async def test_an_unknown_claim_is_none(world: World, write: str) -> None:
     with pytest.raises(Fenced):
-        await WRITES[write](world, Held("no-run", "no-thread", "no-attempt"))
+        await WRITES[write](world, Lease("no-run", "no-thread", "no-attempt"))
 
 
 # --- how an attempt ends ----------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, GraphStat
 from perdure.kernel.errors import Conflict, Fenced, InvalidInput
 from perdure.threads.encoding import INLINE_BYTES
 from perdure.threads.records import RunEnd
-from perdure.threads.work import Ending, Held
+from perdure.threads.work import Ending, Lease
 
 
 def packed(value: object) -> tuple[str, bytes]:
     return "msgpack", msgspec.msgpack.encode(value)
 
 
-def put(held: Held, checkpoint_id: str, value: object, parent_id: str | None = None) -> GraphPut:
+def put(held: Lease, checkpoint_id: str, value: object, parent_id: str | None = None) -> GraphPut:
     return GraphPut(
         thread_id=held.thread_id,
         checkpoint_id=checkpoint_id,
@@ -33,7 +33,7 @@ def put(held: Held, checkpoint_id: str, value: object, parent_id: str | None = N
     )
 
 
-def steps(held: Held, checkpoint_id: str, value: object, *following: str) -> GraphSteps:
+def steps(held: Lease, checkpoint_id: str, value: object, *following: str) -> GraphSteps:
     """A checkpoint that is a state of its thread."""
     return GraphSteps(
         changes=GraphChanges(puts=[put(held, checkpoint_id, value)]),
@@ -41,18 +41,18 @@ def steps(held: Held, checkpoint_id: str, value: object, *following: str) -> Gra
     )
 
 
-async def begun(world: World) -> Held:
+async def begun(world: World) -> Lease:
     run = await world.run(await world.thread())
     return (await world.take(run)).held
 
 
 async def pieces(world: World, thread_id: str) -> list[str]:
     query = GraphQuery(thread_id=thread_id)
-    found = await world.threads.find_graphs(Held("", thread_id, ""), query)
+    found = await world.threads.find_graphs(Lease("", thread_id, ""), query)
     return [each.checkpoint_id for each in found]
 
 
-async def end(world: World, held: Held) -> RunEnd:
+async def end(world: World, held: Lease) -> RunEnd:
     return await world.threads.join_run(held.run_id, 10)
 
 

@@ -21,7 +21,7 @@ from perdure.streams.model import NewEvent
 from perdure.threads.encoding import Policy, checked, finish_of, new_run
 from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
 from perdure.threads.records import NewCheckpoint, RunRequest
-from perdure.threads.work import Ending, Held
+from perdure.threads.work import Ending, Lease
 
 GRACE = 5_000_000
 POLICY = Policy(timeout=100.0, lease=10.0, grace=5.0)
@@ -88,14 +88,16 @@ def stop(action: Any = "interrupt", which: int = 0) -> Operation:
 
 def keep(values: Any = 1) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        saved = execute.Saved(given[0], checked(NewCheckpoint(values=values)), [NewEvent("values", "1")])
+        saved = execute.SaveCheckpoint(
+            given[0], checked(NewCheckpoint(values=values)), [NewEvent("values", "1")]
+        )
         return [type(each).__name__ for each in await execute.save(tx, [saved])]
 
     return run
 
 
 async def tell(tx: Tx, given: Any, lined: bool) -> Any:
-    told = execute.Told(given[0], [NewEvent("custom", "1")])
+    told = execute.AppendEvents(given[0], [NewEvent("custom", "1")])
     return [type(each).__name__ for each in await execute.tell(tx, [told])]
 
 
@@ -163,10 +165,10 @@ def runs(*, claimed: bool, waiting: int = 0, delay: float | None = None) -> Oper
         made = []
         for _ in range(waiting + 1):
             (row,) = await ask(after_seconds=delay)(tx, given, lined)
-            made.append(Held(row[0], "t", ""))
+            made.append(Lease(row[0], "t", ""))
         if claimed:
             (((run_id, attempt_id, _),),) = await take("w")(tx, given, lined)
-            made[0] = Held(run_id, "t", attempt_id)
+            made[0] = Lease(run_id, "t", attempt_id)
         return made
 
     return run

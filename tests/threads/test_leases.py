@@ -8,7 +8,7 @@ import pytest
 from tests.threads.support import ATTEMPTS, POLICY, World
 
 from perdure.kernel.errors import Fenced
-from perdure.threads.work import Held
+from perdure.threads.work import Lease
 
 
 async def test_a_silent_worker_loses_its_run(world: World) -> None:
@@ -47,7 +47,7 @@ async def test_what_a_worker_is_told(world: World) -> None:
     await world.threads.cancel_run(undone.run_id, action="rollback")
     await world.threads.hand_back([given])
     await world.finish(over)
-    claims = [going, stopped, undone, given, over, Held("no-run", "no-thread", "no-attempt")]
+    claims = [going, stopped, undone, given, over, Lease("no-run", "no-thread", "no-attempt")]
     expected = ["go", "interrupt", "rollback", "lost", "lost", "lost"]
     assert await world.threads.renew("w1", claims) == expected
     controls = await world.threads.controls(claims, 0)

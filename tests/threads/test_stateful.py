@@ -25,7 +25,7 @@ from tests.threads.thread_checks import LIMITS, POLICY, compare
 from perdure.kernel.errors import Conflict, Fenced, NotFound
 from perdure.kernel.storage.port import Storage
 from perdure.threads.records import Failure, NewCheckpoint, RunRequest
-from perdure.threads.work import Ending, Held
+from perdure.threads.work import Ending, Lease
 
 FAILURE = Failure(error="ValueError", message="bad")
 NAMES = ("a", "b")
@@ -94,7 +94,7 @@ class ThreadMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.world = self.bench.open()
         self.model = ThreadModel(LIMITS)
-        self.held: list[Held] = []
+        self.held: list[Lease] = []
 
     def _do(self, call: Any) -> Any:
         """What a call answers, as the model says it: refusals by their names."""
@@ -111,12 +111,12 @@ class ThreadMachine(RuleBasedStateMachine):
     def _compare(self) -> None:
         self.bench.do(compare(self.world, self.model))
 
-    def _pick(self, pick: int) -> Held | None:
+    def _pick(self, pick: int) -> Lease | None:
         """A claim: mostly one that somebody holds, and now and then any that was ever made."""
         among = self._working() if pick % 4 else self.held
         return among[pick // 4 % len(among)] if among else None
 
-    def _working(self) -> list[Held]:
+    def _working(self) -> list[Lease]:
         """The claims that hold their runs; if there are none, some are made if that can be."""
         if not self._holding():
             self._claim(10, "w3")
@@ -125,7 +125,7 @@ class ThreadMachine(RuleBasedStateMachine):
             self._claim(10, "w3")
         return self._holding()
 
-    def _holding(self) -> list[Held]:
+    def _holding(self) -> list[Lease]:
         return [each for each in self.held if self.model.holds(each.run_id, each.attempt_id)]
 
     def _run(self, pick: int) -> ModelRun | None:
@@ -296,7 +296,7 @@ class ThreadMachine(RuleBasedStateMachine):
             self._finish(held, result, 8, False, 0.0, ["custom"])
 
     def _finish(
-        self, held: Held, result: Any, values: Any, unfinished: bool, retry_after: float, events: list[str]
+        self, held: Lease, result: Any, values: Any, unfinished: bool, retry_after: float, events: list[str]
     ) -> None:
         following = ["more"] if unfinished else []
         state = None if values is None else NewCheckpoint(values=values, next=following)
@@ -327,7 +327,7 @@ class ThreadMachine(RuleBasedStateMachine):
         found = [self._pick(pick) for pick in some]
         self.hand_back([each for each in dict.fromkeys(found) if each is not None])
 
-    def hand_back(self, held: list[Held]) -> None:
+    def hand_back(self, held: list[Lease]) -> None:
         self._do(self.world.threads.hand_back(held))
         for each in held:
             self.model.hand_back(each.run_id, each.attempt_id)

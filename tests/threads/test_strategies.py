@@ -9,12 +9,12 @@ from tests.threads.support import STATES, World
 
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.threads.records import Run, RunRequest
-from perdure.threads.work import Held
+from perdure.threads.work import Lease
 
 STAGES = ("pending", "delayed", "running", "back-off")
 
 
-async def in_stage(world: World, thread: str, stage: str) -> tuple[Run, Held | None]:
+async def in_stage(world: World, thread: str, stage: str) -> tuple[Run, Lease | None]:
     """A live run of the thread, and its claim if somebody executes it."""
     run = await world.run(thread, after_seconds=100 if stage == "delayed" else None)
     if stage in ("pending", "delayed"):

@@ -17,7 +17,7 @@ from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown
 from perdure.kernel.signals.local import LocalSignals
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
-from perdure.threads.work import Assignment, Ending, Held, Verdict
+from perdure.threads.work import Assignment, Ending, Lease, Verdict
 
 CHANGED = ("queue", "changed")
 
@@ -170,7 +170,7 @@ class MemoryQueue:
             last_seq=len(row.events),
         )
 
-    async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
+    async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
         await self._called("renew", len(held))
         self._sweep()
         for each in held:
@@ -178,7 +178,7 @@ class MemoryQueue:
                 self.rows[each.run_id].lease_until = time.monotonic() + self.lease
         return [self._verdict(each) for each in held]
 
-    async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
+    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
         await self._called("controls", len(held))
         watch = self._signals.watch(*CHANGED[:1], CHANGED[1:])
         until = time.monotonic() + wait
@@ -192,7 +192,7 @@ class MemoryQueue:
         finally:
             watch.close()
 
-    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
+    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
         await self._called("append", len(events))
         row = self._mine(held)
         if after is not None and len(row.events) == after + len(events):
@@ -205,7 +205,7 @@ class MemoryQueue:
         return len(row.events)
 
     async def save(
-        self, held: Held, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
+        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
     ) -> Checkpoint:
         await self._called("save", checkpoint)
         row = self._mine(held)
@@ -232,20 +232,20 @@ class MemoryQueue:
         return saved
 
     async def record(
-        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+        self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
     ) -> int:
         raise NotSupported("this queue has no graphs")
 
-    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
         raise NotSupported("this queue has no graphs")
 
-    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+    async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
         raise NotSupported("this queue has no graphs")
 
     async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
         raise NotSupported("nothing is remembered here")
 
-    async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
+    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         await self._called("keep", name)
         self._mine(held)
         self.steps[origin][name] = body
@@ -279,7 +279,7 @@ class MemoryQueue:
         self.tell()
         return row.run
 
-    async def hand_back(self, held: Sequence[Held]) -> None:
+    async def hand_back(self, held: Sequence[Lease]) -> None:
         await self._called("hand_back", len(held))
         for each in held:
             row = self._mine(each)
@@ -306,17 +306,17 @@ class MemoryQueue:
             self.lost_answers[name] -= 1
             raise OutcomeUnknown
 
-    def _holds(self, held: Held) -> bool:
+    def _holds(self, held: Lease) -> bool:
         return self.rows[held.run_id].attempt_id == held.attempt_id
 
-    def _mine(self, held: Held) -> Row:
+    def _mine(self, held: Lease) -> Row:
         self._sweep()
         row = self.rows[held.run_id]
         if not self._holds(held) or row.action is not None:
             raise Fenced(f"attempt {held.attempt_id} of run {held.run_id} holds it no longer")
         return row
 
-    def _verdict(self, held: Held) -> Verdict:
+    def _verdict(self, held: Lease) -> Verdict:
         if not self._holds(held):
             return "lost"
         return self.rows[held.run_id].action or "go"

@@ -58,7 +58,7 @@ class Retriable(Exception):
         self.after = after
 
 
-class GraphRoom(Protocol):
+class GraphCheckpoints(Protocol):
     """Where the graph of a run keeps its checkpoints, and finds those of its thread."""
 
     def put(self, steps: GraphSteps) -> None:
@@ -149,7 +149,7 @@ class Context(Protocol):
         ...
 
     @property
-    def graph(self) -> GraphRoom:
+    def graph(self) -> GraphCheckpoints:
         """Where an agent that is a graph keeps its state, instead of with `save`."""
         ...
 

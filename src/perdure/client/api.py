@@ -56,7 +56,7 @@ class Api:
         effect: Effect = "repeatable",
         query: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-        lasting: bool = False,
+        long_poll: bool = False,
     ) -> T:
         """Send a write; the server answers a second one with the same `key` as it did the first."""
         answer = await self.session.request(
@@ -67,7 +67,7 @@ class Api:
             query=query_of(query or {}),
             effect=effect,
             timeout=timeout,
-            lasting=lasting,
+            long_poll=long_poll,
         )
         return decoded(kind, answer.body)
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.client.api import Api
 from perdure.client.native_wire import MAX_PAGE
-from perdure.client.session import step
+from perdure.client.session import path_segment
 from perdure.kernel.pages import PaginatedResult
 from perdure.schedules.records import Firing, Schedule
 
@@ -116,4 +116,4 @@ class RemoteSchedules:
 
 
 def _path(schedule_id: str, rest: str = "") -> str:
-    return "/schedules/" + step(schedule_id, "schedule_id") + rest
+    return "/schedules/" + path_segment(schedule_id, "schedule_id") + rest

@@ -9,7 +9,7 @@ from perdure.assistants.records import Assistant, IfExists
 from perdure.client.api import Api
 from perdure.client.lightning_exchange import new_key
 from perdure.client.native_wire import MAX_PAGE
-from perdure.client.session import step
+from perdure.client.session import path_segment
 from perdure.kernel.pages import PaginatedResult
 from perdure.outbox.model import Effect
 
@@ -137,12 +137,12 @@ class RemoteOutbox:
 
     async def get(self, effect_id: str) -> Effect:
         """An effect with its body, in which a URL has lost its credentials."""
-        return await self._api.get(Effect, "/outbox/" + step(effect_id, "effect"))
+        return await self._api.get(Effect, "/outbox/" + path_segment(effect_id, "effect"))
 
     async def retry(self, effect_id: str) -> Effect:
         """Make an effect due now that waits or is dead; Conflict if it was delivered."""
-        return await self._api.send(Effect, "POST", f"/outbox/{step(effect_id, 'effect')}/retry")
+        return await self._api.send(Effect, "POST", f"/outbox/{path_segment(effect_id, 'effect')}/retry")
 
 
 def _path(assistant_id: str, rest: str = "") -> str:
-    return "/assistants/" + step(assistant_id, "assistant_id") + rest
+    return "/assistants/" + path_segment(assistant_id, "assistant_id") + rest

@@ -23,7 +23,7 @@ class Connections(NamedTuple):
     """The connections of one event loop. Requests that last have others, so as not to stand in the way."""
 
     short: aiohttp.ClientSession
-    lasting: aiohttp.ClientSession
+    long_poll: aiohttp.ClientSession
 
 
 class Pools:
@@ -52,14 +52,14 @@ class Pools:
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Connections]:
         """A generator, since an event loop closes those that it has begun before it ends itself."""
-        short, lasting = self._session(CONNECTIONS), self._session(0)
+        short, long_poll = self._session(CONNECTIONS), self._session(0)
         try:
-            yield Connections(short, lasting)
+            yield Connections(short, long_poll)
         finally:
             with self._lock:
                 self._opened.pop(loop, None)
             await short.close()
-            await lasting.close()
+            await long_poll.close()
             await asyncio.sleep(0)
 
     def _session(self, limit: int) -> aiohttp.ClientSession:

@@ -11,7 +11,7 @@ from perdure.client.lightning_batches import Batches, pair_item, rollout_item
 from perdure.client.lightning_exchange import Exchange, given, new_key
 from perdure.client.lightning_reading import ReadingClient
 from perdure.client.lightning_wire import PREFIX
-from perdure.client.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, step
+from perdure.client.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, path_segment
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.merge import Merger
@@ -189,7 +189,7 @@ class LightningStoreClient(ReadingClient):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, idempotency_key: str | None = None
     ) -> AttemptedRollout:
-        path = f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts"
+        path = f"/rollouts/{path_segment(rollout_id, 'rollout_id')}/attempts"
         body = {"worker_id": text_or_none(worker_id, "worker_id")}
         return decoded(answers.ATTEMPTED, await self._exchange.post_keyed(path, body, idempotency_key))
 
@@ -236,7 +236,9 @@ class LightningStoreClient(ReadingClient):
         text_or_none(body.get("resources_id"), "resources_id")
         # A status that is set again might undo what others have made of the first.
         effect: Effect = "once" if "status" in body else "repeatable"
-        answer = await self._exchange.post("/rollouts/" + step(rollout_id, "rollout_id"), body, effect=effect)
+        answer = await self._exchange.post(
+            "/rollouts/" + path_segment(rollout_id, "rollout_id"), body, effect=effect
+        )
         return decoded(answers.ROLLOUT, answer)
 
     async def update_attempt(
@@ -257,7 +259,7 @@ class LightningStoreClient(ReadingClient):
             ids = {"rollout_id": rollout_id, "attempt_id": check_text(attempt_id, "attempt_id")}
             return await self._batches.report({**ids, **body})
         # The latest attempt of a second try may be another than that of the first.
-        path = f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts/latest"
+        path = f"/rollouts/{path_segment(rollout_id, 'rollout_id')}/attempts/latest"
         return decoded(answers.ATTEMPT, await self._exchange.post(path, body, effect="once"))
 
     # --- resources ----------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ class LightningStoreClient(ReadingClient):
         return decoded(answers.RESOURCES, answer)
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        path = "/resources/" + step(resources_id, "resources_id")
+        path = "/resources/" + path_segment(resources_id, "resources_id")
         return decoded(answers.RESOURCES, await self._exchange.post(path, resources, effect="once"))
 
     # --- workers ------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ class LightningStoreClient(ReadingClient):
         if worker_id == "search":
             raise InvalidInput("over HTTP, no worker can have the id 'search'")
         body = given(heartbeat_stats=heartbeat_stats)
-        answer = await self._exchange.post("/workers/" + step(worker_id, "worker_id"), body)
+        answer = await self._exchange.post("/workers/" + path_segment(worker_id, "worker_id"), body)
         return decoded(answers.WORKER, answer)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from perdure.client.lightning_answers import CLAIMS, MANY_ATTEMPTS, MANY_ROLLOUTS, decoded
 from perdure.client.lightning_exchange import encode, new_key
 from perdure.client.lightning_wire import PREFIX, SequenceIds, StoredSpans
-from perdure.client.session import Answer, HttpSession, step
+from perdure.client.session import Answer, HttpSession, path_segment
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError, TooLarge
 from perdure.kernel.merge import Merger
@@ -104,7 +104,7 @@ class Batches:
 
     async def _requeue(self, rollout_id: str) -> None:
         try:
-            await self._post("/rollouts/" + step(rollout_id, "rollout_id"), b'{"status":"requeuing"}')
+            await self._post("/rollouts/" + path_segment(rollout_id, "rollout_id"), b'{"status":"requeuing"}')
         except PerdureError as error:
             logger.warning("rollout %s was claimed for a caller that has gone: %s", rollout_id, error)
 

@@ -61,7 +61,7 @@ class Exchange:
             body=encode({"rollout_ids": rollout_ids, "timeout": seconds}),
             timeout=seconds + self._session.request_timeout,
             effect="none",
-            lasting=True,
+            long_poll=True,
         )
         return [rollout_from(found) for found in answer.json()]
 

@@ -10,7 +10,7 @@ from typing import Any
 from perdure.client import lightning_answers as answers
 from perdure.client.lightning_answers import decoded, rollout_from
 from perdure.client.lightning_exchange import Exchange, terms_of
-from perdure.client.session import step
+from perdure.client.session import path_segment
 from perdure.rollouts.arguments import check_timeout, texts
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
@@ -78,15 +78,17 @@ class ReadingClient(LightningStore):
         offset: int = 0,
     ) -> PaginatedResult[Attempt]:
         terms = terms_of(locals())
-        path = f"/rollouts/{step(terms.pop('rollout_id'), 'rollout_id')}/attempts/search"
+        path = f"/rollouts/{path_segment(terms.pop('rollout_id'), 'rollout_id')}/attempts/search"
         return await self._exchange.search(path, terms, Attempt.model_validate)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        found = (await self._exchange.get("/rollouts/" + step(rollout_id, "rollout_id"))).json()
+        found = (await self._exchange.get("/rollouts/" + path_segment(rollout_id, "rollout_id"))).json()
         return None if found is None else rollout_from(found)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        answer = await self._exchange.get(f"/rollouts/{step(rollout_id, 'rollout_id')}/attempts/latest")
+        answer = await self._exchange.get(
+            f"/rollouts/{path_segment(rollout_id, 'rollout_id')}/attempts/latest"
+        )
         return decoded(answers.ATTEMPT_OR_NONE, answer)
 
     async def wait_for_rollouts(
@@ -121,7 +123,7 @@ class ReadingClient(LightningStore):
         if resources_id == "latest":
             # At that path are the latest resources, whatever their id.
             return next(iter(await self.query_resources(resources_id=resources_id)), None)
-        answer = await self._exchange.get("/resources/" + step(resources_id, "resources_id"))
+        answer = await self._exchange.get("/resources/" + path_segment(resources_id, "resources_id"))
         return decoded(answers.RESOURCES_OR_NONE, answer)
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
@@ -141,5 +143,5 @@ class ReadingClient(LightningStore):
         return await self._exchange.search("/workers/search", terms_of(locals()), Worker.model_validate)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        answer = await self._exchange.get("/workers/" + step(worker_id, "worker_id"))
+        answer = await self._exchange.get("/workers/" + path_segment(worker_id, "worker_id"))
         return decoded(answers.WORKER_OR_NONE, answer)

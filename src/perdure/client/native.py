@@ -13,7 +13,7 @@ from perdure.client.client_schedules import RemoteSchedules
 from perdure.client.client_services import RemoteAssistants, RemoteOutbox
 from perdure.client.lightning_exchange import new_key
 from perdure.client.native_wire import Items
-from perdure.client.session import RETRY_DELAYS, Effect, HttpSession, step
+from perdure.client.session import RETRY_DELAYS, Effect, HttpSession, path_segment
 from perdure.client.streaming import Streaming
 from perdure.kernel.pages import PaginatedResult
 from perdure.threads.records import (
@@ -232,7 +232,7 @@ class PerdureClient(Streaming):
             query={"action": action, "wait": wait},
             effect="once",
             timeout=0 if wait else None,
-            lasting=wait,
+            long_poll=wait,
         )
 
     async def cancel_runs(
@@ -261,7 +261,7 @@ class PerdureClient(Streaming):
 
     async def why(self, id: str) -> run_wire.Why:
         """Why a rollout, run or thread stands where it stands."""
-        return await self._api.get(run_wire.Why, "/why/" + step(id, "id"))
+        return await self._api.get(run_wire.Why, "/why/" + path_segment(id, "id"))
 
     async def stats(self) -> dict[str, Any]:
         """How many runs wait and run, and for how long."""
@@ -269,8 +269,8 @@ class PerdureClient(Streaming):
 
 
 def _thread(thread_id: str, rest: str = "") -> str:
-    return "/threads/" + step(thread_id, "thread_id") + rest
+    return "/threads/" + path_segment(thread_id, "thread_id") + rest
 
 
 def _run(run_id: str, rest: str = "") -> str:
-    return "/runs/" + step(run_id, "run_id") + rest
+    return "/runs/" + path_segment(run_id, "run_id") + rest

@@ -33,7 +33,7 @@ from perdure.kernel.errors import (
 from perdure.kernel.merge import Merger
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
-from perdure.threads.work import Assignment, Ending, Held, Verdict
+from perdure.threads.work import Assignment, Ending, Lease, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class RemoteRunQueue:
             request_timeout=request_timeout,
         )
         self._api = Api(self._session)
-        self._brief = Api(self._session.trying(()))
+        self._brief = Api(self._session.with_retries(()))
         self._items = RemoteItems(self._api, f"{WORK}/items")
         self._merger = Merger(BATCHES)
         self._places: dict[str, int] = {}
@@ -122,7 +122,7 @@ class RemoteRunQueue:
             headers=keyed(key),
             effect="none",
             timeout=seconds + self._session.request_timeout,
-            lasting=True,
+            long_poll=True,
         )
         answer = await self._open(asking)
         claimed = decoded(work_wire.Assignments, answer.body).assignments
@@ -149,7 +149,7 @@ class RemoteRunQueue:
 
     # --- leases and news ----------------------------------------------------------------------------------
 
-    async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
+    async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
         """Keep the leases; the verdicts are in the order of `held`. It is tried once."""
         verdicts: list[Verdict] = []
         for part in _parts(held):
@@ -161,7 +161,7 @@ class RemoteRunQueue:
             verdicts += found.verdicts
         return verdicts
 
-    async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
+    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
         """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
         seconds = min(max(wait, 0.0), work_wire.MAX_WAIT_SECONDS)
         body = {"held": list(held)[:MAX_BATCH], "wait": seconds}
@@ -172,7 +172,7 @@ class RemoteRunQueue:
 
     # --- what agents write --------------------------------------------------------------------------------
 
-    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
+    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
         """Add events to the run's stream; gives the `seq` of the last one once they are durable."""
         after = self._places.get(held.attempt_id) if after is None else after
         body = {"held": held, "events": list(events), "after": after}
@@ -182,7 +182,7 @@ class RemoteRunQueue:
         return seq
 
     async def save(
-        self, held: Held, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
+        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
     ) -> Checkpoint:
         """Keep a state of the thread, with the events that tell of it."""
         after = self._places.get(held.attempt_id)
@@ -198,22 +198,22 @@ class RemoteRunQueue:
         return saved
 
     async def record(
-        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+        self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
     ) -> int:
         """Keep what the run's graph has done, with events; gives the `seq` of the last one."""
         after = self._places.get(held.attempt_id) if after is None else after
         body = {"held": held, "steps": to_builtins(steps), "events": list(events), "after": after}
-        answer: work_wire.Recorded = await self._ask(work_wire.Recorded, f"{WORK}/graphs", body)
+        answer: work_wire.RecordSteps = await self._ask(work_wire.RecordSteps, f"{WORK}/graphs", body)
         self._places[held.attempt_id] = answer.seq
         return answer.seq
 
-    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
         """Checkpoints of the graphs of the run's thread."""
         body = {"held": held, "query": query}
         answer: work_wire.FoundGraphs = await self._ask(work_wire.FoundGraphs, f"{WORK}/graphs/find", body)
         return answer.found
 
-    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+    async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
         """What the ancestors of a checkpoint say of channels that are kept as changes."""
         body = {"held": held, "query": query}
         answer: work_wire.FoundDeltas = await self._ask(work_wire.FoundDeltas, f"{WORK}/graphs/deltas", body)
@@ -223,7 +223,7 @@ class RemoteRunQueue:
         """Read and change what is remembered beyond threads."""
         return await self._open(self._items.batch(ops))
 
-    async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
+    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""
         kept = {"held": held, "origin": origin, "name": name, "body": body}
         await self._ask(wire.Ok, f"{WORK}/steps", kept)
@@ -239,7 +239,7 @@ class RemoteRunQueue:
         self._places.pop(ending.held.attempt_id, None)
         return run
 
-    async def hand_back(self, held: Sequence[Held]) -> None:
+    async def hand_back(self, held: Sequence[Lease]) -> None:
         """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
         for part in _parts(held):
             await self._ask(wire.Ok, f"{WORK}/release", {"held": part})
@@ -288,7 +288,7 @@ class RemoteRunQueue:
     ) -> T:
         timeout = None if wait is None else wait + self._session.request_timeout
         sending = self._api.send(
-            kind, "POST", path, body, key=key, effect="none", timeout=timeout, lasting=wait is not None
+            kind, "POST", path, body, key=key, effect="none", timeout=timeout, long_poll=wait is not None
         )
         return await self._open(sending)
 
@@ -302,7 +302,7 @@ class RemoteRunQueue:
             raise Unreachable(error.message) from error
 
 
-def _parts(held: Sequence[Held]) -> list[list[Held]]:
+def _parts(held: Sequence[Lease]) -> list[list[Lease]]:
     return [list(held[start : start + MAX_BATCH]) for start in range(0, len(held), MAX_BATCH)]
 
 

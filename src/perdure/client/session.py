@@ -68,7 +68,7 @@ class Outgoing(NamedTuple):
     query: tuple[tuple[str, str], ...]
     headers: Mapping[str, str]
     timeout: float
-    lasting: bool
+    long_poll: bool
 
 
 class HttpSession:
@@ -116,7 +116,7 @@ class HttpSession:
         sibling._headers = _headers(self.token, namespace)
         return sibling
 
-    def trying(self, retry_delays: Sequence[float]) -> Self:
+    def with_retries(self, retry_delays: Sequence[float]) -> Self:
         """A session of the same caller that tries so often; closing either closes both."""
         sibling = self._sibling()
         sibling.retry_delays = tuple(map(float, retry_delays))
@@ -137,11 +137,11 @@ class HttpSession:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         effect: Effect | None = None,
-        lasting: bool = False,
+        long_poll: bool = False,
     ) -> Answer:
         """Send a request until it is answered or refused, or until all delays have passed.
 
-        `timeout` bounds each try; a `lasting` request does not hold up others meanwhile. A request with the
+        `timeout` bounds each try; a `long_poll` request does not hold up others meanwhile. A request with the
         effect `once` is not sent again if it may have been carried out: that raises OutcomeUnknown.
         """
         sending = Outgoing(
@@ -151,7 +151,7 @@ class HttpSession:
             tuple(query),
             {**self._headers, **(headers or {})},
             self.request_timeout if timeout is None else timeout,
-            lasting,
+            long_poll,
         )
         return await _Trying(self, sending, effect or ("none" if method == "GET" else "repeatable")).answer()
 
@@ -173,7 +173,7 @@ class HttpSession:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer that is read as it comes; it may last, but not be silent for long."""
         sent = {**self._headers, **(headers or {})}
-        sending = Outgoing(method, path, body, tuple(query), sent, 0, lasting=True)
+        sending = Outgoing(method, path, body, tuple(query), sent, 0, long_poll=True)
         try:
             async with self._open(await self._pools.get(), sending) as response:
                 if response.status != 200:
@@ -194,8 +194,8 @@ class HttpSession:
             raise
 
     def _open(self, connections: Connections, sending: Outgoing) -> Any:
-        session = connections.lasting if sending.lasting else connections.short
-        silence = SILENCE_SECONDS if sending.lasting and not sending.timeout else None
+        session = connections.long_poll if sending.long_poll else connections.short
+        silence = SILENCE_SECONDS if sending.long_poll and not sending.timeout else None
         url = URL(self.base_url + sending.path, encoded=True)
         return session.request(
             sending.method,
@@ -326,7 +326,7 @@ def in_header(value: object, what: str) -> str:
     return text
 
 
-def step(value: object, what: str) -> str:
+def path_segment(value: object, what: str) -> str:
     """An id as one step of a path, whatever it holds."""
     text = check_text(value, what)
     if not text:

@@ -15,7 +15,7 @@ import aiohttp
 from perdure.access.endpoints import PREFIX
 from perdure.client.api import Api, decoded, encoded, keyed
 from perdure.client.lightning_exchange import new_key
-from perdure.client.session import Query, error_from, step
+from perdure.client.session import Query, error_from, path_segment
 from perdure.client.sse import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Resumed
 from perdure.rollouts.arguments import check_timeout
 from perdure.streams.model import Event
@@ -53,7 +53,7 @@ class Streaming:
     async def join_run(self, run_id: str, timeout: float | None = None) -> RunEnd:
         """Wait for the end of a run. TimeoutError when the time is up."""
         check_timeout(timeout)
-        path = f"/runs/{step(run_id, 'run_id')}/wait"
+        path = f"/runs/{path_segment(run_id, 'run_id')}/wait"
         clock = asyncio.get_running_loop().time
         deadline = math.inf if timeout is None else clock() + max(timeout, 0)
         while True:
@@ -128,11 +128,11 @@ class Streaming:
 
     def stream_run(self, run_id: str, after: str | None = BEGINNING) -> AsyncIterator[Sequence[Event]]:
         """The events of a run after an id, in bursts, until its end; None is from now on."""
-        return self._read(f"/runs/{step(run_id, 'run_id')}/stream", run_id, after)
+        return self._read(f"/runs/{path_segment(run_id, 'run_id')}/stream", run_id, after)
 
     def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncIterator[Sequence[Event]]:
         """The events of all runs of a thread after an id, without end."""
-        return self._read(f"/threads/{step(thread_id, 'thread_id')}/stream", thread_id, after)
+        return self._read(f"/threads/{path_segment(thread_id, 'thread_id')}/stream", thread_id, after)
 
     def _read(self, path: str, source: str, after: str | None) -> AsyncIterator[Sequence[Event]]:
         @asynccontextmanager

@@ -12,12 +12,12 @@ from perdure.client.native_wire import MAX_BATCH, Body, Name
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.streams.model import NewEvent
 from perdure.threads.records import NewCheckpoint, Run
-from perdure.threads.work import Assignment, Ending, Held, Verdict
+from perdure.threads.work import Assignment, Ending, Lease, Verdict
 
 MAX_WAIT_SECONDS = 30.0
 
 Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
-Many = Annotated[list[Held], Meta(max_length=MAX_BATCH)]
+Many = Annotated[list[Lease], Meta(max_length=MAX_BATCH)]
 After = Annotated[int, Meta(ge=0, le=2**53)]
 """The number of the last event that the worker knows of: what it sends comes right after that, and once."""
 
@@ -73,7 +73,7 @@ class Controls(msgspec.Struct, kw_only=True):
 class Append(Body, kw_only=True):
     """Events of one run, in their order."""
 
-    held: Held
+    held: Lease
     events: Annotated[list[NewEvent], Meta(max_length=10 * MAX_BATCH)]
     after: After | None = None
 
@@ -100,7 +100,7 @@ class Appended(msgspec.Struct, kw_only=True):
 class SavedState(Body, kw_only=True):
     """A state of the thread that a run keeps, with the events that tell of it."""
 
-    held: Held
+    held: Lease
     checkpoint: NewCheckpoint
     events: list[NewEvent] = msgspec.field(default_factory=list)
     after: After | None = None
@@ -109,13 +109,13 @@ class SavedState(Body, kw_only=True):
 class Steps(Body, kw_only=True):
     """What the graph of a run has done, with events in their order."""
 
-    held: Held
+    held: Lease
     steps: GraphSteps
     events: Annotated[list[NewEvent], Meta(max_length=10 * MAX_BATCH)] = msgspec.field(default_factory=list)
     after: After | None = None
 
 
-class Recorded(msgspec.Struct, kw_only=True):
+class RecordSteps(msgspec.Struct, kw_only=True):
     """The number of the run's last event."""
 
     seq: int
@@ -124,7 +124,7 @@ class Recorded(msgspec.Struct, kw_only=True):
 class GraphSearch(Body, kw_only=True):
     """Which checkpoints of the graphs of a run's thread are wanted."""
 
-    held: Held
+    held: Lease
     query: GraphQuery
 
 
@@ -137,7 +137,7 @@ class FoundGraphs(msgspec.Struct, kw_only=True):
 class DeltaSearch(Body, kw_only=True):
     """Which channels are wanted that are kept as changes."""
 
-    held: Held
+    held: Lease
     query: GraphDeltaQuery
 
 
@@ -150,7 +150,7 @@ class FoundDeltas(msgspec.Struct, kw_only=True):
 class KeptStep(Body, kw_only=True):
     """The result of a step, as JSON."""
 
-    held: Held
+    held: Lease
     origin: str
     name: Annotated[str, Meta(min_length=1, max_length=1024)]
     body: str

@@ -63,7 +63,7 @@ async def put(tx: Tx, changes: GraphChanges) -> None:
     threads = {put.thread_id for put in changes.puts} | {write.thread_id for write in changes.writes}
     known = await _lock(tx, threads)
     pieces, items = await _pieces(tx, changes.puts)
-    await tx.later(
+    await tx.defer(
         (sql.ADD_THREADS, [(tx.ns, thread_id) for thread_id in sorted(threads - known)]),
         (sql.PUT_CHECKPOINTS, _checkpoint_rows(tx, changes.puts)),
         (sql.PUT_PIECES, pieces),

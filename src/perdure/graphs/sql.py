@@ -15,21 +15,22 @@ LOCK_THREADS = statement(
     ORDER BY thread_id {lock}
     """
 )
-ADD_THREADS = BulkInsert(GRAPH_THREADS, met="NOTHING")
+ADD_THREADS = BulkInsert(GRAPH_THREADS, on_conflict="NOTHING")
 PUT_CHECKPOINTS = BulkInsert(
     GRAPH_CHECKPOINTS,
-    met="UPDATE SET parent_id = excluded.parent_id, run_id = excluded.run_id, versions = excluded.versions,"
-    " metadata = excluded.metadata, form = excluded.form, body = excluded.body",
+    on_conflict="UPDATE SET parent_id = excluded.parent_id, run_id = excluded.run_id,"
+    " versions = excluded.versions, metadata = excluded.metadata, form = excluded.form, body = excluded.body",
 )
 PUT_PIECES = BulkInsert(
     GRAPH_PIECES,
-    met="UPDATE SET log = excluded.log, ranges = excluded.ranges, form = excluded.form, body = excluded.body",
+    on_conflict="UPDATE SET log = excluded.log, ranges = excluded.ranges, form = excluded.form,"
+    " body = excluded.body",
 )
 ADD_ITEMS = BulkInsert(GRAPH_ITEMS)
 # Only what LangGraph numbers below zero (errors, interrupts, resumes) is ever written again.
 PUT_WRITES = BulkInsert(
     GRAPH_WRITES,
-    met="UPDATE SET task_path = excluded.task_path, channel = excluded.channel, form = excluded.form,"
+    on_conflict="UPDATE SET task_path = excluded.task_path, channel = excluded.channel, form = excluded.form,"
     " body = excluded.body WHERE excluded.idx < 0",
 )
 FIND_BASES = statement(

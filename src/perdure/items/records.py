@@ -100,7 +100,7 @@ class ItemResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ItemPolicy(msgspec.Struct, kw_only=True, frozen=True):
-    """How long items last where nobody says otherwise. Stretches of time are in minutes."""
+    """How long items last where nobody says otherwise. Durations are in minutes."""
 
     default_ttl: float | None = None
     refresh_on_read: bool = True

@@ -18,7 +18,7 @@ GET = statement(
 # What has expired but is not yet removed does not lend its age to what takes its place.
 PUT = BulkInsert(
     ITEMS,
-    met="UPDATE SET created = CASE WHEN items.expires <= excluded.updated THEN excluded.created"
+    on_conflict="UPDATE SET created = CASE WHEN items.expires <= excluded.updated THEN excluded.created"
     " ELSE items.created END, updated = excluded.updated, expires = excluded.expires,"
     " ttl = excluded.ttl, value = excluded.value",
 )

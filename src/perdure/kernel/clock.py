@@ -46,8 +46,8 @@ def to_micros_or_none(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * MICROS)
 
 
-def stretch(seconds: float) -> str:
-    """A stretch of time in the unit that suits it, as people say it."""
+def human_duration(seconds: float) -> str:
+    """A duration in the unit that suits it, as people say it."""
     for unit, least in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
         if seconds >= 2 * least:
             return f"{seconds / least:.0f} {'min' if unit == 'm' else unit}"

@@ -32,7 +32,7 @@ Names = Collection[str] | None
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-class _Manners:
+class PydanticApi:
     """What every record can do, whatever holds its fields."""
 
     __slots__ = ()
@@ -61,7 +61,7 @@ class _Manners:
         exclude_none: bool = False,
     ) -> str:
         """Give the record as JSON text."""
-        dumped = _Manners.model_dump(self, include=include, exclude=exclude, exclude_none=exclude_none)
+        dumped = PydanticApi.model_dump(self, include=include, exclude=exclude, exclude_none=exclude_none)
         encoded = encode_json(dumped, what=type(self).__name__, nan="keep")
         if indent is None:
             return encoded
@@ -117,7 +117,7 @@ def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str,
 
 def _dump(value: Any, exclude_none: bool) -> Any:
     # Loops in one function spend one frame a level: the deepest allowed input must still dump.
-    if isinstance(value, _Manners):
+    if isinstance(value, PydanticApi):
         value = _without_none(_fields_of(value)) if exclude_none else _fields_of(value)
     kind = type(value)
     if kind is dict:
@@ -145,7 +145,7 @@ def _as_dict(cls: type, obj: Any) -> dict[str, Any]:
     return dict(obj)
 
 
-class Record(_Manners, msgspec.Struct, kw_only=True):
+class Record(PydanticApi, msgspec.Struct, kw_only=True):
     """A closed record. Its constructor takes keywords; `model_validate` checks every field."""
 
     @classmethod
@@ -201,7 +201,7 @@ class Field(NamedTuple):
     default: Any = _REQUIRED
 
 
-class OpenRecord(_Manners, EncodedByFields):
+class OpenRecord(PydanticApi, EncodedByFields):
     """A record that keeps unknown keys: its instance dictionary holds the declared fields, then the rest."""
 
     _declared: ClassVar[tuple[Field, ...]] = ()

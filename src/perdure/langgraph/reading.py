@@ -19,7 +19,7 @@ from langgraph.errors import EmptyInputError, InvalidUpdateError
 from langgraph.types import StateUpdate
 from pydantic import ValidationError
 
-from perdure.agents.context import AgentError, GraphRoom
+from perdure.agents.context import AgentError, GraphCheckpoints
 from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.langgraph.agent import GraphAgent, command_of, equipped
@@ -56,10 +56,10 @@ class _Made(NamedTuple):
 class ViewSaver(GraphSaver):
     """A checkpointer that holds on to what is made until somebody keeps all of it at once."""
 
-    def __init__(self, room: GraphRoom, codec: GraphCodec, thread_id: str, head: str | None) -> None:
+    def __init__(self, room: GraphCheckpoints, codec: GraphCodec, thread_id: str, head: str | None) -> None:
         super().__init__(room, codec, thread_id, head)
         self.changes = GraphChanges()
-        self.strangers: set[str] = set()
+        self.foreign_checkpoints: set[str] = set()
         self._made: dict[tuple[str, str], _Made] = {}
         self._latest: dict[str, str] = {}
 
@@ -112,11 +112,11 @@ class ViewSaver(GraphSaver):
             self._keep(put, checkpoint)
         self.changes.writes.extend(legacy.writes)
         self.head = legacy.head
-        self.estrange()
+        self.mark_foreign()
 
-    def estrange(self) -> None:
+    def mark_foreign(self) -> None:
         """What was made so far is no state of the thread."""
-        self.strangers.update(put.checkpoint_id for put in self.changes.puts)
+        self.foreign_checkpoints.update(put.checkpoint_id for put in self.changes.puts)
 
     def checkpoint_of(self, put: GraphPut) -> Checkpoint:
         """The checkpoint that was made."""
@@ -165,7 +165,7 @@ class GraphView:
     async def seed(self, values: Mapping[str, Any]) -> None:
         """Begin with values that no graph made."""
         await self._updating(self._graph.aupdate_state(self._config(None), values, as_node=START))
-        self._saver.estrange()
+        self._saver.mark_foreign()
 
     async def update(self, values: Any, as_node: str | None, place: Place | None) -> dict[str, Any]:
         """Another state; gives the place of its checkpoint."""
@@ -187,8 +187,12 @@ class GraphView:
     async def steps(self) -> GraphSteps:
         """Everything that was changed, for whoever keeps it."""
         changes = self._saver.changes
-        strangers = self._saver.strangers
-        roots = [put for put in changes.puts if not put.checkpoint_ns and put.checkpoint_id not in strangers]
+        foreign_checkpoints = self._saver.foreign_checkpoints
+        roots = [
+            put
+            for put in changes.puts
+            if not put.checkpoint_ns and put.checkpoint_id not in foreign_checkpoints
+        ]
         states = [self._state(put) for put in roots]
         if states:
             snapshot = await self._graph.aget_state(self._config(None))
@@ -199,7 +203,7 @@ class GraphView:
     def _state(self, put: GraphPut) -> GraphState:
         return GraphState(
             checkpoint_id=put.checkpoint_id,
-            parent_id=None if put.parent_id in self._saver.strangers else put.parent_id,
+            parent_id=None if put.parent_id in self._saver.foreign_checkpoints else put.parent_id,
             next=following(self._graph, self._saver.checkpoint_of(put)),
             metadata=put.metadata,
         )
@@ -220,7 +224,7 @@ def _placed(config: RunnableConfig) -> dict[str, Any]:
 
 @asynccontextmanager
 async def viewing(
-    agent: GraphAgent, room: GraphRoom, thread: Thread, access: Access
+    agent: GraphAgent, room: GraphCheckpoints, thread: Thread, access: Access
 ) -> AsyncIterator[GraphView]:
     """The graph of an agent in a thread, for as long as it is looked at."""
     name, found = agent.spec.name, thread.found

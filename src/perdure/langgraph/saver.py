@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.types import Command
 
-from perdure.agents.context import Context, GraphRoom
+from perdure.agents.context import Context, GraphCheckpoints
 from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, GraphState, GraphSteps, GraphWrite
 from perdure.langgraph.codec import (
     GraphCodec,
@@ -50,7 +50,9 @@ class GraphSaver(BaseCheckpointSaver[str]):
     belong to runs that were undone.
     """
 
-    def __init__(self, room: GraphRoom, codec: GraphCodec, thread_id: str, head: str | None = None) -> None:
+    def __init__(
+        self, room: GraphCheckpoints, codec: GraphCodec, thread_id: str, head: str | None = None
+    ) -> None:
         super().__init__(serde=codec.serde)
         self.head = head
         self._room = room

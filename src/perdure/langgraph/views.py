@@ -21,7 +21,7 @@ from perdure.items.service import Items
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.threads.records import Checkpoint
 from perdure.threads.service import ThreadService
-from perdure.threads.work import Held
+from perdure.threads.work import Lease
 
 if TYPE_CHECKING:
     from perdure.langgraph.agent import GraphAgent
@@ -51,11 +51,11 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Room:
-    """Implements `perdure.agents.context.GraphRoom` for views: they read, and keep nothing themselves."""
+    """Implements `GraphCheckpoints` for views: they read, and store nothing themselves."""
 
     def __init__(self, threads: ThreadService, thread_id: str) -> None:
         self._threads = threads
-        self._held = Held("", thread_id, "")
+        self._held = Lease("", thread_id, "")
 
     def put(self, steps: GraphSteps) -> None:
         raise NotSupported("a view keeps what it has changed at its end")

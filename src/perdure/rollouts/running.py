@@ -144,7 +144,7 @@ class Runner:
 
     async def _sweep(self, *, patient: bool) -> None:
         for ns in await self.storage.read(report.overdue_namespaces):
-            await self.storage.run(claim.ripen, ns=ns)
+            await self.storage.run(claim.promote_due, ns=ns)
             while (swept := await self._sweep_some(ns, patient)).looked:
                 self.lapses.update(swept.statuses)
                 if swept.looked < report.SWEEP_ROWS:

@@ -150,7 +150,7 @@ DUE_IN_LINES = statement(
 
 # --- lines ------------------------------------------------------------------------------------------------
 
-OPEN_LINES = BulkInsert(LINES, met="NOTHING")
+OPEN_LINES = BulkInsert(LINES, on_conflict="NOTHING")
 LOCK_LINES = statement(
     """
     SELECT line, holder
@@ -208,7 +208,7 @@ OVERDUE_ROLLOUTS = statement(
 
 # --- counts -----------------------------------------------------------------------------------------------
 
-ADD_COUNTS = BulkInsert(COUNTS, met="UPDATE SET total = rollout_counts.total + excluded.total")
+ADD_COUNTS = BulkInsert(COUNTS, on_conflict="UPDATE SET total = rollout_counts.total + excluded.total")
 COUNT_BY_STATUS = statement(
     """
     SELECT status, sum(total)
@@ -261,10 +261,10 @@ SAVE_RESOURCES = statement(
 
 # --- spans ------------------------------------------------------------------------------------------------
 
-ADD_SPANS = BulkInsert(SPANS, met="NOTHING")
+ADD_SPANS = BulkInsert(SPANS, on_conflict="NOTHING")
 ADD_TO_COUNTERS = BulkInsert(
     SPAN_COUNTERS,
-    met="""
+    on_conflict="""
     UPDATE SET sequence = {larger:span_counters.sequence,excluded.sequence},
       spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
     """,
@@ -279,7 +279,7 @@ TAKE_SEQUENCES = statement(
     RETURNING sequence
     """
 )
-SAVE_PARTS = BulkInsert(SPAN_PARTS, met="NOTHING")
+SAVE_PARTS = BulkInsert(SPAN_PARTS, on_conflict="NOTHING")
 GET_PARTS = statement("SELECT hash, body FROM span_parts WHERE ns = :ns AND hash {among:hashes}")
 IS_EVICTED = statement("SELECT evicted FROM span_counters WHERE ns = :ns AND rollout_id = :rollout_id")
 EVICTION_ORDER = statement(

@@ -17,7 +17,7 @@ async def standing(threads: ThreadService, outbox: Outbox) -> dict[str, Any]:
     health = await threads.storage.health()
     return {
         **asdict(await threads.stats()),
-        "workers": asdict(await threads.workforce()),
+        "workers": asdict(await threads.live_workers()),
         "pools": pools(health),
         "outbox": {status: await _depth(threads, outbox, status) for status in (PENDING, DEAD)},
     }

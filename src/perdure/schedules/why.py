@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from perdure.kernel.clock import stretch
+from perdure.kernel.clock import human_duration
 from perdure.kernel.record import Record
 from perdure.schedules.records import Schedule
 
@@ -44,7 +44,11 @@ def _said(schedule: Schedule, now: float) -> tuple[Any, str, str]:
     if next_at is None:
         return "ended", "ended", f"{name} has ended: {_end(schedule)}."
     if next_at > now:
-        return "waiting", "waits_for_time", f"{name} fires at {_when(next_at)}, in {stretch(next_at - now)}."
+        return (
+            "waiting",
+            "waits_for_time",
+            f"{name} fires at {_when(next_at)}, in {human_duration(next_at - now)}.",
+        )
     late = now - next_at
     if late < OVERDUE_SECONDS:
         return "due", "due", f"{name} is due now."
@@ -52,7 +56,7 @@ def _said(schedule: Schedule, now: float) -> tuple[Any, str, str]:
         "due",
         "nobody_fires",
         (
-            f"{name} is due for {stretch(late)}, and nobody fires it: no server serves this database. "
+            f"{name} is due for {human_duration(late)}, and nobody fires it: no server serves this database. "
             "Start one with `perdure serve`; it then fires once, however often it was missed."
         ),
     )

@@ -1,4 +1,4 @@
-"""The table of every door, from which the router, the OpenAPI document, scopes and tests are derived."""
+"""The table of every protocol, from which the router, the OpenAPI document, scopes and tests are derived."""
 
 from __future__ import annotations
 

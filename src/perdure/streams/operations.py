@@ -106,7 +106,7 @@ async def append(tx: Tx, appends: Sequence[Append]) -> list[Appended]:
     links: list[tuple[Any, ...]] = []
     done = [_place(tx, each, heads, events, links) for each in appends]
     ordered = [heads[stream] for stream in sorted(heads)]
-    await tx.later(
+    await tx.defer(
         (sql.ADD_HEADS, [_new_row(tx, head) for head in ordered if head.is_new]),
         (sql.MOVE_HEADS, [_moved_row(tx, head) for head in ordered if not head.is_new]),
         (sql.ADD_EVENTS, events),

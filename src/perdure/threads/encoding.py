@@ -21,7 +21,7 @@ from perdure.threads.operations.finish import Finish
 from perdure.threads.operations.graphs import Step, Steps
 from perdure.threads.operations.rows import RunLimits
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.work import Ending, Held
+from perdure.threads.work import Ending, Lease
 
 BACKSTOP_SECONDS = 5.0
 """So long after a worker should have ended a run that takes too long, the watchdog does."""
@@ -60,7 +60,7 @@ def check_ids(values: Sequence[object] | None, what: str) -> list[str] | None:
     return None if values is None else [check_id(value, what) for value in values]
 
 
-def check_held(held: Held) -> Held:
+def check_lease(held: Lease) -> Lease:
     """A claim as it can be looked up; whoever made it up learns that it holds nothing."""
     check_id(held.run_id, "run_id")
     check_id(held.thread_id, "thread_id")
@@ -211,7 +211,7 @@ def _step(state: GraphState) -> Step:
 
 def finish_of(ending: Ending) -> Finish:
     return Finish(
-        held=check_held(ending.held),
+        held=check_lease(ending.held),
         result=ending.result,
         error=ending.error,
         retry_after=ending.retry_after,

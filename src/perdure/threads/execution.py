@@ -29,14 +29,13 @@ from perdure.streams.service import Streams
 from perdure.threads.encoding import (
     MAX_BODY,
     check_events,
-    check_held,
     check_id,
+    check_lease,
     checked,
     finish_of,
     steps_of,
 )
-from perdure.threads.ends import Ends
-from perdure.threads.marks import Marks
+from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import (
     assign,
@@ -47,13 +46,14 @@ from perdure.threads.operations import (
     queries,
 )
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
-from perdure.threads.operations.execute import Kept, Saved, State, Told
+from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
 from perdure.threads.operations.finish import Finish, Finished
-from perdure.threads.operations.graphs import Recorded
+from perdure.threads.operations.graphs import RecordSteps
 from perdure.threads.operations.rows import Made, checkpoint_of, run_of
-from perdure.threads.operations.settle import STOPPED_CHANNEL, Placed, load_runs
+from perdure.threads.operations.settle import STOPPED_CHANNEL, StreamAppend, load_runs
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
-from perdure.threads.work import Assignment, Ending, Held, Verdict
+from perdure.threads.redis_markers import RedisMarkers
+from perdure.threads.work import Assignment, Ending, Lease, Verdict
 
 FRESH_SECONDS = 0.05
 """How long a run that was made just now may take before it is looked at."""
@@ -75,9 +75,9 @@ class RunExecution(Runner):
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, actor=actor)
         self.streams = streams
-        self.ends = Ends()
+        self.local_completions = LocalCompletions()
         self.items = Items(storage, namespace, actor)
-        self._marks = Marks(storage.signals)
+        self._redis_markers = RedisMarkers(storage.signals)
 
     async def register(
         self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
@@ -104,7 +104,7 @@ class RunExecution(Runner):
                 claimed = await self._claim(Claim(worker_id, limit), idempotency_key)
                 left = deadline - clock()
                 if claimed or left <= 0:
-                    self._marks.claimed(claimed, limit)
+                    self._redis_markers.claimed(claimed, limit)
                     return claimed
                 await watch.changed(left)
         finally:
@@ -146,18 +146,18 @@ class RunExecution(Runner):
 
     async def _give_back(self, claimed: Sequence[Sequence[Any]]) -> None:
         runs = await self._read(load_runs, [each[0] for each in claimed])
-        await self.hand_back([Held(id, runs[id].thread_id, at) for id, at, *_ in claimed if id in runs])
+        await self.hand_back([Lease(id, runs[id].thread_id, at) for id, at, *_ in claimed if id in runs])
 
     # --- while a run is executed ------------------------------------------------------------------------
 
-    async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
+    async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
         """Keep the leases; the verdicts are in the order of `held`."""
         check_id(worker_id, "worker_id")
-        verdicts: list[Verdict] = await self._write(execute.renew, worker_id, tuple(map(check_held, held)))
-        self._marks.renewed(held, verdicts)
+        verdicts: list[Verdict] = await self._write(execute.renew, worker_id, tuple(map(check_lease, held)))
+        self._redis_markers.renewed(held, verdicts)
         return verdicts
 
-    async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
+    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
         """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
         ns = await self._ns()
         clock = asyncio.get_running_loop().time
@@ -165,7 +165,7 @@ class RunExecution(Runner):
         watch = self.storage.signals.watch(CONTROL_CHANNEL, [control_key(ns, each.run_id) for each in held])
         try:
             while True:
-                said = await self._read(execute.verdicts, tuple(map(check_held, held)))
+                said = await self._read(execute.verdicts, tuple(map(check_lease, held)))
                 found: dict[str, Verdict] = {
                     each.run_id: v for each, v in zip(held, said, strict=True) if v != "go"
                 }
@@ -176,16 +176,16 @@ class RunExecution(Runner):
         finally:
             watch.close()
 
-    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
+    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
         """Add events to the run's stream; gives the `seq` of the last one once they are durable."""
         size = sum(len(event.body) for event in events)
-        call = Told(check_held(held), check_events(events), after)
-        answer: Placed | int = await self._merger.call(
+        call = AppendEvents(check_lease(held), check_events(events), after)
+        answer: StreamAppend | int = await self._merger.call(
             "tell", self._tell_batch, call, rows=max(len(events), 1), size=size
         )
         return answer if isinstance(answer, int) else answer[1].last_seq
 
-    async def _tell_batch(self, calls: Sequence[Told]) -> Sequence[Placed | int | Exception]:
+    async def _tell_batch(self, calls: Sequence[AppendEvents]) -> Sequence[StreamAppend | int | Exception]:
         return self._offered(await self._write(execute.tell, calls))
 
     def _offered(self, answers: list[Any]) -> list[Any]:
@@ -198,38 +198,38 @@ class RunExecution(Runner):
 
     async def save(
         self,
-        held: Held,
+        held: Lease,
         checkpoint: NewCheckpoint,
         events: Sequence[NewEvent] = (),
         after: int | None = None,
     ) -> Checkpoint:
         """Keep a state of the thread, with the events that tell of it."""
-        call = Saved(check_held(held), checked(checkpoint), check_events(events), after)
+        call = SaveCheckpoint(check_lease(held), checked(checkpoint), check_events(events), after)
         size = len(call.checkpoint.values) + sum(len(event.body) for event in events)
         state: State = await self._merger.call("save", self._save_batch, call, size=size)
         return checkpoint_of(state.row[1:])
 
-    async def _save_batch(self, calls: Sequence[Saved]) -> Sequence[State | Exception]:
+    async def _save_batch(self, calls: Sequence[SaveCheckpoint]) -> Sequence[State | Exception]:
         return self._offered(list(await self._write(execute.save, calls)))
 
     async def record(
-        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+        self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
     ) -> int:
         """Keep what the run's graph has done, with events; gives the `seq` of the last one."""
         new = steps_of(steps, held.thread_id)
-        call = Recorded(check_held(held), new, check_events(events), after)
+        call = RecordSteps(check_lease(held), new, check_events(events), after)
         rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
-        answer: Placed | int = await self._merger.call("record", self._record_batch, call, rows=rows)
+        answer: StreamAppend | int = await self._merger.call("record", self._record_batch, call, rows=rows)
         return answer if isinstance(answer, int) else answer[1].last_seq
 
-    async def _record_batch(self, calls: Sequence[Recorded]) -> Sequence[Placed | int | Exception]:
+    async def _record_batch(self, calls: Sequence[RecordSteps]) -> Sequence[StreamAppend | int | Exception]:
         return self._offered(await self._write(graphs.record, calls))
 
-    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
         """Checkpoints of the graphs of the run's thread."""
         return await self._read(find_graphs, msgspec.structs.replace(query, thread_id=held.thread_id))
 
-    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+    async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
         """What the ancestors of a checkpoint say of channels that are kept as changes."""
         return await self._read(find_deltas, msgspec.structs.replace(query, thread_id=held.thread_id))
 
@@ -237,15 +237,15 @@ class RunExecution(Runner):
         """Read and change what is remembered beyond threads."""
         return await self.items.batch(ops)
 
-    async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
+    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""
         check_id(origin, "origin")
         check_text(name, "the name of a step")
         check_text(body, "the result of a step", max_length=MAX_BODY)
-        call = Kept(check_held(held), origin, name, body)
+        call = SaveStep(check_lease(held), origin, name, body)
         await self._merger.call("keep", self._keep_batch, call, size=len(body))
 
-    async def _keep_batch(self, calls: Sequence[Kept]) -> Sequence[Fenced | None]:
+    async def _keep_batch(self, calls: Sequence[SaveStep]) -> Sequence[Fenced | None]:
         return await self._write(execute.keep, calls)
 
     # --- the end ----------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class RunExecution(Runner):
     async def finish(self, ending: Ending) -> Run:
         """End the attempt. Doing it twice does it once."""
         done = await self._finish(ending)
-        self._marks.released([ending.held.run_id])
+        self._redis_markers.released([ending.held.run_id])
         if done.run is not None:
             return run_of(done.run)
         try:
@@ -267,11 +267,11 @@ class RunExecution(Runner):
         size = sum(len(event.body) for event in new.events)
         key = (await self._ns(), ending.held.run_id)
         done: Finished | None = None
-        self.ends.begin(key)
+        self.local_completions.begin(key)
         try:
             done = await self._merger.call("finish", self._finish_batch, new, size=size)
         finally:
-            self.ends.done(key, done)
+            self.local_completions.done(key, done)
         return done
 
     async def _finish_batch(self, endings: Sequence[Finish]) -> Sequence[Any]:
@@ -280,11 +280,11 @@ class RunExecution(Runner):
     async def _ends(self, run_ids: Sequence[str]) -> Sequence[Any]:
         return await self._read(queries.get_ends, run_ids)
 
-    async def hand_back(self, held: Sequence[Held]) -> None:
+    async def hand_back(self, held: Sequence[Lease]) -> None:
         """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
         if held:
-            await self._write(finish.hand_back, tuple(map(check_held, held)), self._kinds)
-            self._marks.released([each.run_id for each in held])
+            await self._write(finish.hand_back, tuple(map(check_lease, held)), self._kinds)
+            self._redis_markers.released([each.run_id for each in held])
 
     # --- waiting ----------------------------------------------------------------------------------------
 
@@ -296,11 +296,11 @@ class RunExecution(Runner):
         check_id(run_id, "run_id")
         ns = await self._ns()
         found: Any = None
-        here = self.ends.watch((ns, run_id))
+        here = self.local_completions.watch((ns, run_id))
 
         async def done() -> bool:
             nonlocal found
-            if self.ends.is_under_way((ns, run_id)) or here.done():
+            if self.local_completions.is_under_way((ns, run_id)) or here.done():
                 end = await here
                 if end is not None and end.run is not None and end.thread is not None:
                     found = (end.run, end.thread)
@@ -312,7 +312,7 @@ class RunExecution(Runner):
             key = ended_key(ns, run_id)
             has_ended = await self._until(ENDED_CHANNEL, key, done, timeout, FRESH_SECONDS if fresh else 0.0)
         finally:
-            self.ends.forget((ns, run_id), here)
+            self.local_completions.forget((ns, run_id), here)
         return found if has_ended else None
 
     async def stopped(self, run_id: str, timeout: float | None = None) -> bool:

@@ -46,7 +46,7 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     last_heard: int | None = None
 
 
-class Deed(msgspec.Struct, frozen=True):
+class AuditMatch(msgspec.Struct, frozen=True):
     """What somebody did at the moment in question; `instead` is the run that the other made way for."""
 
     actor: str | None = None
@@ -90,7 +90,7 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     in_line: LineFacts | None = None
     ahead: int = 0
     workers: WorkerFacts = WorkerFacts()
-    deed: Deed = Deed()
+    deed: AuditMatch = AuditMatch()
 
     @property
     def tries(self) -> int:
@@ -112,7 +112,7 @@ class ThreadFacts(msgspec.Struct, frozen=True, kw_only=True):
     last_end: int | None = None
     interrupts: Sequence[Interrupt] = ()
     next: Sequence[str] = ()
-    deed: Deed = Deed()
+    deed: AuditMatch = AuditMatch()
 
 
 def shown(facts: RolloutFacts) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from perdure.streams.model import Burst, seq_of
 from perdure.streams.service import Follower
 from perdure.threads.encoding import check_choice, check_id, check_ids, check_page, new_run, optional_id
 from perdure.threads.keeping import ThreadKeeping
-from perdure.threads.operations import cancel, create, queries, remove, why, workforce
+from perdure.threads.operations import cancel, create, live_workers, queries, remove, why
 from perdure.threads.operations.create import NewRun
+from perdure.threads.operations.live_workers import LiveWorkers, Standing
 from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.rows import Made, RunRow, run_of, thread_of
 from perdure.threads.operations.settle import thread_stream
-from perdure.threads.operations.workforce import Standing, Workforce
 from perdure.threads.records import (
     RUN_STATUSES,
     CancelAction,
@@ -45,7 +45,11 @@ class ThreadService(ThreadKeeping):
         sibling = ThreadService(
             self.storage, self._kinds, self.streams, namespace=namespace, actor=actor, policy=self.policy
         )
-        sibling._releases, sibling.lapses, sibling.ends = self._releases, self.lapses, self.ends
+        sibling._releases, sibling.lapses, sibling.local_completions = (
+            self._releases,
+            self.lapses,
+            self.local_completions,
+        )
         sibling.items = self.items.acting_as(namespace, actor)
         return sibling
 
@@ -191,13 +195,13 @@ class ThreadService(ThreadKeeping):
     def _alive(self) -> int:
         return to_micros(self.policy.lease * ALIVE_LEASES)
 
-    async def workforce(self) -> Workforce:
+    async def live_workers(self) -> LiveWorkers:
         """The workers that are alive, and how much they can take."""
-        return await self._read(workforce.workforce, self._alive)
+        return await self._read(live_workers.live_workers, self._alive)
 
     async def standing(self, namespaces: Collection[str] | None) -> Standing:
         """The queue and the workers of these namespaces, or of all."""
-        return await self.storage.read(workforce.standing, namespaces, self._alive)
+        return await self.storage.read(live_workers.standing, namespaces, self._alive)
 
     async def stats(self) -> QueueStats:
         """How much waits and runs in this namespace."""

@@ -164,7 +164,7 @@ CHECKPOINT_VIEW = (
     " state"
 )
 ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS)
-ADD_GRAPH_STATES = BulkInsert(CHECKPOINTS, met="NOTHING")
+ADD_GRAPH_STATES = BulkInsert(CHECKPOINTS, on_conflict="NOTHING")
 CHANGE_STATES = BulkUpdate(CHECKPOINTS, sets=("next", "interrupts", "body"), keys=("ns", "id", "thread_id"))
 GET_CHECKPOINT = statement(
     "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
@@ -210,7 +210,7 @@ COPY_CHECKPOINTS = statement(
 DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
 DROP_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id {among:ids}")
 DROP_EARLIER = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id <> :id")
-KEEP_STEPS = BulkInsert(RUN_STEPS, met="NOTHING")
+KEEP_STEPS = BulkInsert(RUN_STEPS, on_conflict="NOTHING")
 GET_STEPS = statement("SELECT run_id, name, body FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
 DROP_STEPS = statement("DELETE FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
 

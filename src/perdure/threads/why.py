@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from perdure.kernel.clock import MICROS, stretch, to_micros
+from perdure.kernel.clock import MICROS, human_duration, to_micros
 from perdure.kernel.codec import encode_json
 from perdure.kernel.record import Record
 from perdure.rollouts.model import (
@@ -93,7 +93,7 @@ def noun(facts: RolloutFacts) -> str:
 def at(time: int, now: int) -> str:
     """A time, and how far away it is."""
     away = abs(time - now) / MICROS
-    far = f"in {stretch(away)}" if time > now else f"{stretch(away)} ago"
+    far = f"in {human_duration(away)}" if time > now else f"{human_duration(away)} ago"
     return f"{datetime.fromtimestamp(time // MICROS, UTC):%Y-%m-%dT%H:%M:%SZ} ({far})"
 
 

@@ -21,7 +21,7 @@ Result = Literal["success", "error", "timeout", "retriable", "stopped"]
 """How an attempt ended: `retriable` is tried again if it may be, `stopped` confirms a cancel."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True):
     """A claim on a run: the attempt is the token that every write of its worker carries."""
 
     run_id: str
@@ -54,14 +54,14 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the last event in the run's stream."""
 
     @property
-    def held(self) -> Held:
-        return Held(self.run.run_id, self.run.thread_id, self.attempt_id)
+    def held(self) -> Lease:
+        return Lease(self.run.run_id, self.run.thread_id, self.attempt_id)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended. Its last events, its last checkpoint and its status are one transaction."""
 
-    held: Held
+    held: Lease
     result: Result
     error: Failure | None = None
     retry_after: float | None = None
@@ -85,15 +85,15 @@ class RunQueue(Protocol):
         """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""
         ...
 
-    async def renew(self, worker_id: str, held: Sequence[Held]) -> list[Verdict]:
+    async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
         """Keep the leases; the verdicts are in the order of `held`."""
         ...
 
-    async def controls(self, held: Sequence[Held], wait: float) -> dict[str, Verdict]:
+    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
         """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
         ...
 
-    async def append(self, held: Held, events: Sequence[NewEvent], after: int | None = None) -> int:
+    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
         """Add events to the run's stream; gives the `seq` of the last one once they are durable.
 
         With `after`, the `seq` that they follow, a repeated call is answered without doing it again.
@@ -101,22 +101,22 @@ class RunQueue(Protocol):
         ...
 
     async def save(
-        self, held: Held, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
+        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
     ) -> Checkpoint:
         """Keep a state of the thread, with the events that tell of it."""
         ...
 
     async def record(
-        self, held: Held, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
+        self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
     ) -> int:
         """Keep what the run's graph has done, with events; the answer, and `after`, are those of `append`."""
         ...
 
-    async def find_graphs(self, held: Held, query: GraphQuery) -> list[GraphTuple]:
+    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
         """Checkpoints of the graphs of the run's thread."""
         ...
 
-    async def find_deltas(self, held: Held, query: GraphDeltaQuery) -> list[GraphDelta]:
+    async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
         """What the ancestors of a checkpoint say of channels that are kept as changes."""
         ...
 
@@ -124,7 +124,7 @@ class RunQueue(Protocol):
         """Read and change what is remembered beyond threads."""
         ...
 
-    async def keep(self, held: Held, origin: str, name: str, body: str) -> None:
+    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""
         ...
 
@@ -132,7 +132,7 @@ class RunQueue(Protocol):
         """End the attempt. Doing it twice does it once."""
         ...
 
-    async def hand_back(self, held: Sequence[Held]) -> None:
+    async def hand_back(self, held: Sequence[Lease]) -> None:
         """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
         ...
 

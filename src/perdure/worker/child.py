@@ -26,7 +26,7 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.threads.records import Checkpoint
 from perdure.worker.registry import make_agent
-from perdure.worker.retry_policy import Judge, failure_of
+from perdure.worker.retry_policy import RetryPolicy, failure_of
 from perdure.worker.tracing import NoTracer
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ class ChildContext:
 
 
 class ChildGraphs:
-    """Implements `perdure.agents.context.GraphRoom` by asking the worker."""
+    """Implements `perdure.agents.context.GraphCheckpoints` by asking the worker."""
 
     def __init__(self, context: ChildContext, pipe: Pipe) -> None:
         self._context = context
@@ -301,7 +301,7 @@ def main() -> NoReturn:
         _leave(0)
     except BaseException as error:  # noqa: BLE001 - it is the worker's to judge
         traceback.print_exc()
-        retriable = Judge(load_settings().job_retriable).is_retriable(error)
+        retriable = RetryPolicy(load_settings().job_retriable).is_retriable(error)
         failure = failure_of(error)
         pipe.say(
             {"type": "error", "error": failure.error, "message": failure.message, "retriable": retriable}

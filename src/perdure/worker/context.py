@@ -22,7 +22,7 @@ from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, RunQueue
 from perdure.worker.emitter import Emitter
 from perdure.worker.fenced_graphs import RunGraphs
-from perdure.worker.retrying import insist
+from perdure.worker.retrying import retry_until
 from perdure.worker.run_items import RunItems
 from perdure.worker.tracing import Tracing
 
@@ -58,7 +58,7 @@ class RunContext:
         tracing: Tracing,
         *,
         store: LightningStore | None = None,
-        worthwhile: Callable[[], bool] = lambda: True,
+        still_owned: Callable[[], bool] = lambda: True,
     ) -> None:
         run = assignment.run
         self.run_id = run.run_id
@@ -83,7 +83,7 @@ class RunContext:
         self._assignment = assignment
         self._queue = queue
         self._store = store
-        self._worthwhile = worthwhile
+        self._worthwhile = still_owned
         self._control = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._checkpoint = assignment.checkpoint
@@ -92,8 +92,8 @@ class RunContext:
         self._asked = 0
         self._action: str | None = None
         self.input, self._resumes = _beginning(assignment)
-        self.graph = RunGraphs(assignment.held, queue, emitter, self._there, self._check)
-        self.items = RunItems(queue, self._there, self._check)
+        self.graph = RunGraphs(assignment.held, queue, emitter, self._call_in_control_loop, self._check)
+        self.items = RunItems(queue, self._call_in_control_loop, self._check)
 
     # --- what the worker does with it
 
@@ -137,7 +137,7 @@ class RunContext:
         if kept is None:
             result = action()
             body = encode_json(await result if inspect.isawaitable(result) else result, what=f"step {name!r}")
-            await self._there(lambda: self._keep(key, body))
+            await self._call_in_control_loop(lambda: self._keep(key, body))
             kept = self._kept[key] = body
         # What JSON makes of it, as later attempts will see it.
         return cast(T, decode_json(kept))
@@ -171,7 +171,7 @@ class RunContext:
             parent_id=parent_id or self.checkpoint_id,
         )
         events = [NewEvent(VALUES, body)] if VALUES in self.stream_mode and not quiet else []
-        self._checkpoint = await self._there(lambda: self._save(new, events))
+        self._checkpoint = await self._call_in_control_loop(lambda: self._save(new, events))
         self.saved = body
         return self._checkpoint.checkpoint_id
 
@@ -222,7 +222,7 @@ class RunContext:
         if self._store is None:
             raise NotSupported("this worker was given no store to read resources from")
         store = self._store
-        found = await self._there(lambda: store.get_resources_by_id(resources_id))
+        found = await self._call_in_control_loop(lambda: store.get_resources_by_id(resources_id))
         return None if found is None else found.resources
 
     @property
@@ -250,7 +250,7 @@ class RunContext:
         number = self._steps[name]
         return name if number == 1 else f"{name}#{number}"
 
-    async def _there(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _call_in_control_loop(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do something in the worker's loop; once begun it is done, even if the agent is cancelled."""
         asked = asyncio.run_coroutine_threadsafe(action(), self._control)
         try:
@@ -259,10 +259,10 @@ class RunContext:
             raise Cancelled(self._action or "lost") from None
 
     async def _keep(self, key: str, body: str) -> None:
-        await insist(
+        await retry_until(
             lambda: self._queue.keep(self._assignment.held, self._assignment.origin, key, body),
             what=f"step {key!r} of run {self.run_id}",
-            worthwhile=self._worthwhile,
+            still_owned=self._worthwhile,
             idempotent=True,
         )
 
@@ -270,10 +270,10 @@ class RunContext:
         async with self.emitter.sending:
             waiting = self.emitter.take()
             try:
-                saved = await insist(
+                saved = await retry_until(
                     lambda: self._queue.save(self._assignment.held, new, [*waiting, *events]),
                     what=f"checkpoint of run {self.run_id}",
-                    worthwhile=self._worthwhile,
+                    still_owned=self._worthwhile,
                 )
             except PerdureError as error:
                 self._unsaved(error, waiting)

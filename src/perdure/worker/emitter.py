@@ -11,9 +11,9 @@ from typing import Any
 from perdure.graphs.records import GraphSteps
 from perdure.kernel.errors import Fenced, PerdureError
 from perdure.streams.model import NewEvent
-from perdure.threads.work import Held, RunQueue
+from perdure.threads.work import Lease, RunQueue
 from perdure.worker.graph_steps import joined, size_of
-from perdure.worker.retrying import insist
+from perdure.worker.retrying import retry_until
 
 MAX_EVENTS = 1000
 MAX_BYTES = 1 << 20
@@ -31,8 +31,8 @@ class Emitter:
     def __init__(
         self,
         queue: RunQueue,
-        held: Held,
-        worthwhile: Callable[[], bool],
+        held: Lease,
+        still_owned: Callable[[], bool],
         *,
         last: int | None = None,
         active: Callable[[], int] = lambda: 1,
@@ -45,7 +45,7 @@ class Emitter:
         """Why nothing more can be written."""
         self._queue = queue
         self._held = held
-        self._worthwhile = worthwhile
+        self._worthwhile = still_owned
         self._active = active
         self._limits = (max_events, max_bytes)
         self._control = asyncio.get_running_loop()
@@ -180,10 +180,10 @@ class Emitter:
             return self._queue.record(self._held, steps, events, self._last)
 
         try:
-            self._last = await insist(
+            self._last = await retry_until(
                 send,
                 what=f"events of run {self._held.run_id}",
-                worthwhile=self._worthwhile,
+                still_owned=self._worthwhile,
                 idempotent=self._last is not None,
             )
         except PerdureError as error:

@@ -19,18 +19,19 @@ from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import NewEvent
 from perdure.threads.model import backoff, took_too_long
 from perdure.threads.records import Failure, NewCheckpoint
-from perdure.threads.work import Assignment, Ending, Held, RunQueue
+from perdure.threads.work import Assignment, Ending, Lease, RunQueue
 from perdure.worker.context import METADATA, VALUES, RunContext
 from perdure.worker.emitter import Emitter
 from perdure.worker.graph_steps import last_of
 from perdure.worker.isolation import AgentLoops, Ended, Job
 from perdure.worker.options import WorkerOptions
-from perdure.worker.retry_policy import Judge, failure_of
-from perdure.worker.retrying import insist
+from perdure.worker.retry_policy import RetryPolicy, failure_of
+from perdure.worker.retrying import retry_until
 from perdure.worker.tracing import Tracing
 
 if TYPE_CHECKING:
-    from perdure.worker.registry import Agent, Agents
+    from perdure.agents.agent import Agent
+    from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +47,14 @@ LAST_SECONDS = 0.5
 """How long an agent may take to stop when it is cancelled once more."""
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerDeps(msgspec.Struct, frozen=True, kw_only=True):
     """What all executions of a worker share."""
 
     queue: RunQueue
     agents: Agents
     loops: AgentLoops
     options: WorkerOptions
-    judge: Judge
+    judge: RetryPolicy
     store: LightningStore | None = None
     active: Callable[[], int] = lambda: 1
     """How many runs the worker executes now."""
@@ -63,7 +64,7 @@ class NoSuchAgent(Retriable):
     """The run came to a worker that does not have its agent; another may."""
 
 
-class Given(msgspec.Struct, frozen=True):
+class AgentResult(msgspec.Struct, frozen=True):
     """What an agent gave: its values, and the same as JSON."""
 
     values: Any
@@ -73,9 +74,9 @@ class Given(msgspec.Struct, frozen=True):
 class Execution:
     """An attempt in the hands of this worker."""
 
-    def __init__(self, tools: Tools, assignment: Assignment) -> None:
+    def __init__(self, tools: WorkerDeps, assignment: Assignment) -> None:
         self.assignment = assignment
-        self.held: Held = assignment.held
+        self.held: Lease = assignment.held
         self.started = self.renewed = time.monotonic()
         self.lost = False
         self.result: str | None = None
@@ -99,7 +100,7 @@ class Execution:
             self._emitter,
             self.tracing,
             store=tools.store,
-            worthwhile=self._is_worthwhile,
+            still_owned=self._is_worthwhile,
         )
 
     @property
@@ -160,11 +161,15 @@ class Execution:
             await self._stop(job, agent)
         return job.done.result() if job.done.done() else Ended(error=TimeoutError("the agent does not stop"))
 
-    async def _main(self, agent: Agent) -> Given | None:
+    async def _main(self, agent: Agent) -> AgentResult | None:
         """The agent's code, in its own loop; what it gives is made JSON there too."""
         self.context.enter()
         values = await agent.run(self.context, self.context.input)
-        return None if values is None else Given(values, encode_json(values, what="what the agent returned"))
+        return (
+            None
+            if values is None
+            else AgentResult(values, encode_json(values, what="what the agent returned"))
+        )
 
     async def _stop(self, job: Job, agent: Agent) -> None:
         action = self.asked or LOST
@@ -228,7 +233,7 @@ class Execution:
             return error.after
         return backoff(self.assignment.attempt, random.random())  # noqa: S311 - it spreads, it hides nothing
 
-    def _succeeded(self, given: Given | None) -> Ending:
+    def _succeeded(self, given: AgentResult | None) -> Ending:
         known = self.context.checkpoint
         if given is None or (given.body == self.context.saved and known is not None and not known.next):
             return Ending(held=self.held, result="success")
@@ -274,10 +279,10 @@ class Execution:
         return last_of(steps) if steps is not None and over else steps
 
     async def _finish(self, ending: Ending) -> None:
-        await insist(
+        await retry_until(
             lambda: self._tools.queue.finish(ending),
             what=f"the end of run {self.held.run_id}",
-            worthwhile=self._is_worthwhile,
+            still_owned=self._is_worthwhile,
             idempotent=True,
         )
 

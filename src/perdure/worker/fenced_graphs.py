@@ -7,28 +7,33 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
-from perdure.threads.work import Held, RunQueue
+from perdure.threads.work import Lease, RunQueue
 from perdure.worker.emitter import Emitter
 
 T = TypeVar("T")
 
 
-class There(Protocol):
+class CallInControlLoop(Protocol):
     """Does something in the worker's loop, and waits for it in the agent's."""
 
     async def __call__(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
 
 class RunGraphs:
-    """Implements `perdure.agents.context.GraphRoom` for one attempt."""
+    """Implements `perdure.agents.context.GraphCheckpoints` for one attempt."""
 
     def __init__(
-        self, held: Held, queue: RunQueue, emitter: Emitter, there: There, check: Callable[[], None]
+        self,
+        held: Lease,
+        queue: RunQueue,
+        emitter: Emitter,
+        there: CallInControlLoop,
+        check: Callable[[], None],
     ) -> None:
         self._held = held
         self._queue = queue
         self._emitter = emitter
-        self._there = there
+        self._call_in_control_loop = there
         self._check = check
         self._control = asyncio.get_running_loop()
 
@@ -42,14 +47,14 @@ class RunGraphs:
             self._check()
 
     async def settle(self) -> None:
-        await self._there(self._emitter.drain)
+        await self._call_in_control_loop(self._emitter.drain)
         self._check()
 
     async def find(self, query: GraphQuery) -> list[GraphTuple]:
-        return await self._there(lambda: self._queue.find_graphs(self._held, query))
+        return await self._call_in_control_loop(lambda: self._queue.find_graphs(self._held, query))
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
-        return await self._there(lambda: self._queue.find_deltas(self._held, query))
+        return await self._call_in_control_loop(lambda: self._queue.find_deltas(self._held, query))
 
     def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run_coroutine_threadsafe(asking(), self._control).result()

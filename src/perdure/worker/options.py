@@ -18,7 +18,7 @@ def make_worker_id() -> str:
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker can be told. Stretches of time are in seconds."""
+    """What a worker can be told. Durations are in seconds."""
 
     worker_id: str = msgspec.field(default_factory=make_worker_id)
     concurrency: int = 1

@@ -56,7 +56,7 @@ They are known by name, so that none of these packages needs to be there.
 _ALWAYS: Final = (Retriable, ConnectionError, StorageError, asyncio.CancelledError)
 
 
-class Judge:
+class RetryPolicy:
     """Knows which errors are worth another attempt: a set that everyone has, and names that were added.
 
     A name is that of a class, alone or with its package: `MyError`, `httpx.ReadError`, `my.own.MyError`.

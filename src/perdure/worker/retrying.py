@@ -44,11 +44,11 @@ def is_transient(error: PerdureError, *, idempotent: bool) -> bool:
     return isinstance(error, TRANSIENT)
 
 
-async def insist(
+async def retry_until(
     action: Callable[[], Awaitable[T]],
     *,
     what: str,
-    worthwhile: Callable[[], bool],
+    still_owned: Callable[[], bool],
     idempotent: bool = False,
 ) -> T:
     """Do something again and again while what hinders it may pass and it is worth it."""
@@ -57,7 +57,7 @@ async def insist(
         try:
             return await action()
         except PerdureError as error:
-            if not is_transient(error, idempotent=idempotent) or not worthwhile():
+            if not is_transient(error, idempotent=idempotent) or not still_owned():
                 raise
             tries += 1
             pause = backoff(tries, FIRST_PAUSE, LONGEST_PAUSE)

@@ -16,12 +16,12 @@ from perdure.kernel.background import Background
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.metrics import Metrics
 from perdure.rollouts.contract import LightningStore
-from perdure.threads.work import Assignment, Held, RunQueue
-from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, Tools
+from perdure.threads.work import Assignment, Lease, RunQueue
+from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
 from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import WorkerOptions
-from perdure.worker.retry_policy import Judge
-from perdure.worker.retrying import FIRST_PAUSE, backoff, insist
+from perdure.worker.retry_policy import RetryPolicy
+from perdure.worker.retrying import FIRST_PAUSE, backoff, retry_until
 from perdure.worker.worker_stats import QueueStats, Statistics
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ class Worker:
         self.worker_id = self.options.worker_id
         self.statistics = Statistics(self.options.concurrency, metrics, queue_stats)
         self._queue = queue
-        self._tools = Tools(
+        self._tools = WorkerDeps(
             queue=queue,
             agents=agents,
             loops=AgentLoops(isolated=self.options.isolated_loops),
             options=self.options,
-            judge=Judge(self.options.retriable),
+            judge=RetryPolicy(self.options.retriable),
             store=store,
             active=lambda: self.active,
         )
@@ -103,10 +103,10 @@ class Worker:
         self._freed = asyncio.Event()
         self._begun = asyncio.Event()
         self._claimed = asyncio.Event()
-        await insist(
+        await retry_until(
             lambda: self._queue.register(self.worker_id, self._tools.agents.specs, self.options.concurrency),
             what=f"worker {self.worker_id}",
-            worthwhile=lambda: not self._stopping,
+            still_owned=lambda: not self._stopping,
             idempotent=True,
         )
         self._loops = [
@@ -198,7 +198,7 @@ class Worker:
             if time.monotonic() - execution.renewed > execution.assignment.lease_seconds:
                 execution.expire()
 
-    def _watched(self) -> list[Held]:
+    def _watched(self) -> list[Lease]:
         old = time.monotonic() - WATCH_SECONDS
         return [each.held for each in self._executions.values() if each.started <= old and each.asked is None]
 
@@ -233,7 +233,7 @@ class Worker:
             self._begun.clear()
             await asyncio.wait((asking,), timeout=WATCH_SECONDS * 2)
 
-    def _has_more(self, held: Iterable[Held]) -> bool:
+    def _has_more(self, held: Iterable[Lease]) -> bool:
         known = {each.attempt_id for each in held}
         return any(each.attempt_id not in known for each in self._watched())
 
@@ -277,16 +277,16 @@ class Worker:
         claiming[0].cancel()
         await asyncio.gather(*claiming, return_exceptions=True)
 
-    async def _hand_back(self, held: Sequence[Held]) -> None:
+    async def _hand_back(self, held: Sequence[Lease]) -> None:
         if not held:
             return
         logger.info("worker %s hands %d runs back", self.worker_id, len(held))
         until = time.monotonic() + HAND_BACK_SECONDS
         try:
-            await insist(
+            await retry_until(
                 lambda: self._queue.hand_back(held),
                 what=f"handing {len(held)} runs back",
-                worthwhile=lambda: time.monotonic() < until,
+                still_owned=lambda: time.monotonic() < until,
                 idempotent=True,
             )
         except PerdureError as error:

@@ -94,7 +94,7 @@ async def test_a_body_in_another_form(session: httpx.AsyncClient) -> None:
 
 def _ids() -> list[tuple[str, str]]:
     """Every route of this door that has an id in its path."""
-    routes = [route for route in ROUTES if route.door.name == "langgraph"]
+    routes = [route for route in ROUTES if route.protocol.name == "langgraph"]
     names = ("{thread_id}", "{assistant_id}", "{run_id}", "{cron_id}")
     return [(route.method, route.path) for route in routes if any(name in route.path for name in names)]
 

@@ -17,7 +17,7 @@ from perdure.kernel.codec import encode_json
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.streams.model import Event, NewEvent
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
-from perdure.threads.work import Assignment, Ending, Held, RunQueue
+from perdure.threads.work import Assignment, Ending, Lease, RunQueue
 
 API = "/api/v1"
 AGENT = "echo"
@@ -45,7 +45,7 @@ class Worker:
         await self.queue.append(assignment.held, [told("metadata", first)])
         return assignment
 
-    async def emit(self, held: Held, *data: Any, event: str = "custom") -> None:
+    async def emit(self, held: Lease, *data: Any, event: str = "custom") -> None:
         await self.queue.append(held, [told(event, each) for each in data])
 
     async def end(self, assignment: Assignment, values: Any = None) -> Run:

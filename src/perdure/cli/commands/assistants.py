@@ -12,7 +12,14 @@ from perdure.cli.commands.threads import TermsOption
 from perdure.cli.hosting.worker import EMPTY as NO_AGENTS
 from perdure.cli.hosting.worker import AgentsOption
 from perdure.cli.shell.arguments import confirm, metadata_of, object_of
-from perdure.cli.shell.options import Desk, JsonOption, LimitOption, NoColorOption, YesOption, at_desk
+from perdure.cli.shell.options import (
+    CommandContext,
+    JsonOption,
+    LimitOption,
+    NoColorOption,
+    YesOption,
+    at_desk,
+)
 from perdure.cli.shell.output import Output, ago, facts_table, make_table, shorten, warn
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ DescriptionOption = Annotated[str | None, typer.Option(help="What it is for.")]
 ObjectOption = Annotated[str | None, typer.Option(help="A JSON object.")]
 
 
-def _show(desk: Desk, assistant: Assistant) -> None:
+def _show(desk: CommandContext, assistant: Assistant) -> None:
     if desk.as_json:
         desk.output.document(assistant)
         return
@@ -57,7 +64,7 @@ def _show(desk: Desk, assistant: Assistant) -> None:
 @app.command("ls")
 @at_desk
 async def list_assistants(
-    desk: Desk,
+    desk: CommandContext,
     agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
     metadata: TermsOption = None,
     limit: LimitOption = 20,
@@ -89,7 +96,7 @@ async def list_assistants(
 @app.command("show", hidden=True)
 @app.command("get")
 @at_desk
-async def get_assistant(desk: Desk, assistant_id: IdArgument) -> None:
+async def get_assistant(desk: CommandContext, assistant_id: IdArgument) -> None:
     """Show an assistant."""
     async with desk.target.open() as connection:
         _show(desk, await connection.assistants.get(assistant_id))
@@ -98,7 +105,7 @@ async def get_assistant(desk: Desk, assistant_id: IdArgument) -> None:
 @app.command("create")
 @at_desk
 async def create_assistant(
-    desk: Desk,
+    desk: CommandContext,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent that it is of.")],
     assistant_id: Annotated[str | None, typer.Option("--id", help="Made up if left out.")] = None,
     name: NameOption = None,
@@ -127,7 +134,7 @@ async def create_assistant(
 @app.command("update")
 @at_desk
 async def update_assistant(
-    desk: Desk,
+    desk: CommandContext,
     assistant_id: IdArgument,
     agent: Annotated[str | None, typer.Option(help="Another agent.")] = None,
     name: NameOption = None,
@@ -161,7 +168,7 @@ async def update_assistant(
 
 @app.command("versions")
 @at_desk
-async def list_versions(desk: Desk, assistant_id: IdArgument, limit: LimitOption = 20) -> None:
+async def list_versions(desk: CommandContext, assistant_id: IdArgument, limit: LimitOption = 20) -> None:
     """List what an assistant was in its versions, the newest first."""
     async with desk.target.open() as connection:
         found = await connection.assistants.versions(assistant_id, limit=min(limit, 1000))
@@ -174,7 +181,7 @@ async def list_versions(desk: Desk, assistant_id: IdArgument, limit: LimitOption
 
 @app.command("delete")
 @at_desk
-async def delete_assistant(desk: Desk, assistant_id: IdArgument, yes: YesOption = False) -> None:
+async def delete_assistant(desk: CommandContext, assistant_id: IdArgument, yes: YesOption = False) -> None:
     """Remove an assistant with its versions; its runs stay."""
     if not yes:
         confirm(f"This removes assistant {assistant_id}. Go on?")

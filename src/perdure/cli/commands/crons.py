@@ -11,8 +11,8 @@ import typer
 from perdure.cli.commands.runs import tell_deleted
 from perdure.cli.commands.threads import TermsOption
 from perdure.cli.shell.arguments import confirm, input_of, metadata_of, object_of
-from perdure.cli.shell.options import Desk, LimitOption, YesOption, at_desk
-from perdure.cli.shell.output import ago, facts_table, make_table, shorten, stretch
+from perdure.cli.shell.options import CommandContext, LimitOption, YesOption, at_desk
+from perdure.cli.shell.output import ago, facts_table, human_duration, make_table, shorten
 
 if TYPE_CHECKING:
     from perdure.schedules.records import Firing, Schedule
@@ -34,14 +34,14 @@ def _next(schedule: Schedule) -> str:
     if schedule.next_at is None:
         return "ended"
     left = schedule.next_at - time.time()
-    return f"in {stretch(left)}" if left > 0 else "now"
+    return f"in {human_duration(left)}" if left > 0 else "now"
 
 
 def _when(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _show(desk: Desk, schedule: Schedule, firings: list[Firing] | None = None) -> None:
+def _show(desk: CommandContext, schedule: Schedule, firings: list[Firing] | None = None) -> None:
     if desk.as_json:
         desk.output.document(schedule if firings is None else _with_firings(schedule, firings))
         return
@@ -78,7 +78,7 @@ def _with_firings(schedule: Schedule, firings: list[Firing]) -> dict[str, Any]:
 @app.command("ls")
 @at_desk
 async def list_crons(
-    desk: Desk,
+    desk: CommandContext,
     assistant: Annotated[str | None, typer.Option(metavar="ID", help="Only of this assistant.")] = None,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="Only on this thread.")] = None,
     enabled: Annotated[
@@ -120,7 +120,7 @@ def _row(schedule: Schedule) -> tuple[Any, ...]:
 @app.command("get", hidden=True)
 @app.command("show")
 @at_desk
-async def show_cron(desk: Desk, cron_id: IdArgument, limit: LimitOption = 10) -> None:
+async def show_cron(desk: CommandContext, cron_id: IdArgument, limit: LimitOption = 10) -> None:
     """Show a cron, and what came of its latest times."""
     async with desk.target.open() as connection:
         found = await connection.schedules.get(cron_id)
@@ -131,7 +131,7 @@ async def show_cron(desk: Desk, cron_id: IdArgument, limit: LimitOption = 10) ->
 @app.command("create")
 @at_desk
 async def create_cron(
-    desk: Desk,
+    desk: CommandContext,
     assistant: Annotated[str, typer.Argument(metavar="ASSISTANT", help="Its id, or the name of an agent.")],
     schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="Such as '*/5 * * * *' or @daily.")],
     input: Annotated[str | None, typer.Argument(metavar="INPUT", help="JSON, or @FILE.")] = None,
@@ -190,7 +190,7 @@ def _seconds(text: str) -> float:
 
 @app.command("pause")
 @at_desk
-async def pause_cron(desk: Desk, cron_id: IdArgument) -> None:
+async def pause_cron(desk: CommandContext, cron_id: IdArgument) -> None:
     """Let a cron fire no more, until it is resumed."""
     async with desk.target.open() as connection:
         _tell(desk, await connection.schedules.pause(cron_id))
@@ -198,13 +198,13 @@ async def pause_cron(desk: Desk, cron_id: IdArgument) -> None:
 
 @app.command("resume")
 @at_desk
-async def resume_cron(desk: Desk, cron_id: IdArgument) -> None:
+async def resume_cron(desk: CommandContext, cron_id: IdArgument) -> None:
     """Let a cron fire again, from its next time on."""
     async with desk.target.open() as connection:
         _tell(desk, await connection.schedules.resume(cron_id))
 
 
-def _tell(desk: Desk, schedule: Schedule) -> None:
+def _tell(desk: CommandContext, schedule: Schedule) -> None:
     if desk.as_json:
         desk.output.document(schedule)
         return
@@ -222,7 +222,7 @@ def _tell(desk: Desk, schedule: Schedule) -> None:
 @app.command("rm")
 @app.command("delete", hidden=True)
 @at_desk
-async def delete_cron(desk: Desk, cron_id: IdArgument, yes: YesOption = False) -> None:
+async def delete_cron(desk: CommandContext, cron_id: IdArgument, yes: YesOption = False) -> None:
     """Remove a cron; its runs stay."""
     if not yes:
         confirm(f"This removes cron {cron_id}. Go on?")

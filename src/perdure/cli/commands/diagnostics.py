@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import Desk, at_desk
-from perdure.cli.shell.output import facts_table, parse_stretch, stretch
+from perdure.cli.shell.options import CommandContext, at_desk
+from perdure.cli.shell.output import facts_table, human_duration, parse_duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +24,7 @@ LOOK_SECONDS = 2.0
 
 @at_desk
 async def why(
-    desk: Desk,
+    desk: CommandContext,
     id: Annotated[str, typer.Argument(metavar="ID", help="Of a rollout, a run, a thread or a cron.")],
 ) -> None:
     """Say why a rollout, a run, a thread or a cron stands where it stands, and by which rule."""
@@ -52,10 +52,11 @@ async def _why(connection: Connection, id: str) -> Why | ScheduleWhy:
 
 @at_desk
 async def stats(
-    desk: Desk,
+    desk: CommandContext,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
     every: Annotated[
-        float | None, typer.Option("--every", parser=parse_stretch, metavar="TIME", help="How often to look.")
+        float | None,
+        typer.Option("--every", parser=parse_duration, metavar="TIME", help="How often to look."),
     ] = None,
     times: Annotated[int | None, typer.Option(min=1, help="Look so many times, and end.")] = None,
 ) -> None:
@@ -72,7 +73,7 @@ async def stats(
             await asyncio.sleep(every or LOOK_SECONDS)
 
 
-def _show(desk: Desk, found: Mapping[str, Any], *, several: bool, first: bool) -> None:
+def _show(desk: CommandContext, found: Mapping[str, Any], *, several: bool, first: bool) -> None:
     if desk.as_json:
         (desk.output.line if several else desk.output.document)(found)
         return
@@ -88,7 +89,7 @@ def table_of(found: Mapping[str, Any]) -> Table:
     workers, outbox = found["workers"], found["outbox"]
     rows = [("runs", f"{found['n_pending']} pending, {found['n_running']} running")]
     if found["min_age_secs"] is not None:
-        oldest, median = stretch(found["min_age_secs"]), stretch(found["med_age_secs"] or 0.0)
+        oldest, median = human_duration(found["min_age_secs"]), human_duration(found["med_age_secs"] or 0.0)
         rows.append(("waiting", f"the oldest for {oldest}, the one in the middle for {median}"))
     rows.append(("workers", _workers(workers)))
     for name, pool in found["pools"].items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from perdure.cli.shell.options import Desk, at_desk
+from perdure.cli.shell.options import CommandContext, at_desk
 from perdure.cli.shell.output import make_table, shorten
 from perdure.kernel.errors import Unauthorized
 
@@ -12,7 +12,7 @@ WELL = ("ok", "ready", "healthy")
 
 
 @at_desk
-async def health(desk: Desk) -> None:
+async def health(desk: CommandContext) -> None:
     """Ask the server, or a database, how it is; the exit code is 1 if it is not well."""
     async with desk.target.open() as connection:
         facts = await connection.health()

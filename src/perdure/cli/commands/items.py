@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.shell.arguments import input_of, object_of
-from perdure.cli.shell.options import Desk, LimitOption, StretchOption, at_desk
+from perdure.cli.shell.options import CommandContext, DurationOption, LimitOption, at_desk
 from perdure.cli.shell.output import ago, facts_table, make_table, shorten
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _dotted(item: Item) -> str:
 @app.command("ls")
 @at_desk
 async def list_items(
-    desk: Desk,
+    desk: CommandContext,
     place: PrefixArgument = None,
     filter: Annotated[
         str | None, typer.Option(help="""A JSON object, such as '{"n": {"$gt": 1}}'.""")
@@ -68,9 +68,9 @@ async def list_items(
 @app.command("show", hidden=True)
 @app.command("get")
 @at_desk
-async def get_item(desk: Desk, place: PlaceArgument, key: KeyArgument) -> None:
+async def get_item(desk: CommandContext, place: PlaceArgument, key: KeyArgument) -> None:
     """Show an item."""
-    from perdure.kernel.clock import stretch
+    from perdure.kernel.clock import human_duration
     from perdure.kernel.errors import NotFound
 
     async with desk.target.open() as connection:
@@ -80,7 +80,7 @@ async def get_item(desk: Desk, place: PlaceArgument, key: KeyArgument) -> None:
     if desk.as_json:
         desk.output.document(item)
         return
-    lasts = None if item.expires_at is None else stretch(item.expires_at - item.updated_at)
+    lasts = None if item.expires_at is None else human_duration(item.expires_at - item.updated_at)
     rows = (
         ("namespace", _dotted(item)),
         ("key", item.key),
@@ -95,11 +95,11 @@ async def get_item(desk: Desk, place: PlaceArgument, key: KeyArgument) -> None:
 @app.command("put")
 @at_desk
 async def put_item(
-    desk: Desk,
+    desk: CommandContext,
     place: PlaceArgument,
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="A JSON object, or @FILE with one.")],
-    ttl: StretchOption = None,
+    ttl: DurationOption = None,
 ) -> None:
     """Keep an item, in the place of what was there; with --ttl it goes by itself."""
     from msgspec import UNSET
@@ -116,7 +116,7 @@ async def put_item(
 @app.command("delete", hidden=True)
 @app.command("rm")
 @at_desk
-async def delete_item(desk: Desk, place: PlaceArgument, key: KeyArgument) -> None:
+async def delete_item(desk: CommandContext, place: PlaceArgument, key: KeyArgument) -> None:
     """Remove an item, if it is there."""
     async with desk.target.open() as connection:
         await connection.items.delete(_labels(place), key)
@@ -129,7 +129,7 @@ async def delete_item(desk: Desk, place: PlaceArgument, key: KeyArgument) -> Non
 @app.command("namespaces")
 @at_desk
 async def list_namespaces(
-    desk: Desk,
+    desk: CommandContext,
     prefix: PrefixArgument = None,
     suffix: Annotated[str | None, typer.Option(help="Only those that end like this.")] = None,
     max_depth: Annotated[int | None, typer.Option(min=1, help="Cut to so many labels.")] = None,

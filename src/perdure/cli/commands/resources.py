@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import Desk, LimitOption, at_desk
+from perdure.cli.shell.options import CommandContext, LimitOption, at_desk
 from perdure.cli.shell.output import ago, make_table
 from perdure.kernel.errors import NotFound
 
@@ -26,7 +26,7 @@ ResourcesArgument = Annotated[str, typer.Argument(metavar="RESOURCES_ID")]
 @app.command("ls", hidden=True)
 @app.command("list")
 @at_desk
-async def list_resources(desk: Desk, limit: LimitOption = 20) -> None:
+async def list_resources(desk: CommandContext, limit: LimitOption = 20) -> None:
     """List the resources, the newest first."""
     async with desk.target.open() as connection:
         page = await connection.store.query_resources(sort_by="update_time", sort_order="desc", limit=limit)
@@ -46,7 +46,7 @@ async def list_resources(desk: Desk, limit: LimitOption = 20) -> None:
 @app.command("show")
 @at_desk
 async def show_resources(
-    desk: Desk, resources_id: Annotated[str, typer.Argument(metavar="[RESOURCES_ID]")] = "latest"
+    desk: CommandContext, resources_id: Annotated[str, typer.Argument(metavar="[RESOURCES_ID]")] = "latest"
 ) -> None:
     """Show resources by their id, or the latest."""
     async with desk.target.open() as connection:
@@ -65,7 +65,7 @@ async def show_resources(
 @app.command("diff")
 @at_desk
 async def diff_resources(
-    desk: Desk,
+    desk: CommandContext,
     resources_id: ResourcesArgument,
     old: Annotated[int | None, typer.Argument(min=1, metavar="[OLD]", help="The version before it.")] = None,
     new: Annotated[int | None, typer.Argument(min=1, metavar="[NEW]", help="The newest version.")] = None,
@@ -94,7 +94,7 @@ async def diff_resources(
         _print_diff(desk, diff)
 
 
-def _print_diff(desk: Desk, diff: list[str]) -> None:
+def _print_diff(desk: CommandContext, diff: list[str]) -> None:
     from rich.text import Text
 
     styles = {"+": "green", "-": "red", "@": "cyan"}

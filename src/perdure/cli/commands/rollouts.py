@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import confirm, inputs_of, json_of
-from perdure.cli.shell.options import Desk, LimitOption, StretchOption, YesOption, at_desk
-from perdure.cli.shell.output import ago, make_table, parse_stretch, shorten
+from perdure.cli.shell.options import CommandContext, DurationOption, LimitOption, YesOption, at_desk
+from perdure.cli.shell.output import ago, make_table, parse_duration, shorten
 
 if TYPE_CHECKING:
     from perdure import EnqueueRolloutRequest, LightningStore, Rollout, Span
@@ -64,11 +64,11 @@ async def newest(
 @app.command("list")
 @at_desk
 async def list_rollouts(
-    desk: Desk,
+    desk: CommandContext,
     status: StatusOption = None,
     since: Annotated[
         float | None,
-        typer.Option(parser=parse_stretch, metavar="TIME", help="Only of the last 30s, 10m, 1h."),
+        typer.Option(parser=parse_duration, metavar="TIME", help="Only of the last 30s, 10m, 1h."),
     ] = None,
     limit: LimitOption = 20,
 ) -> None:
@@ -121,7 +121,7 @@ async def find(store: LightningStore, rollout_id: str) -> Rollout:
 @app.command("get", hidden=True)
 @app.command("show")
 @at_desk
-async def show_rollout(desk: Desk, rollout_id: IdArgument) -> None:
+async def show_rollout(desk: CommandContext, rollout_id: IdArgument) -> None:
     """Show a rollout: where it stands and why, its attempts, its input."""
     from perdure.errors import NotSupported
 
@@ -147,7 +147,7 @@ async def show_rollout(desk: Desk, rollout_id: IdArgument) -> None:
 
 
 def _print_rollout(
-    desk: Desk, rollout: Rollout, attempts: Sequence[Any], spans: int, why: str | None
+    desk: CommandContext, rollout: Rollout, attempts: Sequence[Any], spans: int, why: str | None
 ) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -190,12 +190,12 @@ def _print_rollout(
 @app.command("watch")
 @at_desk
 async def watch_rollouts(
-    desk: Desk,
+    desk: CommandContext,
     rollout_ids: IdsArgument = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on for ever, also when all have ended.")
     ] = False,
-    timeout: StretchOption = None,
+    timeout: DurationOption = None,
 ) -> None:
     """Tell of every change until the rollouts have ended: those named, or all that have not ended yet."""
     from perdure.cli.shell.watching import watch
@@ -208,7 +208,7 @@ async def watch_rollouts(
 @app.command("cancel")
 @at_desk
 async def cancel_rollouts(
-    desk: Desk, rollout_ids: IdsArgument = None, status: StatusOption = None, yes: YesOption = False
+    desk: CommandContext, rollout_ids: IdsArgument = None, status: StatusOption = None, yes: YesOption = False
 ) -> None:
     """Cancel rollouts by their ids, or all that have a status."""
     from perdure import is_finished
@@ -222,7 +222,7 @@ async def cancel_rollouts(
 @app.command("retry")
 @at_desk
 async def retry_rollouts(
-    desk: Desk, rollout_ids: IdsArgument = None, status: StatusOption = None, yes: YesOption = False
+    desk: CommandContext, rollout_ids: IdsArgument = None, status: StatusOption = None, yes: YesOption = False
 ) -> None:
     """Queue rollouts that have ended once more."""
     from perdure import is_finished
@@ -244,7 +244,7 @@ async def _choose(
 
 
 async def _move(
-    desk: Desk,
+    desk: CommandContext,
     move: Callable[[str], Awaitable[Rollout]],
     chosen: Sequence[Rollout],
     ready: Sequence[Rollout],
@@ -267,7 +267,9 @@ async def _move(
     _tell_moved(desk, changed, unchanged, otherwise)
 
 
-def _tell_moved(desk: Desk, changed: Sequence[Rollout], unchanged: Sequence[str], otherwise: str) -> None:
+def _tell_moved(
+    desk: CommandContext, changed: Sequence[Rollout], unchanged: Sequence[str], otherwise: str
+) -> None:
     if desk.as_json:
         moved = [{"rollout_id": each.rollout_id, "status": each.status} for each in changed]
         desk.output.document({"changed": moved, "unchanged": unchanged})
@@ -283,7 +285,7 @@ def _tell_moved(desk: Desk, changed: Sequence[Rollout], unchanged: Sequence[str]
 @app.command("enqueue")
 @at_desk
 async def enqueue_rollouts(
-    desk: Desk,
+    desk: CommandContext,
     input: Annotated[
         str,
         typer.Argument(metavar="INPUT", help="JSON; @FILE reads it there; - reads one a line from stdin."),
@@ -293,7 +295,7 @@ async def enqueue_rollouts(
     metadata: Annotated[str | None, typer.Option(help="A JSON object.")] = None,
     queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
     priority: Annotated[int, typer.Option(help="A higher one is claimed first.")] = 0,
-    delay: StretchOption = None,
+    delay: DurationOption = None,
     max_attempts: Annotated[int, typer.Option(min=1, help="How many attempts there may be.")] = 1,
     timeout_seconds: Annotated[float | None, typer.Option(help="How long an attempt may run.")] = None,
     unresponsive_seconds: Annotated[float | None, typer.Option(help="How long it may be silent.")] = None,
@@ -305,7 +307,7 @@ async def enqueue_rollouts(
     ] = None,
     key: Annotated[str | None, typer.Option(help="An idempotency key: the same key is queued once.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Tell of every change until it has ended.")] = False,
-    timeout: StretchOption = None,
+    timeout: DurationOption = None,
 ) -> None:
     """Queue a rollout, or one for every line of stdin."""
     from perdure.cli.shell.watching import watch
@@ -343,7 +345,7 @@ def _request(values: dict[str, Any]) -> EnqueueRolloutRequest:
     return EnqueueRolloutRequest.model_validate(values)
 
 
-def _tell_queued(desk: Desk, queued: Sequence[Rollout]) -> None:
+def _tell_queued(desk: CommandContext, queued: Sequence[Rollout]) -> None:
     if desk.as_json:
         desk.output.document(queued[0] if len(queued) == 1 else queued)
         return

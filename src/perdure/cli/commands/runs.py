@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from perdure.cli.shell.arguments import choice_of, confirm, input_of, json_of, object_of
-from perdure.cli.shell.options import Desk, LimitOption, StretchOption, YesOption, at_desk
+from perdure.cli.shell.options import CommandContext, DurationOption, LimitOption, YesOption, at_desk
 from perdure.cli.shell.output import (
     TIMED_OUT,
     ago,
     facts_table,
+    human_duration,
     make_table,
-    parse_stretch,
+    parse_duration,
     shorten,
-    stretch,
     warn,
 )
 
@@ -47,7 +47,7 @@ ModesOption = Annotated[
 @app.command("create")
 @at_desk
 async def create_run(
-    desk: Desk,
+    desk: CommandContext,
     assistant: Annotated[str, typer.Argument(metavar="ASSISTANT", help="An assistant, or an agent's name.")],
     input: Annotated[
         str | None, typer.Argument(metavar="[INPUT]", help="JSON; @FILE reads it there.")
@@ -70,19 +70,19 @@ async def create_run(
     metadata: Annotated[str | None, typer.Option(help="A JSON object.")] = None,
     after: Annotated[
         float | None,
-        typer.Option(parser=parse_stretch, metavar="TIME", help="Start after 30s, 10m, 1h, and no sooner."),
+        typer.Option(parser=parse_duration, metavar="TIME", help="Start after 30s, 10m, 1h, and no sooner."),
     ] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Where its end is told.")] = None,
     priority: Annotated[int, typer.Option(help="A higher one is claimed first.")] = 0,
     max_attempts: Annotated[int | None, typer.Option(min=1, help="How often it is tried.")] = None,
     limit: Annotated[
         float | None,
-        typer.Option("--limit", parser=parse_stretch, metavar="TIME", help="How long an attempt may take."),
+        typer.Option("--limit", parser=parse_duration, metavar="TIME", help="How long an attempt may take."),
     ] = None,
     key: Annotated[str | None, typer.Option(help="An idempotency key: the same key asks once.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end, and print the values.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Print its events until its end.")] = False,
-    timeout: StretchOption = None,
+    timeout: DurationOption = None,
 ) -> None:
     """Ask for a run of an assistant: on a thread, or on a new one."""
     request = _request(
@@ -129,7 +129,7 @@ def _request(**values: Any) -> RunRequest:
 @app.command("ls")
 @at_desk
 async def list_runs(
-    desk: Desk,
+    desk: CommandContext,
     status: Annotated[
         str | None,
         typer.Option("--status", "-s", help="pending, running, success, error, timeout, interrupted, …"),
@@ -159,7 +159,7 @@ def _row(run: Run) -> tuple[Any, ...]:
     created = (
         ago(run.created_at)
         if run.created_at <= time.time()
-        else f"in {stretch(run.created_at - time.time())}"
+        else f"in {human_duration(run.created_at - time.time())}"
     )
     return run.run_id, run.agent, run.status, run.attempt or None, created, thread, shorten(run.kwargs.input)
 
@@ -167,7 +167,7 @@ def _row(run: Run) -> tuple[Any, ...]:
 @app.command("show", hidden=True)
 @app.command("get")
 @at_desk
-async def get_run(desk: Desk, run_id: IdArgument) -> None:
+async def get_run(desk: CommandContext, run_id: IdArgument) -> None:
     """Show a run, and why it stands where it stands."""
     async with desk.target.open() as connection:
         run = await connection.threads.get_run(run_id)
@@ -198,11 +198,11 @@ async def get_run(desk: Desk, run_id: IdArgument) -> None:
 @app.command("watch")
 @at_desk
 async def watch_run(
-    desk: Desk,
+    desk: CommandContext,
     run_id: IdArgument,
     after: Annotated[str, typer.Option(metavar="EVENT_ID", help="Go on after this event.")] = "-1",
     event: ModesOption = None,
-    timeout: StretchOption = None,
+    timeout: DurationOption = None,
 ) -> None:
     """Print the events of a run, from its beginning until its end; it may be over already."""
     async with desk.target.open() as connection:
@@ -212,7 +212,7 @@ async def watch_run(
 
 
 async def _watch(
-    desk: Desk,
+    desk: CommandContext,
     connection: Connection,
     run_id: str,
     after: str,
@@ -235,7 +235,7 @@ async def _watch(
     return _code(status)
 
 
-def _tell(desk: Desk, event: Event) -> None:
+def _tell(desk: CommandContext, event: Event) -> None:
     from perdure.kernel.codec import decode_json
 
     if desk.as_json:
@@ -260,14 +260,14 @@ def _code(status: str | None) -> int:
 
 @app.command("wait")
 @at_desk
-async def wait_for_run(desk: Desk, run_id: IdArgument, timeout: StretchOption = None) -> None:
+async def wait_for_run(desk: CommandContext, run_id: IdArgument, timeout: DurationOption = None) -> None:
     """Wait for the end of a run, and print its thread's values then; 1 if it failed, 5 if time is up."""
     async with desk.target.open() as connection:
         code = await _wait(desk, connection, run_id, timeout)
     raise typer.Exit(code)
 
 
-async def _wait(desk: Desk, connection: Connection, run_id: str, timeout: float | None) -> int:
+async def _wait(desk: CommandContext, connection: Connection, run_id: str, timeout: float | None) -> int:
     try:
         end: RunEnd = await connection.threads.join_run(run_id, timeout)
     except TimeoutError:
@@ -289,7 +289,7 @@ async def _wait(desk: Desk, connection: Connection, run_id: str, timeout: float 
 @app.command("cancel")
 @at_desk
 async def cancel_runs(
-    desk: Desk,
+    desk: CommandContext,
     run_ids: IdsArgument = None,
     status: Annotated[str | None, typer.Option("--status", "-s", help="pending, running or all.")] = None,
     action: ActionOption = "interrupt",
@@ -312,7 +312,7 @@ async def cancel_runs(
     tell_ended(desk, ended)
 
 
-def tell_ended(desk: Desk, ended: Sequence[Run]) -> None:
+def tell_ended(desk: CommandContext, ended: Sequence[Run]) -> None:
     """Say which runs were ended."""
     if desk.as_json:
         desk.output.document({"changed": [{"run_id": each.run_id, "status": each.status} for each in ended]})
@@ -325,7 +325,7 @@ def tell_ended(desk: Desk, ended: Sequence[Run]) -> None:
 
 @app.command("delete")
 @at_desk
-async def delete_run(desk: Desk, run_id: IdArgument, yes: YesOption = False) -> None:
+async def delete_run(desk: CommandContext, run_id: IdArgument, yes: YesOption = False) -> None:
     """Remove a run with its checkpoints and its events; its trace stays."""
     if not yes:
         confirm(f"This removes run {run_id} with what it saved. Go on?")
@@ -334,7 +334,7 @@ async def delete_run(desk: Desk, run_id: IdArgument, yes: YesOption = False) -> 
     tell_deleted(desk, "run_id", run_id)
 
 
-def tell_deleted(desk: Desk, name: str, id: str) -> None:
+def tell_deleted(desk: CommandContext, name: str, id: str) -> None:
     if desk.as_json:
         desk.output.document({name: id, "deleted": True})
     else:

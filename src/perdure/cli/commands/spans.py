@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.commands.rollouts import IdArgument, find
-from perdure.cli.shell.options import Desk, LimitOption, at_desk
+from perdure.cli.shell.options import CommandContext, LimitOption, at_desk
 
 app = typer.Typer(help="Look at traces.", no_args_is_help=True)
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="Look at traces.", no_args_is_help=True)
 @app.command("list")
 @at_desk
 async def list_spans(
-    desk: Desk,
+    desk: CommandContext,
     rollout_id: IdArgument,
     attempt: Annotated[
         str | None,

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli.commands.runs import ActionOption, tell_deleted, tell_ended
 from perdure.cli.shell.arguments import choice_of, confirm, json_of, metadata_of, object_of
-from perdure.cli.shell.options import Desk, LimitOption, YesOption, at_desk
+from perdure.cli.shell.options import CommandContext, LimitOption, YesOption, at_desk
 from perdure.cli.shell.output import ago, facts_table, make_table, shorten
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TermsOption = Annotated[
 @app.command("create")
 @at_desk
 async def create_thread(
-    desk: Desk,
+    desk: CommandContext,
     thread_id: Annotated[str | None, typer.Argument(metavar="[THREAD_ID]")] = None,
     metadata: Annotated[str | None, typer.Option(help="A JSON object.")] = None,
     values: Annotated[str | None, typer.Option(metavar="JSON", help="What it begins with.")] = None,
@@ -55,7 +55,7 @@ async def create_thread(
 @app.command("ls")
 @at_desk
 async def list_threads(
-    desk: Desk,
+    desk: CommandContext,
     status: Annotated[
         str | None, typer.Option("--status", "-s", help="idle, busy, interrupted or error.")
     ] = None,
@@ -88,7 +88,7 @@ async def list_threads(
 @app.command("show", hidden=True)
 @app.command("get")
 @at_desk
-async def get_thread(desk: Desk, thread_id: IdArgument) -> None:
+async def get_thread(desk: CommandContext, thread_id: IdArgument) -> None:
     """Show a thread, its values, and why it stands where it stands."""
     async with desk.target.open() as connection:
         thread = await connection.threads.get_thread(thread_id)
@@ -114,7 +114,7 @@ async def get_thread(desk: Desk, thread_id: IdArgument) -> None:
 @app.command("state")
 @at_desk
 async def get_state(
-    desk: Desk,
+    desk: CommandContext,
     thread_id: IdArgument,
     checkpoint: Annotated[str | None, typer.Option(metavar="ID", help="An older one.")] = None,
 ) -> None:
@@ -150,7 +150,7 @@ def _state_rows(state: Checkpoint) -> list[tuple[str, Any]]:
 
 @app.command("history")
 @at_desk
-async def history(desk: Desk, thread_id: IdArgument, limit: LimitOption = 10) -> None:
+async def history(desk: CommandContext, thread_id: IdArgument, limit: LimitOption = 10) -> None:
     """List the states of a thread, the newest first."""
     async with desk.target.open() as connection:
         states = await connection.threads.history(thread_id, limit=min(limit, 1000))
@@ -168,7 +168,7 @@ async def history(desk: Desk, thread_id: IdArgument, limit: LimitOption = 10) ->
 
 @app.command("copy")
 @at_desk
-async def copy_thread(desk: Desk, thread_id: IdArgument) -> None:
+async def copy_thread(desk: CommandContext, thread_id: IdArgument) -> None:
     """Make another thread with the same states."""
     async with desk.target.open() as connection:
         thread = await connection.threads.copy_thread(thread_id)
@@ -180,7 +180,9 @@ async def copy_thread(desk: Desk, thread_id: IdArgument) -> None:
 
 @app.command("cancel")
 @at_desk
-async def cancel_thread(desk: Desk, thread_id: IdArgument, action: ActionOption = "interrupt") -> None:
+async def cancel_thread(
+    desk: CommandContext, thread_id: IdArgument, action: ActionOption = "interrupt"
+) -> None:
     """End every run of a thread that has not ended."""
     how = cast("CancelAction", choice_of(action, ("interrupt", "rollback"), "--action"))
     async with desk.target.open() as connection:
@@ -191,7 +193,7 @@ async def cancel_thread(desk: Desk, thread_id: IdArgument, action: ActionOption 
 
 @app.command("delete")
 @at_desk
-async def delete_thread(desk: Desk, thread_id: IdArgument, yes: YesOption = False) -> None:
+async def delete_thread(desk: CommandContext, thread_id: IdArgument, yes: YesOption = False) -> None:
     """End a thread's runs and remove it with its states and events; traces stay."""
     if not yes:
         confirm(f"This removes thread {thread_id} with its runs and states. Go on?")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import Desk, StretchOption, at_desk
+from perdure.cli.shell.options import CommandContext, DurationOption, at_desk
 from perdure.cli.shell.output import ago, make_table
 
 EMPTY = """No tokens yet, and callers on this machine need none. From the first token on everyone needs one:
@@ -19,7 +19,7 @@ app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True)
 @app.command("create")
 @at_desk
 async def create_token(
-    desk: Desk,
+    desk: CommandContext,
     name: Annotated[str, typer.Argument(help="What it is for; it shows in the list and in the audit.")],
     scope: Annotated[
         list[str] | None,
@@ -31,7 +31,7 @@ async def create_token(
         list[str] | None,
         typer.Option("--namespace", "-n", metavar="NAME", help="Where it reaches; * is everywhere; default."),
     ] = None,
-    expires: StretchOption = None,
+    expires: DurationOption = None,
 ) -> None:
     """Make a token and print its secret, which is shown this once."""
     scopes = scope or ["read", "write", "worker"]
@@ -51,7 +51,7 @@ async def create_token(
 @app.command("ls", hidden=True)
 @app.command("list")
 @at_desk
-async def list_tokens(desk: Desk) -> None:
+async def list_tokens(desk: CommandContext) -> None:
     """List all tokens, those that have ended too."""
     async with desk.target.open() as connection:
         tokens = await connection.list_tokens()
@@ -79,7 +79,7 @@ def _row(token: dict[str, Any]) -> tuple[Any, ...]:
 def _state(token: dict[str, Any]) -> str:
     import time
 
-    from perdure.cli.shell.output import stretch
+    from perdure.cli.shell.output import human_duration
 
     if token.get("revoke_time") is not None:
         return f"revoked {ago(token['revoke_time'])}"
@@ -87,12 +87,14 @@ def _state(token: dict[str, Any]) -> str:
     if expires is None:
         return "live"
     left = expires - time.time()
-    return f"live for {stretch(left)}" if left > 0 else f"expired {ago(expires)}"
+    return f"live for {human_duration(left)}" if left > 0 else f"expired {ago(expires)}"
 
 
 @app.command("revoke")
 @at_desk
-async def revoke_token(desk: Desk, token_id: Annotated[str, typer.Argument(metavar="TOKEN_ID")]) -> None:
+async def revoke_token(
+    desk: CommandContext, token_id: Annotated[str, typer.Argument(metavar="TOKEN_ID")]
+) -> None:
     """End a token. It works nowhere any more, within a few seconds."""
     async with desk.target.open() as connection:
         ended = await connection.revoke_token(token_id)

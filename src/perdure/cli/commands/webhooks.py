@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import choice_of
-from perdure.cli.shell.options import Desk, LimitOption, at_desk
+from perdure.cli.shell.options import CommandContext, LimitOption, at_desk
 from perdure.cli.shell.output import ago, facts_table, make_table, shorten
 
 CONSUMER = "webhook"
@@ -24,7 +24,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="WEBHOOK_ID")]
 @app.command("ls")
 @at_desk
 async def list_webhooks(
-    desk: Desk,
+    desk: CommandContext,
     status: Annotated[str | None, typer.Option("--status", "-s", help="pending, delivered or dead.")] = None,
     run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only of this run.")] = None,
     limit: LimitOption = 20,
@@ -65,7 +65,7 @@ def _error(effect: Any) -> str | None:
 @app.command("show", hidden=True)
 @app.command("get")
 @at_desk
-async def get_webhook(desk: Desk, webhook_id: IdArgument) -> None:
+async def get_webhook(desk: CommandContext, webhook_id: IdArgument) -> None:
     """Show a webhook, with what it tells."""
     async with desk.target.open() as connection:
         found = await connection.outbox.get(webhook_id)
@@ -92,7 +92,7 @@ def _rows(effect: Any) -> list[tuple[str, Any]]:
 
 @app.command("retry")
 @at_desk
-async def retry_webhook(desk: Desk, webhook_id: IdArgument) -> None:
+async def retry_webhook(desk: CommandContext, webhook_id: IdArgument) -> None:
     """Deliver a webhook now that waits, or was given up."""
     async with desk.target.open() as connection:
         found = await connection.outbox.retry(webhook_id)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.hosting.worker import start
-from perdure.cli.shell.options import Desk, LimitOption, at_desk
+from perdure.cli.shell.options import CommandContext, LimitOption, at_desk
 from perdure.cli.shell.output import ago, make_table
 
 EMPTY = """No worker has come here yet. One that executes runs is started with
@@ -26,7 +26,7 @@ app.callback(invoke_without_command=True)(start)
 @app.command("list")
 @at_desk
 async def list_workers(
-    desk: Desk,
+    desk: CommandContext,
     status: Annotated[
         list[str] | None, typer.Option("--status", "-s", help="idle, busy or unknown; repeat it for more.")
     ] = None,

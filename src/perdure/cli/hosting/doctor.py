@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from perdure import __version__
-from perdure.cli.shell.options import Desk, at_desk
-from perdure.cli.shell.output import make_table, stretch
+from perdure.cli.shell.options import CommandContext, at_desk
+from perdure.cli.shell.output import human_duration, make_table
 from perdure.kernel.errors import DatabaseOwned, PerdureError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Check:
 
 
 @at_desk
-async def doctor(desk: Desk) -> None:
+async def doctor(desk: CommandContext) -> None:
     """Say which settings won and where they came from, and check what they name."""
     from perdure.kernel.config import load_settings
 
@@ -92,7 +92,7 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
-def _print(desk: Desk, settings: Settings, checks: list[Check]) -> None:
+def _print(desk: CommandContext, settings: Settings, checks: list[Check]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -106,7 +106,7 @@ def _print(desk: Desk, settings: Settings, checks: list[Check]) -> None:
     desk.output.show(table)
 
 
-async def _checks(settings: Settings, desk: Desk) -> AsyncIterator[Check]:
+async def _checks(settings: Settings, desk: CommandContext) -> AsyncIterator[Check]:
     from perdure.runtime.stores import sqlite_file
 
     file = sqlite_file(settings.database_url)
@@ -202,7 +202,9 @@ def _clock(file: Path) -> Check:
     ahead = file.stat().st_mtime - time.time()
     if ahead > SKEW_SECONDS:
         return Check(
-            "clock", "failed", f"the database was written {stretch(ahead)} from now: the clock was set back"
+            "clock",
+            "failed",
+            f"the database was written {human_duration(ahead)} from now: the clock was set back",
         )
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
@@ -274,7 +276,7 @@ async def _redis(settings: Settings) -> Check:
     return Check("Redis", "ok", f"{named}: {what} answers within {seconds * 1000:.1f} ms")
 
 
-async def _server(desk: Desk) -> Check:
+async def _server(desk: CommandContext) -> Check:
     from perdure.cli.shell.target import DEFAULT_URL, Target
 
     target = desk.target

@@ -15,7 +15,7 @@ from perdure.client.client_schedules import RemoteSchedules
 from perdure.client.client_services import RemoteAssistants, RemoteOutbox
 from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
-from perdure.client.session import HttpSession, step
+from perdure.client.session import HttpSession, path_segment
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
@@ -84,7 +84,7 @@ class Remote:
         return await self._move(rollout_id, "retry")
 
     async def _move(self, rollout_id: str, verb: str) -> Rollout:
-        path = f"{ROLLOUTS}/{step(rollout_id, 'rollout_id')}/{verb}"
+        path = f"{ROLLOUTS}/{path_segment(rollout_id, 'rollout_id')}/{verb}"
         return Rollout.model_validate((await self.session.request("POST", path)).json())
 
     async def create_token(
@@ -98,11 +98,11 @@ class Remote:
         return list((await self.session.request("GET", TOKENS)).json()["items"])
 
     async def revoke_token(self, token_id: str) -> Document:
-        path = f"{TOKENS}/{step(token_id, 'token_id')}"
+        path = f"{TOKENS}/{path_segment(token_id, 'token_id')}"
         return dict((await self.session.request("DELETE", path)).json())
 
     async def version(self, resources_id: str, version: int) -> ResourcesUpdate:
-        path = f"{RESOURCES}/{step(resources_id, 'resources_id')}/versions/{version}"
+        path = f"{RESOURCES}/{path_segment(resources_id, 'resources_id')}/versions/{version}"
         return ResourcesUpdate.model_validate((await self.session.request("GET", path)).json())
 
     async def health(self) -> Document:

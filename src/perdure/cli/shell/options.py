@@ -10,7 +10,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
-from perdure.cli.shell.output import Output, parse_stretch
+from perdure.cli.shell.output import Output, parse_duration
 from perdure.cli.shell.target import Target
 
 P = ParamSpec("P")
@@ -43,8 +43,8 @@ DatabaseOption = Annotated[
     ),
 ]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")]
-StretchOption = Annotated[
-    float | None, typer.Option(parser=parse_stretch, metavar="TIME", help="Such as 30s, 10m, 1h or 2d.")
+DurationOption = Annotated[
+    float | None, typer.Option(parser=parse_duration, metavar="TIME", help="Such as 30s, 10m, 1h or 2d.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 LogLevelOption = Annotated[
@@ -58,7 +58,7 @@ CorsOption = Annotated[
 ]
 
 
-class Desk:
+class CommandContext:
     """What a command works with: where to ask, and how to answer."""
 
     def __init__(self, target: Target, output: Output) -> None:
@@ -77,12 +77,12 @@ def _common(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
     no_color: NoColorOption = False,
-) -> Desk:
-    return Desk(Target(url, token, namespace, database), Output(as_json=as_json, no_color=no_color))
+) -> CommandContext:
+    return CommandContext(Target(url, token, namespace, database), Output(as_json=as_json, no_color=no_color))
 
 
 def at_desk(
-    command: Callable[Concatenate[Desk, P], Coroutine[Any, Any, None]],
+    command: Callable[Concatenate[CommandContext, P], Coroutine[Any, Any, None]],
 ) -> Callable[..., None]:
     """Make a command of a coroutine function: it gets a desk, and its command line the options of one."""
     own = list(inspect.signature(command).parameters.values())[1:]

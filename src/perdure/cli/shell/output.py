@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perdure.kernel.clock import stretch as stretch
+from perdure.kernel.clock import human_duration as human_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -118,12 +118,12 @@ def ago(then: float | None, now: float | None = None) -> str | None:
     """How long ago a time was."""
     if then is None:
         return None
-    return f"{stretch((time.time() if now is None else now) - then)} ago"
+    return f"{human_duration((time.time() if now is None else now) - then)} ago"
 
 
-def parse_stretch(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds from `90`, `30s`, `10m`, `1h`, `2d` or `1w`."""
     found = _STRETCH.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is not a stretch of time; write 30s, 10m, 1h, 2d or 1w")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 30s, 10m, 1h, 2d or 1w")
     return float(found[1]) * _UNITS[found[2] or "s"]

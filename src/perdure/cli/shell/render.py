@@ -149,7 +149,7 @@ class PlainScreen:
 
 
 def duration(seconds: float) -> str:
-    """A stretch of time in the unit that suits it."""
+    """A duration in the unit that suits it."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 

@@ -154,12 +154,11 @@ class BulkUpdate:
 class BulkInsert:
     """An insert of many whole rows, in the order of the table's columns.
 
-    `met` says what becomes of a row whose key is taken, in the words after `ON CONFLICT (key) DO`; without
-    it that is an error.
+    `on_conflict` is what follows `ON CONFLICT (key) DO`; without it a key that is taken is an error.
     """
 
     table: Table
-    met: str = ""
+    on_conflict: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -179,7 +178,11 @@ class BulkInsert:
 
     @property
     def _on_conflict(self) -> str:
-        return "ON CONFLICT (" + ", ".join(self.table.key) + ") DO " + self.met if self.met else ""
+        return (
+            "ON CONFLICT (" + ", ".join(self.table.key) + ") DO " + self.on_conflict
+            if self.on_conflict
+            else ""
+        )
 
 
 Bulk = BulkUpdate | BulkInsert

@@ -63,7 +63,7 @@ class Tx(Protocol):
         """
         ...
 
-    async def later(self, *writes: Write) -> None:
+    async def defer(self, *writes: Write) -> None:
         """Bulk writes whose counts nobody wants.
 
         They reach PostgreSQL with the next write, before anything that concerns their tables, and at the end

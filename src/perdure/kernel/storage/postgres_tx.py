@@ -102,7 +102,7 @@ class PostgresTx:
         later = self._taken()
         return (await self._send(*later, *writes))[len(later) :]
 
-    async def later(self, *writes: Write) -> None:
+    async def defer(self, *writes: Write) -> None:
         tables = _tables(writes)
         if not self._awaited.isdisjoint(tables):
             await self.flush()

@@ -86,7 +86,7 @@ class SqliteTx:
     async def write(self, *writes: Write) -> list[int]:
         return [self._write(bulk, rows) for bulk, rows in writes]
 
-    async def later(self, *writes: Write) -> None:
+    async def defer(self, *writes: Write) -> None:
         for bulk, rows in writes:
             self._write(bulk, rows)
 

@@ -33,7 +33,7 @@ class Claim:
 
 async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds) -> list[list[Claimed]]:
     """Give each claim the next rollouts of the queue, each with its new attempt, in one transaction."""
-    await ripen(tx)
+    await promote_due(tx)
     wanted = sum(item.limit for item in claims)
     rows = list(
         await tx.all(sql.CLAIM, queue=queue, kind=kind, n=wanted, target=ROLLOUT.step(QUEUING, "claimed"))
@@ -51,7 +51,7 @@ async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: K
         await tx.write(*begun)
         await handler(tx, [(attempt[1], attempt[3]) for attempt in attempts])
         begun = []
-    await tx.later(*begun, *later)
+    await tx.defer(*begun, *later)
     return answers
 
 
@@ -117,7 +117,7 @@ def _holding(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]]) -
     return lines.holding(tx, holders)
 
 
-async def ripen(tx: Tx) -> None:
+async def promote_due(tx: Tx) -> None:
     """Make ready what waited for a time that has come."""
     if not await tx.probe(tables.DUE):
         return

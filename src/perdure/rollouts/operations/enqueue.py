@@ -77,7 +77,7 @@ async def enqueue(
             if request.idempotency_key:
                 known[request.idempotency_key] = answer
         answers.append(answer)
-    await tx.later(holding(tx, held), (sql.ADD_ROLLOUTS, rows), _counted(tx, rows))
+    await tx.defer(holding(tx, held), (sql.ADD_ROLLOUTS, rows), _counted(tx, rows))
     return answers
 
 

@@ -55,7 +55,7 @@ async def promote(tx: Tx, lines: Iterable[str], leavers: Container[str]) -> None
     """Make the heads of those lines ready that one of the leavers held."""
     rows = await tx.all(sql.HEADS_OF_LINES, names=sorted(lines))
     heads = [(line, head) for line, holder, head in rows if holder in leavers]
-    await tx.later(holding(tx, [(line, head, None) for line, head in heads]))
+    await tx.defer(holding(tx, [(line, head, None) for line, head in heads]))
     promoted = [head for _, head in heads if head is not None]
     if promoted:
         for row in await tx.all(sql.PROMOTE, ids=promoted):

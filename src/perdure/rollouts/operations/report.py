@@ -69,7 +69,7 @@ async def save_all(work: Work, workers: Workers, lined: bool) -> None:
     if lined:
         await work.save()
         await leave(work)
-        await work.tx.later(*later)
+        await work.tx.defer(*later)
     else:
         await work.save(*later)
 

@@ -27,7 +27,7 @@ from perdure.server.http import bodies
 from perdure.server.http.feed import hang_up
 from perdure.server.http.gate import Gate
 from perdure.server.http.problems import NATIVE
-from perdure.server.http.routes import STOPPING, Admitting, Call, Door, Match, Route, Table
+from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Route, ServerProtocol, Table
 
 logger = logging.getLogger(__name__)
 
@@ -115,22 +115,26 @@ class Application:
             return error
 
     async def _respond(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
-        door = match.route.door if isinstance(match, Match) else self.table.door_of(request.url.path)
+        protocol = (
+            match.route.protocol if isinstance(match, Match) else self.table.protocol_of(request.url.path)
+        )
         try:
             return await self._handle(request, match, request_id)
         except PerdureError as error:
-            return self._refuse(door, error, request_id, request)
+            return self._refuse(protocol, error, request_id, request)
         except CallerLeft:
             raise
         except Exception:
             # Whatever it is, its inside belongs into the log and not into the answer.
             logger.exception("request %s failed: %s %s", request_id, request.method, request.url.path)
-            return door.refuse(PerdureError("something went wrong inside"), request_id, request)
+            return protocol.refuse(PerdureError("something went wrong inside"), request_id, request)
 
-    def _refuse(self, door: Door, error: PerdureError, request_id: str, request: Request) -> Response:
+    def _refuse(
+        self, protocol: ServerProtocol, error: PerdureError, request_id: str, request: Request
+    ) -> Response:
         if error.http_status >= 500:
             logger.warning("request %s: %s: %s", request_id, error.code, error.message)
-        return door.refuse(error, request_id, request)
+        return protocol.refuse(error, request_id, request)
 
     async def _handle(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
         self._gate.check_host(request.headers.get("host"))
@@ -155,9 +159,9 @@ class Application:
         return caller
 
     async def _known(self, request: Request, route: Route) -> Caller:
-        """Who calls, as the route's door finds out if it has a way of its own."""
-        if self.app.auth is not None and isinstance(route.door, Admitting):
-            caller = await route.door.admit(request, self.app)
+        """Who calls, as the route's protocol finds out if it has a way of its own."""
+        if self.app.auth is not None and isinstance(route.protocol, Admitting):
+            caller = await route.protocol.admit(request, self.app)
             if caller is not None:
                 self._gate.count(caller)
                 return caller
@@ -266,7 +270,7 @@ def _check_form(request: Request) -> None:
 def make_application(
     app: App, routes: tuple[Route, ...] | None = None, services: Sequence[Service] = ()
 ) -> ASGIApp:
-    """The application for a table of routes; that of every door if none is given."""
+    """The application for a table of routes; that of every protocol if none is given."""
     if routes is None:
         from perdure.server.table import ROUTES
 

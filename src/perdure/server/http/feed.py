@@ -18,13 +18,13 @@ from perdure.server.http.routes import Call
 
 logger = logging.getLogger(__name__)
 
-FORM = "text/event-stream"
+MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 5.0
 SEND_SECONDS = 60.0
 HELLO = b"retry: 2000\n: the feed begins\n\n"
 HEARTBEAT = b": still here\n\n"
 
-Left = Callable[[], Awaitable[None]]
+OnDisconnect = Callable[[], Awaitable[None]]
 """What is done when the caller has hung up."""
 
 
@@ -56,9 +56,9 @@ class Feed(StreamingResponse):
         *,
         hello: bytes = b"",
         headers: Mapping[str, str] | None = None,
-        left: Left | None = None,
+        left: OnDisconnect | None = None,
     ) -> None:
-        super().__init__((), media_type=FORM, headers={"X-Accel-Buffering": "no", **(headers or {})})
+        super().__init__((), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no", **(headers or {})})
         self._call = call
         self._source = source
         self._feeds = feeds

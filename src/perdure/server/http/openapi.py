@@ -20,7 +20,7 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.record import OpenRecord
 from perdure.kernel.version import VERSION
-from perdure.server.http.problems import FORM
+from perdure.server.http.problems import MEDIA_TYPE
 from perdure.server.http.routes import Route
 
 TITLE = "perdure"
@@ -71,7 +71,7 @@ def _operation(route: Route, known: dict[str, Any], open_to_all: bool) -> dict[s
     operation: dict[str, Any] = {
         "operationId": _name(route),
         "summary": route.summary,
-        "tags": [route.tag or route.door.name],
+        "tags": [route.tag or route.protocol.name],
         "parameters": [*_path_parameters(route), *_query_parameters(route)],
         "responses": _responses(route, known),
     }
@@ -116,9 +116,9 @@ def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
         )
         answer["content"] = {route.answer_form: {"schema": schema}}
     responses = {str(route.status): answer}
-    refused = {"schema": {"$ref": "#/components/schemas/Problem"}} if route.door.name == "native" else {}
+    refused = {"schema": {"$ref": "#/components/schemas/Problem"}} if route.protocol.name == "native" else {}
     for error in errors_of(route):
-        form = {FORM: refused} if refused else {"application/json": {}}
+        form = {MEDIA_TYPE: refused} if refused else {"application/json": {}}
         about = (error.__doc__ or "").strip().partition("\n")[0]
         responses.setdefault(str(error.http_status), {"description": about, "content": form})
     return responses

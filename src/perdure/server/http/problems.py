@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 describes them: the manner of the native door, and of paths that belong to none."""
+"""Errors as RFC 9457 describes them: the manner of the native protocol, and of paths that belong to none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from perdure.kernel.errors import BadBody, MethodNotAllowed, PerdureError, TooManyRequests, Unauthorized
 from perdure.server.http.bodies import encode
 
-FORM = "application/problem+json"
+MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemDoor:
@@ -21,7 +21,7 @@ class ProblemDoor:
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
         document = problem(error, request_id, request.url.path)
-        return Response(encode(document), error.http_status, headers_of(error), FORM)
+        return Response(encode(document), error.http_status, headers_of(error), MEDIA_TYPE)
 
 
 def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:

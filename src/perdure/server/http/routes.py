@@ -20,7 +20,7 @@ STOPPING = "stopping"
 """The name, in the state that requests share with their server, of the event of the server's end."""
 
 
-class Door(Protocol):
+class ServerProtocol(Protocol):
     """A protocol's manner of saying no."""
 
     name: str
@@ -32,7 +32,7 @@ class Door(Protocol):
 
 @runtime_checkable
 class Admitting(Protocol):
-    """A door that has a way of its own to find out who calls."""
+    """A protocol that has a way of its own to find out who calls."""
 
     async def admit(self, request: Request, app: App) -> Caller | None:
         """The caller; None leaves it to the keys and tokens of perdure."""
@@ -77,7 +77,7 @@ class Route:
     method: str
     path: str
     handler: Handler
-    door: Door
+    protocol: ServerProtocol
     scope: Scope | None
     """What a caller needs; None is public, and stands for exactly this path."""
     body: Any = None
@@ -149,10 +149,10 @@ class Table:
             raise MethodNotAllowed(f"this path takes {', '.join(methods)}, not {method}", methods)
         raise UnknownRoute()
 
-    def door_of(self, path: str) -> Door:
-        """Who answers for a path that has no route: the door whose paths resemble it most."""
+    def protocol_of(self, path: str) -> ServerProtocol:
+        """Who answers for a path that has no route: the protocol whose paths resemble it most."""
         best = max(self.routes, key=lambda route: _common(route.path, path))
-        return best.door
+        return best.protocol
 
 
 def _places(node: _Node, steps: list[str], values: tuple[str, ...]) -> list[tuple[_Node, tuple[str, ...]]]:

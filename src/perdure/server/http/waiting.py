@@ -12,20 +12,20 @@ from starlette.types import Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, StorageClosed
 from perdure.server.http.bodies import encode
-from perdure.server.http.feed import Left, hang_up
+from perdure.server.http.feed import OnDisconnect, hang_up
 from perdure.server.http.problems import NATIVE
-from perdure.server.http.routes import Call, Door
+from perdure.server.http.routes import Call, ServerProtocol
 
 logger = logging.getLogger(__name__)
 
-FORM = "application/json"
+MEDIA_TYPE = "application/json"
 ALIVE_SECONDS = 5.0
 
 
 class Waiting(StreamingResponse):
     """Sends what its work gives. An error that comes after the first blank line stands in the body alone."""
 
-    door: Door = NATIVE
+    protocol: ServerProtocol = NATIVE
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Waiting(StreamingResponse):
         work: Coroutine[Any, Any, Any],
         *,
         headers: Mapping[str, str] | None = None,
-        left: Left | None = None,
+        left: OnDisconnect | None = None,
     ) -> None:
-        super().__init__((), media_type=FORM, headers={"X-Accel-Buffering": "no", **(headers or {})})
+        super().__init__((), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no", **(headers or {})})
         self._call = call
         self._work = work
         self._left = left
@@ -74,12 +74,12 @@ class Waiting(StreamingResponse):
             await self._refuse(send, PerdureError("something went wrong inside"))
 
     async def _refuse(self, send: Send, error: PerdureError) -> None:
-        answer = self.door.refuse(error, self._call.request_id, self._call.request)
-        form = answer.media_type or FORM
+        answer = self.protocol.refuse(error, self._call.request_id, self._call.request)
+        form = answer.media_type or MEDIA_TYPE
         await self._send(send, bytes(answer.body), status=answer.status_code, form=form)
 
     async def _send(
-        self, send: Send, data: bytes, *, more: bool = False, status: int = 200, form: str = FORM
+        self, send: Send, data: bytes, *, more: bool = False, status: int = 200, form: str = MEDIA_TYPE
     ) -> None:
         if not self._begun:
             self._begun = True

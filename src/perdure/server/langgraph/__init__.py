@@ -1,1 +1,1 @@
-"""The door of the LangGraph server: its routes, bodies, statuses and streams."""
+"""The protocol of the LangGraph server: its routes, bodies, statuses and streams."""

@@ -1,4 +1,4 @@
-"""The LangGraph door's routes of assistants."""
+"""The LangGraph protocol's routes of assistants."""
 
 from __future__ import annotations
 

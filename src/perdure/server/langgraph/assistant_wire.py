@@ -1,4 +1,4 @@
-"""What the LangGraph door is asked of assistants."""
+"""What the LangGraph protocol is asked of assistants."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from perdure.kernel.errors import Forbidden, NotFound
 from perdure.langgraph.custom_auth import Filter, GraphAuth, User
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.auth_filters import matches, stamped
-from perdure.server.langgraph.door import USER
+from perdure.server.langgraph.protocol import USER
 from perdure.server.native.rooms import assistants_of, schedules_of, threads_of
 from perdure.threads.records import RunRequest
 
@@ -42,7 +42,7 @@ def key_of(call: Call) -> str | None:
     return key if key is None or user is None else f"{user.identity}/{key}"
 
 
-class Pass:
+class Authorization:
     """A request, its user, and the handlers that are asked about it."""
 
     def __init__(self, call: Call, auth: GraphAuth) -> None:

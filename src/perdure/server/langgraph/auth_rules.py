@@ -11,12 +11,12 @@ from msgspec import to_builtins
 from perdure.kernel.errors import Conflict, Forbidden, NotFound
 from perdure.server.http.routes import Handler
 from perdure.server.langgraph.auth_filters import equalities, matches
-from perdure.server.langgraph.auth_pass import Pass
+from perdure.server.langgraph.auth_pass import Authorization
 from perdure.server.langgraph.run_handlers import joined
 from perdure.server.langgraph.wire import check_uuid
 from perdure.server.native.rooms import assistants_of, threads_of
 
-Rule = Callable[[Pass, Handler], Awaitable[Any]]
+Rule = Callable[[Authorization, Handler], Awaitable[Any]]
 SCANNED = 100
 """How many objects are read at once where not all of them may be seen."""
 
@@ -27,7 +27,7 @@ SCANNED = 100
 def on_thread(action: str) -> Rule:
     """Do something to the thread of the path, or to one of its runs."""
 
-    async def rule(visit: Pass, handler: Handler) -> Any:
+    async def rule(visit: Authorization, handler: Handler) -> Any:
         run_id = visit.call.path.get("run_id")
         named = {} if run_id is None else {"run_id": UUID(run_id)}
         await visit.thread(action, visit.call.path["thread_id"], **named)
@@ -36,7 +36,7 @@ def on_thread(action: str) -> Rule:
     return rule
 
 
-async def create_thread(visit: Pass, handler: Handler) -> Any:
+async def create_thread(visit: Authorization, handler: Handler) -> Any:
     body = visit.call.body
     thread_id = None if body.thread_id is None else check_uuid(body.thread_id, "thread_id")
     value = {
@@ -65,7 +65,7 @@ async def _not_of_others(
         raise Conflict(f"{id} exists already") from None
 
 
-async def update_thread(visit: Pass, handler: Handler) -> Any:
+async def update_thread(visit: Authorization, handler: Handler) -> Any:
     body, thread_id = visit.call.body, visit.call.path["thread_id"]
     value = {"thread_id": UUID(thread_id), "metadata": dict(body.metadata or {})}
     await visit.sees_thread(thread_id, await visit.may("threads", "update", value))
@@ -73,13 +73,13 @@ async def update_thread(visit: Pass, handler: Handler) -> Any:
     return await handler(visit.call)
 
 
-async def copy_thread(visit: Pass, handler: Handler) -> Any:
+async def copy_thread(visit: Authorization, handler: Handler) -> Any:
     await visit.thread("read", visit.call.path["thread_id"])
     await visit.may("threads", "create", {"metadata": {}})
     return await handler(visit.call)
 
 
-async def prune_threads(visit: Pass, handler: Handler) -> Any:
+async def prune_threads(visit: Authorization, handler: Handler) -> Any:
     ids = [check_uuid(each, "thread_ids") for each in visit.call.body.thread_ids]
     needed = await visit.may("threads", "delete", {"thread_ids": [UUID(each) for each in ids]})
     for thread_id in ids if needed else ():
@@ -90,19 +90,19 @@ async def prune_threads(visit: Pass, handler: Handler) -> Any:
 # --- runs -------------------------------------------------------------------------------------------------
 
 
-async def create_run(visit: Pass, handler: Handler) -> Any:
+async def create_run(visit: Authorization, handler: Handler) -> Any:
     await _may_run(visit, visit.call.body, visit.call.path.get("thread_id"))
     return await handler(visit.call)
 
 
-async def create_batch(visit: Pass, handler: Handler) -> Any:
+async def create_batch(visit: Authorization, handler: Handler) -> Any:
     for body in visit.call.body:
         named = None if body.thread_id is None else check_uuid(body.thread_id, "thread_id")
         await _may_run(visit, body, named)
     return await handler(visit.call)
 
 
-async def _may_run(visit: Pass, body: Any, thread_id: str | None) -> None:
+async def _may_run(visit: Authorization, body: Any, thread_id: str | None) -> None:
     value = {
         "thread_id": None if thread_id is None else UUID(thread_id),
         "assistant_id": body.assistant_id,
@@ -121,7 +121,7 @@ async def _may_run(visit: Pass, body: Any, thread_id: str | None) -> None:
     body.metadata = value["metadata"]
 
 
-async def _is_new(visit: Pass, body: Any, thread_id: str) -> bool:
+async def _is_new(visit: Authorization, body: Any, thread_id: str) -> bool:
     """Whether the run makes its thread."""
     if body.if_not_exists != "create":
         return False
@@ -132,14 +132,14 @@ async def _is_new(visit: Pass, body: Any, thread_id: str) -> bool:
     return False
 
 
-async def join_run(visit: Pass, handler: Handler) -> Any:
+async def join_run(visit: Authorization, handler: Handler) -> Any:
     """Follow a run whose thread the path does not name."""
     run = await joined(visit.call)
     await visit.thread("read", run.thread_id, run_id=UUID(run.run_id))
     return await handler(visit.call)
 
 
-async def cancel_runs(visit: Pass, handler: Handler) -> Any:
+async def cancel_runs(visit: Authorization, handler: Handler) -> Any:
     body = visit.call.body
     thread_id = None if body.thread_id is None else check_uuid(body.thread_id, "thread_id")
     value = {
@@ -159,14 +159,14 @@ async def cancel_runs(visit: Pass, handler: Handler) -> Any:
 
 
 def on_assistant(action: str) -> Rule:
-    async def rule(visit: Pass, handler: Handler) -> Any:
+    async def rule(visit: Authorization, handler: Handler) -> Any:
         await visit.assistant(action, visit.call.path["assistant_id"])
         return await handler(visit.call)
 
     return rule
 
 
-async def create_assistant(visit: Pass, handler: Handler) -> Any:
+async def create_assistant(visit: Authorization, handler: Handler) -> Any:
     body = visit.call.body
     named = None if body.assistant_id is None else check_uuid(body.assistant_id, "assistant_id")
     value = {
@@ -185,7 +185,7 @@ async def create_assistant(visit: Pass, handler: Handler) -> Any:
     return await handler(visit.call)
 
 
-def _assistant_seen(visit: Pass) -> Callable[[str, Any], Awaitable[None]]:
+def _assistant_seen(visit: Authorization) -> Callable[[str, Any], Awaitable[None]]:
     async def sees(assistant_id: str, needed: Any) -> None:
         if not matches(needed, (await assistants_of(visit.call).get(assistant_id)).metadata):
             raise NotFound(f"Assistant {assistant_id} not found")
@@ -193,7 +193,7 @@ def _assistant_seen(visit: Pass) -> Callable[[str, Any], Awaitable[None]]:
     return sees
 
 
-async def update_assistant(visit: Pass, handler: Handler) -> Any:
+async def update_assistant(visit: Authorization, handler: Handler) -> Any:
     body = visit.call.body
     value = await visit.assistant(
         "update",
@@ -208,7 +208,7 @@ async def update_assistant(visit: Pass, handler: Handler) -> Any:
     return await handler(visit.call)
 
 
-async def delete_assistant(visit: Pass, handler: Handler) -> Any:
+async def delete_assistant(visit: Authorization, handler: Handler) -> Any:
     """Remove an assistant, with those of its threads that the caller may remove."""
     assistant_id = visit.call.path["assistant_id"]
     await visit.assistant("delete", assistant_id)
@@ -220,7 +220,7 @@ async def delete_assistant(visit: Pass, handler: Handler) -> Any:
     return await handler(visit.call)
 
 
-async def _delete_threads(visit: Pass, wanted: Mapping[str, Any], needed: Mapping[str, Any]) -> None:
+async def _delete_threads(visit: Authorization, wanted: Mapping[str, Any], needed: Mapping[str, Any]) -> None:
     threads, passed = threads_of(visit.call), 0
     while found := (
         await threads.search_threads(metadata=wanted, values=False, limit=SCANNED, offset=passed)
@@ -235,14 +235,14 @@ async def _delete_threads(visit: Pass, wanted: Mapping[str, Any], needed: Mappin
 
 
 def on_cron(action: str) -> Rule:
-    async def rule(visit: Pass, handler: Handler) -> Any:
+    async def rule(visit: Authorization, handler: Handler) -> Any:
         await visit.cron(action, visit.call.path["cron_id"])
         return await handler(visit.call)
 
     return rule
 
 
-async def create_cron(visit: Pass, handler: Handler) -> Any:
+async def create_cron(visit: Authorization, handler: Handler) -> Any:
     body, thread_id = visit.call.body, visit.call.path.get("thread_id")
     value = {
         "payload": to_builtins(body),
@@ -261,7 +261,7 @@ async def create_cron(visit: Pass, handler: Handler) -> Any:
     return await handler(visit.call)
 
 
-async def update_cron(visit: Pass, handler: Handler) -> Any:
+async def update_cron(visit: Authorization, handler: Handler) -> Any:
     body = visit.call.body
     given: dict[str, Any] = {} if body.metadata is None else {"metadata": dict(body.metadata)}
     payload = {name: each for name, each in to_builtins(body).items() if each is not None}

@@ -1,4 +1,4 @@
-"""Searches of the LangGraph door that find only what their caller may see, and the store."""
+"""Searches of the LangGraph protocol that find only what their caller may see, and the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import UNSET, to_builtins
 from perdure.kernel.codec import decode_json
 from perdure.server.http.routes import Call, Handler
 from perdure.server.langgraph.auth_filters import matches, memberships, narrowed
-from perdure.server.langgraph.auth_pass import Pass
+from perdure.server.langgraph.auth_pass import Authorization
 from perdure.server.langgraph.auth_rules import SCANNED, Rule
 from perdure.server.langgraph.wire import PAGE, answer, page, selected
 
@@ -21,7 +21,7 @@ from perdure.server.langgraph.wire import PAGE, answer, page, selected
 def searching(resource: str) -> Rule:
     """Find only what the caller may see."""
 
-    async def rule(visit: Pass, handler: Handler) -> Any:
+    async def rule(visit: Authorization, handler: Handler) -> Any:
         body, needed = visit.call.body, await _may_search(visit, resource)
         limit, offset = body.limit or PAGE, body.offset or 0
         wanted = narrowed(body.metadata, needed)
@@ -41,7 +41,7 @@ def searching(resource: str) -> Rule:
 def counting(resource: str, body_of_search: type[Any], search: Handler) -> Rule:
     """Count only what the caller may see."""
 
-    async def rule(visit: Pass, handler: Handler) -> Any:
+    async def rule(visit: Authorization, handler: Handler) -> Any:
         body, needed = visit.call.body, await _may_search(visit, resource)
         wanted = narrowed(body.metadata, needed)
         if wanted is None:
@@ -55,7 +55,7 @@ def counting(resource: str, body_of_search: type[Any], search: Handler) -> Rule:
     return rule
 
 
-async def _may_search(visit: Pass, resource: str) -> Mapping[str, Any]:
+async def _may_search(visit: Authorization, resource: str) -> Mapping[str, Any]:
     body = visit.call.body
     value: dict[str, Any] = {"limit": PAGE, "offset": 0, **to_builtins(body)}
     value = {name: None if each is UNSET else each for name, each in value.items()}
@@ -83,7 +83,7 @@ async def _scanned(call: Call, search: Handler, needed: Mapping[str, Any]) -> li
 def on_store(action: str, name: str = "namespace") -> Rule:
     """Do something in a namespace, which the handler may put elsewhere."""
 
-    async def rule(visit: Pass, handler: Handler) -> Any:
+    async def rule(visit: Authorization, handler: Handler) -> Any:
         body = visit.call.body
         value = {each: None if it is UNSET else it for each, it in to_builtins(body).items()}
         value["namespace"] = tuple(value.pop(name, None) or ())
@@ -95,7 +95,7 @@ def on_store(action: str, name: str = "namespace") -> Rule:
     return rule
 
 
-async def get_item(visit: Pass, handler: Handler) -> Any:
+async def get_item(visit: Authorization, handler: Handler) -> Any:
     query = visit.call.query
     labels = tuple(query.namespace.split(".")) if query.namespace else ()
     value = {"namespace": labels, "key": query.key}

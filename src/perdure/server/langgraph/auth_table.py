@@ -1,4 +1,4 @@
-"""The table of what each route of the LangGraph door asks of the operator's own auth.
+"""The table of what each route of the LangGraph protocol asks of the operator's own auth.
 
 A route that is not in it is closed while there is such auth.
 """
@@ -12,7 +12,7 @@ from perdure.kernel.errors import Forbidden
 from perdure.server.http.routes import Call, Handler
 from perdure.server.langgraph.assistant_handlers import search_assistants
 from perdure.server.langgraph.assistant_wire import AssistantSearch
-from perdure.server.langgraph.auth_pass import Pass
+from perdure.server.langgraph.auth_pass import Authorization
 from perdure.server.langgraph.auth_rules import (
     Rule,
     cancel_runs,
@@ -114,6 +114,6 @@ def guarded(method: str, path: str, handler: Handler) -> Handler:
             return await handler(call)
         if rule is None:
             raise Forbidden(f"nobody has said who may ask for {method} {path}")
-        return await rule(Pass(call, auth), handler)
+        return await rule(Authorization(call, auth), handler)
 
     return asked

@@ -1,4 +1,4 @@
-"""The LangGraph door's routes of crons."""
+"""The LangGraph protocol's routes of crons."""
 
 from __future__ import annotations
 

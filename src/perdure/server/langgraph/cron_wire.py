@@ -1,4 +1,4 @@
-"""What the LangGraph door is asked of crons, and how it shows them."""
+"""What the LangGraph protocol is asked of crons, and how it shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the LangGraph door declares its routes: their ids are UUIDs, or the request is refused."""
+"""How the LangGraph protocol declares its routes: their ids are UUIDs, or the request is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from perdure.access.model import Scope
 from perdure.server.http.routes import Call, Handler, Route
 from perdure.server.langgraph.auth_table import guarded
-from perdure.server.langgraph.door import DOOR
+from perdure.server.langgraph.protocol import DOOR
 from perdure.server.langgraph.wire import check_uuid
 
 IDS = ("assistant_id", "thread_id", "run_id", "cron_id")
@@ -29,7 +29,7 @@ def declaring(tag: str) -> Callable[..., Route]:
             method=method,
             path=path,
             handler=_with_uuids(handler, names) if names else handler,
-            door=DOOR,
+            protocol=DOOR,
             scope=scope,
             summary=summary,
             tag=f"langgraph {tag}",

@@ -1,4 +1,4 @@
-"""What the handlers of the LangGraph door share: the graphs that this process has."""
+"""What the handlers of the LangGraph protocol share: the graphs that this process has."""
 
 from __future__ import annotations
 

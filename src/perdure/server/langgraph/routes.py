@@ -1,4 +1,4 @@
-"""The table of the LangGraph door."""
+"""The table of the LangGraph protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the LangGraph door takes for runs, and what it asks the rooms for."""
+"""What the LangGraph protocol takes for runs, and what it asks the rooms for."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.kernel.errors import BadRequest, Conflict, NotFound, NotSupported
-from perdure.server.http.feed import FORM
+from perdure.server.http.feed import MEDIA_TYPE
 from perdure.server.langgraph import run_handlers as handlers
 from perdure.server.langgraph import run_requests as requests
 from perdure.server.langgraph import stream_handlers as streams
@@ -22,7 +22,7 @@ _ASKING: dict[str, Any] = {
     "body": requests.RunBody,
     "errors": (BadRequest, NotFound, Conflict, NotSupported),
 }
-_STREAMED: dict[str, Any] = {"answer": str, "answer_form": FORM}
+_STREAMED: dict[str, Any] = {"answer": str, "answer_form": MEDIA_TYPE}
 _MISSING: dict[str, Any] = {"errors": (NotFound, NotSupported)}
 
 _ON_A_THREAD = (

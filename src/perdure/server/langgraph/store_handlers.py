@@ -1,4 +1,4 @@
-"""The store of the LangGraph door: items by namespace and key."""
+"""The store of the LangGraph protocol: items by namespace and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of the LangGraph door's store."""
+"""The routes of the LangGraph protocol's store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of the LangGraph door that last: streams of events, and values that are long in coming."""
+"""Answers of the LangGraph protocol that last: streams of events, and values that are long in coming."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Send
 
-from perdure.server.http.feed import FORM, Feed, Left
+from perdure.server.http.feed import MEDIA_TYPE, Feed, OnDisconnect
 from perdure.server.http.following import Following
 from perdure.server.http.routes import Call
 from perdure.server.http.waiting import Waiting
-from perdure.server.langgraph.door import DOOR
+from perdure.server.langgraph.protocol import DOOR
 from perdure.server.native.events import BEGINNING, STREAMS_AN_ACTOR, Follow
 from perdure.streams.model import Encoding
 from perdure.streams.service import Follower
@@ -29,7 +29,7 @@ class RunFeed(Feed):
 class Values(Waiting):
     """Values that are long in coming. Where the server ends first, the client asks again at `Location`."""
 
-    door = DOOR
+    protocol = DOOR
 
     async def stopped(self, send: Send) -> None:
         """Begin and never end: to the client that is a line that was cut, and it comes again."""
@@ -59,13 +59,13 @@ async def streaming(
     after: str | None,
     *,
     headers: Mapping[str, str] | None = None,
-    left: Left | None = None,
+    left: OnDisconnect | None = None,
 ) -> Response:
     """The answer that sends a stream after a place; who gets it misses nothing from then on."""
     follower = await follow(after)
     if call.request.method == "HEAD":
         follower.close()
-        return Response(media_type=FORM)
+        return Response(media_type=MEDIA_TYPE)
     if after is None:
         await _begun(follower)
     source = Following(follower, encoding)

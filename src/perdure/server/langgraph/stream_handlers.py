@@ -1,4 +1,4 @@
-"""Streams of the LangGraph door: of a run that is made or joined, and of all runs of a thread."""
+"""Streams of the LangGraph protocol: of a run that is made or joined, and of all runs of a thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.server.http.routes import Call
 from perdure.server.langgraph import run_requests as requests
-from perdure.server.langgraph.run_handlers import created, joined, leaving, places
+from perdure.server.langgraph.run_handlers import created, joined, on_disconnect, places
 from perdure.server.langgraph.stream_answers import last_event_id, silent, streaming
 from perdure.server.langgraph.stream_frames import RUN_MODES, RunFrames, ThreadFrames
 from perdure.server.native.events import BEGINNING
@@ -30,7 +30,7 @@ async def create_and_stream(call: Call) -> Response:
         RunFrames(_has_ids(run)),
         BEGINNING,
         headers=places(run, "/stream"),
-        left=leaving(threads, run.run_id, run.on_disconnect == "cancel"),
+        left=on_disconnect(threads, run.run_id, run.on_disconnect == "cancel"),
     )
 
 
@@ -45,7 +45,7 @@ async def join_stream(call: Call) -> Response:
         partial(threads.follow_run, run.run_id),
         RunFrames(_has_ids(run), frozenset(modes) or None),
         after,
-        left=leaving(threads, run.run_id, query.cancel_on_disconnect),
+        left=on_disconnect(threads, run.run_id, query.cancel_on_disconnect),
     )
 
 

@@ -1,4 +1,4 @@
-"""The LangGraph door's routes of threads and their states."""
+"""The LangGraph protocol's routes of threads and their states."""
 
 from __future__ import annotations
 

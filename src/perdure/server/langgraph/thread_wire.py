@@ -1,4 +1,4 @@
-"""What the LangGraph door is asked of threads and their states."""
+"""What the LangGraph protocol is asked of threads and their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the LangGraph door gives: records of the rooms in the shapes that `langgraph_sdk` reads."""
+"""What the LangGraph protocol gives: records of the rooms in the shapes that `langgraph_sdk` reads."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from perdure.rollouts.resources import NamedResources, validate_resources
 from perdure.rollouts.spans import Span
 from perdure.server.http.routes import Call, Handler
 from perdure.server.lightning import listing
-from perdure.server.lightning.door import do_not_repeat
 from perdure.server.lightning.listing import listed
+from perdure.server.lightning.protocol import do_not_repeat
 
 JSON_SOURCE = "json"
 """What spans that come one by one or in lists are counted under."""

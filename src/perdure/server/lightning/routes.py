@@ -14,7 +14,7 @@ from perdure.rollouts.resources import ResourcesUpdate
 from perdure.rollouts.spans import Span
 from perdure.server.http.routes import Route
 from perdure.server.lightning import handlers
-from perdure.server.lightning.door import DOOR
+from perdure.server.lightning.protocol import DOOR
 
 
 def _route(method: str, path: str, handler: Any, scope: Any, summary: str, **rest: Any) -> Route:
@@ -22,7 +22,7 @@ def _route(method: str, path: str, handler: Any, scope: Any, summary: str, **res
         method=method,
         path=PREFIX + path,
         handler=handler,
-        door=DOOR,
+        protocol=DOOR,
         scope=scope,
         summary=summary,
         tag="agent-lightning",

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from perdure.kernel.changes import changes_from
 from perdure.kernel.signals.port import Stream
 from perdure.server.http.bodies import encode
-from perdure.server.http.feed import FORM, Feed
+from perdure.server.http.feed import MEDIA_TYPE, Feed
 from perdure.server.http.routes import Call
 from perdure.server.native.handlers import overview_of
 
@@ -24,7 +24,7 @@ RESYNC = b"event: resync\ndata: {}\n\n"
 async def follow_changes(call: Call) -> Response:
     overview = overview_of(call)
     if call.request.method == "HEAD":
-        return Response(media_type=FORM)
+        return Response(media_type=MEDIA_TYPE)
     stream = await overview.changes(call.caller.namespace, KEPT_CHANGES)
     return Feed(call, _Changes(stream), call.app.feeds, FEEDS_AN_ACTOR)
 

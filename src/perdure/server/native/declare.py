@@ -1,4 +1,4 @@
-"""How the native door declares its routes."""
+"""How the native protocol declares its routes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def declaring(tag: str, prefix: str = PREFIX) -> Callable[..., Route]:
             method=method,
             path=prefix + path,
             handler=handler,
-            door=NATIVE,
+            protocol=NATIVE,
             scope=scope,
             summary=summary,
             tag=tag,

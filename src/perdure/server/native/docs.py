@@ -63,7 +63,7 @@ def _page() -> str:
 
 
 def _group(route: Route) -> str:
-    return route.tag or route.door.name
+    return route.tag or route.protocol.name
 
 
 def _table(tag: str, routes: list[Route]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from perdure.client.run_wire import Since
-from perdure.server.http.feed import FORM, Feed, Left
+from perdure.server.http.feed import MEDIA_TYPE, Feed, OnDisconnect
 from perdure.server.http.following import Following
 from perdure.server.http.routes import Call
 from perdure.streams.model import Event, encode_sse
@@ -30,14 +30,14 @@ async def streaming(
     *,
     default: Since = "start",
     headers: Mapping[str, str] | None = None,
-    left: Left | None = None,
+    left: OnDisconnect | None = None,
 ) -> Response:
     """The answer that sends a stream, from where the caller wants it."""
     after = _after(call, default)
     follower = await follow(after)
     if call.request.method == "HEAD":
         follower.close()
-        return Response(media_type=FORM)
+        return Response(media_type=MEDIA_TYPE)
     modes = getattr(call.query, "stream_mode", None)
     encoding = _Filtered(ALWAYS.union(modes)) if modes else encode_sse
     source = Following(follower, encoding, THE_END)

@@ -1,4 +1,4 @@
-"""The table of the native door: /api/v1, health, metrics and documentation."""
+"""The table of the native protocol: /api/v1, health, metrics and documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.client import native_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnavailable
 from perdure.rollouts.overview import QueueState
 from perdure.rollouts.records import LightningStoreStatistics
-from perdure.server.http.feed import FORM
+from perdure.server.http.feed import MEDIA_TYPE
 from perdure.server.http.routes import Route
 from perdure.server.native import admin, changes, docs, handlers, health, metrics
 from perdure.server.native.assistant_routes import ASSISTANT_ROUTES
@@ -53,7 +53,7 @@ _OVERVIEW = (
         "read",
         "What changes, as server-sent events",
         answer=str,
-        answer_form=FORM,
+        answer_form=MEDIA_TYPE,
         errors=(NotSupported,),
     ),
 )

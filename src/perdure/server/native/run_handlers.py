@@ -15,9 +15,9 @@ from perdure.client import run_wire
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.runtime.stats import standing
 from perdure.server.http.bodies import encode
-from perdure.server.http.feed import Left
+from perdure.server.http.feed import OnDisconnect
 from perdure.server.http.routes import Call
-from perdure.server.http.waiting import FORM, Waiting
+from perdure.server.http.waiting import MEDIA_TYPE, Waiting
 from perdure.server.native.events import streaming
 from perdure.server.native.handlers import paged
 from perdure.server.native.rooms import outbox_of, threads_of
@@ -35,7 +35,7 @@ async def _created(call: Call) -> Run:
 
 async def create_run(call: Call) -> Response:
     run = await _created(call)
-    return Response(encode(run), 201, {"Content-Location": _place(run)}, FORM)
+    return Response(encode(run), 201, {"Content-Location": _place(run)}, MEDIA_TYPE)
 
 
 async def create_runs(call: Call) -> wire.Items[Run]:
@@ -81,7 +81,7 @@ async def wait(call: Call) -> Response:
     threads, run_id = threads_of(call), call.path["run_id"]
     if call.request.method == "HEAD":
         await threads.get_run(run_id)
-        return Response(media_type=FORM)
+        return Response(media_type=MEDIA_TYPE)
     return Waiting(call, _end_or_none(threads, run_id, call.query.timeout))
 
 
@@ -94,15 +94,15 @@ async def _end_or_none(threads: ThreadService, run_id: str, timeout: float | Non
 
 async def stream(call: Call) -> Response:
     threads, run_id = threads_of(call), call.path["run_id"]
-    left = partial(cancel_left, threads, run_id) if call.query.cancel_on_disconnect else None
+    left = partial(cancel_on_disconnect, threads, run_id) if call.query.cancel_on_disconnect else None
     return await streaming(call, partial(threads.follow_run, run_id), left=left)
 
 
-def _on_left(threads: ThreadService, request: RunRequest, run: Run) -> Left | None:
-    return partial(cancel_left, threads, run.run_id) if request.on_disconnect == "cancel" else None
+def _on_left(threads: ThreadService, request: RunRequest, run: Run) -> OnDisconnect | None:
+    return partial(cancel_on_disconnect, threads, run.run_id) if request.on_disconnect == "cancel" else None
 
 
-async def cancel_left(threads: ThreadService, run_id: str) -> None:
+async def cancel_on_disconnect(threads: ThreadService, run_id: str) -> None:
     """Cancel a run whose caller has hung up."""
     # A run that has ended meanwhile needs no cancelling.
     with contextlib.suppress(Conflict, NotFound):

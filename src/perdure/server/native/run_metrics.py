@@ -12,7 +12,7 @@ from perdure.kernel.errors import StorageError
 from perdure.runtime.stats import pools
 from perdure.server.http.routes import Call
 from perdure.threads.model import AGENTS_QUEUE
-from perdure.threads.operations.workforce import Standing
+from perdure.threads.operations.live_workers import Standing
 
 PLACES = ("max", "active", "available")
 DELIVERIES = ("delivered", "failed", "dead")

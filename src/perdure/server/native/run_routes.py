@@ -8,7 +8,7 @@ from perdure.client import native_wire as wire
 from perdure.client import run_wire
 from perdure.kernel.errors import BadQuery, Conflict, NotFound, NotSupported
 from perdure.kernel.pages import Page
-from perdure.server.http.feed import FORM
+from perdure.server.http.feed import MEDIA_TYPE
 from perdure.server.native import run_handlers as handlers
 from perdure.server.native.declare import declaring
 from perdure.threads.records import Run, RunEnd, RunRequest
@@ -57,7 +57,7 @@ _MAKING = (
         "Ask for a run and get its events as server-sent events",
         body=RunRequest,
         answer=str,
-        answer_form=FORM,
+        answer_form=MEDIA_TYPE,
         errors=(NotFound, Conflict, NotSupported),
     ),
 )
@@ -101,7 +101,7 @@ _READING = (
         "The events of a run as server-sent events, after the one that Last-Event-ID names",
         query=run_wire.StreamQuery,
         answer=str,
-        answer_form=FORM,
+        answer_form=MEDIA_TYPE,
         errors=(NotFound, NotSupported),
     ),
 )

@@ -62,10 +62,10 @@ async def save(call: Call) -> Checkpoint:
     return await threads_of(call).save(state.held, state.checkpoint, events, after=state.after)
 
 
-async def record(call: Call) -> work_wire.Recorded:
+async def record(call: Call) -> work_wire.RecordSteps:
     done: work_wire.Steps = call.body
     seq = await threads_of(call).record(done.held, _shown(done.steps), checked(done.events), after=done.after)
-    return work_wire.Recorded(seq=seq)
+    return work_wire.RecordSteps(seq=seq)
 
 
 async def find_graphs(call: Call) -> work_wire.FoundGraphs:

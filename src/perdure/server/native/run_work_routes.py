@@ -88,7 +88,7 @@ RUN_WORK_ROUTES = (
         "Keep what the graph of a run has done, with events",
         body=work_wire.Steps,
         max_body=MAX_BODY,
-        answer=work_wire.Recorded,
+        answer=work_wire.RecordSteps,
         errors=(NotFound, Fenced, NotSupported),
     ),
     _work(

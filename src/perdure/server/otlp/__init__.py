@@ -1,1 +1,1 @@
-"""The OpenTelemetry door: spans over OTLP, by HTTP and by gRPC."""
+"""The OpenTelemetry protocol: spans over OTLP, by HTTP and by gRPC."""

@@ -1,4 +1,4 @@
-"""The routes of the OTLP door."""
+"""The routes of the OTLP protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path="/v1/traces",
         handler=export_traces,
-        door=DOOR,
+        protocol=DOOR,
         scope="worker",
         body=bytes,
         body_form=PROTOBUF_FORM,
@@ -29,7 +29,7 @@ ROUTES: tuple[Route, ...] = (
             method="POST",
             path=path,
             handler=refuse_signal,
-            door=DOOR,
+            protocol=DOOR,
             scope="worker",
             errors=(NotSupported,),
             status=501,

@@ -8,10 +8,10 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
-from perdure.threads.operations.settle import Placed, load_threads, own_stream, thread_stream
+from perdure.threads.operations.settle import StreamAppend, load_threads, own_stream, thread_stream
 
 
-async def announce(tx: Tx, thread_id: str, events: Sequence[NewEvent]) -> Placed:
+async def announce(tx: Tx, thread_id: str, events: Sequence[NewEvent]) -> StreamAppend:
     """Tell something in the stream of a thread, beside what its runs tell there."""
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
     if thread is None or thread.gone_at is not None:

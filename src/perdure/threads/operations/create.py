@@ -225,7 +225,7 @@ class _Creation:
             self._threads[thread.id] = thread
         added = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in new]
         moved = [thread.moved(tx.ns) for thread in busy]
-        await tx.later((sql.ADD_RUNS, runs), (sql.ADD_THREADS, added), (sql.MOVE_THREADS, moved))
+        await tx.defer((sql.ADD_RUNS, runs), (sql.ADD_THREADS, added), (sql.MOVE_THREADS, moved))
         changes.tell(tx, "run", ((row[1], "pending") for row in runs))
         changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in made))
 

@@ -18,8 +18,8 @@ from perdure.streams.operations import Append, append, heads
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK
 from perdure.threads.operations.rows import ThreadRow
-from perdure.threads.operations.settle import Placed, load_threads, thread_stream
-from perdure.threads.work import Held, Verdict
+from perdure.threads.operations.settle import StreamAppend, load_threads, thread_stream
+from perdure.threads.work import Lease, Verdict
 
 _VERDICTS: Mapping[str | None, Verdict] = {INTERRUPT: "interrupt", ROLLBACK: "rollback"}
 
@@ -38,51 +38,51 @@ class Checked(msgspec.Struct, frozen=True):
     """The values of a state that does not hold them itself, where they are known."""
 
 
-class Placing(Protocol):
+class StreamAppends(Protocol):
     """Something that adds events to the stream of a run."""
 
     @property
-    def held(self) -> Held: ...
+    def held(self) -> Lease: ...
     @property
     def events(self) -> Sequence[NewEvent]: ...
     @property
     def after(self) -> int | None: ...
 
 
-class Told(msgspec.Struct, frozen=True):
+class AppendEvents(msgspec.Struct, frozen=True):
     """Events of a run. `after` is the number of the event that they follow, where the caller knows it."""
 
-    held: Held
+    held: Lease
     events: Sequence[NewEvent]
     after: int | None = None
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SaveCheckpoint(msgspec.Struct, frozen=True):
     """A state, with the events that tell of it."""
 
-    held: Held
+    held: Lease
     checkpoint: Checked
     events: Sequence[NewEvent] = ()
     after: int | None = None
     """Given by one who repeats a call whose answer was lost: a state that is there is not kept again."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SaveStep(msgspec.Struct, frozen=True):
     """The result of a step."""
 
-    held: Held
+    held: Lease
     origin: str
     name: str
     body: str
 
 
-async def fence(tx: Tx, holders: Sequence[Held]) -> dict[Held, int | Fenced]:
+async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
     """Lock the lines of these claims. Gives the number of each attempt that still holds its run."""
     wanted = sorted({held.thread_id for held in holders})
     lines = {row[0]: (row[1], row[2]) for row in await tx.all(sql.LOCK_HOLDERS, names=wanted)}
     rows = await tx.all(sql.RUN_STATUSES, ids=sorted({held.run_id for held in holders}))
     runs = {row[0]: (row[1], row[3]) for row in rows}
-    answers: dict[Held, int | Fenced] = {}
+    answers: dict[Lease, int | Fenced] = {}
     for held in holders:
         status, attempts = runs.get(held.run_id, (None, 0))
         if status in LIVE and lines.get(held.thread_id) == (held.run_id, held.attempt_id):
@@ -92,11 +92,11 @@ async def fence(tx: Tx, holders: Sequence[Held]) -> dict[Held, int | Fenced]:
     return answers
 
 
-async def tell(tx: Tx, calls: Sequence[Told]) -> list[Placed | int | Fenced | Conflict]:
+async def tell(tx: Tx, calls: Sequence[AppendEvents]) -> list[StreamAppend | int | Fenced | Conflict]:
     """Append the events of runs; a call that was carried out before gets the number of its last event."""
     fenced = await fence(tx, [call.held for call in calls])
     known = await stream_places(tx, [call for call in calls if call.after is not None])
-    answers: list[Placed | int | Fenced | Conflict] = []
+    answers: list[StreamAppend | int | Fenced | Conflict] = []
     appends: list[tuple[int, Append]] = []
     for number, call in enumerate(calls):
         attempt = fenced[call.held]
@@ -117,14 +117,14 @@ async def append_all(tx: Tx, appends: Sequence[tuple[int, Append]], answers: lis
             answers[number] = (each, place)
 
 
-async def stream_places(tx: Tx, calls: Sequence[Placing]) -> dict[str, int]:
+async def stream_places(tx: Tx, calls: Sequence[StreamAppends]) -> dict[str, int]:
     """The last number in the stream of each run whose worker says what it knows of it."""
     if not calls:
         return {}
     return {name: head.last_seq for name, head in (await heads(tx, [c.held.run_id for c in calls])).items()}
 
 
-def repeated(call: Placing, known: Mapping[str, int]) -> int | Conflict | None:
+def repeated(call: StreamAppends, known: Mapping[str, int]) -> int | Conflict | None:
     """The answer to a call that was carried out before, and whose answer was lost."""
     if call.after is None:
         return None
@@ -136,7 +136,7 @@ def repeated(call: Placing, known: Mapping[str, int]) -> int | Conflict | None:
     return None
 
 
-def events_of(held: Held, attempt: int, events: Sequence[NewEvent]) -> Append:
+def events_of(held: Lease, attempt: int, events: Sequence[NewEvent]) -> Append:
     return Append(held.run_id, events, attempt=attempt, into=thread_stream(held.thread_id))
 
 
@@ -144,10 +144,10 @@ class State(msgspec.Struct, frozen=True):
     """A state that was kept: its row, and where its events stand."""
 
     row: tuple[Any, ...]
-    placed: Placed | None
+    placed: StreamAppend | None
 
 
-async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced | Conflict]:
+async def save(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[State | Fenced | Conflict]:
     """Keep states of threads, with the events that tell of them."""
     fenced = await fence(tx, [call.held for call in calls])
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
@@ -155,7 +155,7 @@ async def save(tx: Tx, calls: Sequence[Saved]) -> list[State | Fenced | Conflict
     answers: list[State | Fenced | Conflict] = []
     rows: list[tuple[Any, ...]] = []
     appends: list[tuple[int, Append]] = []
-    places: list[Placed | None] = [None] * len(calls)
+    places: list[StreamAppend | None] = [None] * len(calls)
     for number, call in enumerate(calls):
         attempt = fenced[call.held]
         if isinstance(attempt, Fenced):
@@ -185,7 +185,7 @@ Known = dict[tuple[str, str | None], tuple[Any, ...]]
 """Rows of checkpoints by their thread and id."""
 
 
-async def known_states(tx: Tx, new: Sequence[tuple[Held, Checked | None]]) -> Known:
+async def known_states(tx: Tx, new: Sequence[tuple[Lease, Checked | None]]) -> Known:
     """The states that are there already under ids that were given for new ones."""
     named = [(held, state) for held, state in new if state is not None and state.checkpoint_id is not None]
     if not named:
@@ -195,7 +195,7 @@ async def known_states(tx: Tx, new: Sequence[tuple[Held, Checked | None]]) -> Kn
     return {(row[0], row[1]): (tx.ns, *row) for row in rows}
 
 
-def taken(held: Held, state: Checked) -> Conflict:
+def taken(held: Lease, state: Checked) -> Conflict:
     return Conflict(f"Checkpoint {state.checkpoint_id} exists already in thread {held.thread_id}")
 
 
@@ -226,7 +226,7 @@ def new_state(
     return row
 
 
-async def keep(tx: Tx, calls: Sequence[Kept]) -> list[Fenced | None]:
+async def keep(tx: Tx, calls: Sequence[SaveStep]) -> list[Fenced | None]:
     """Keep the results of steps; one that is kept already stays."""
     fenced = await fence(tx, [call.held for call in calls])
     rows = [
@@ -239,7 +239,7 @@ async def keep(tx: Tx, calls: Sequence[Kept]) -> list[Fenced | None]:
     return [answer if isinstance(answer, Fenced) else None for answer in answers]
 
 
-async def renew(tx: Tx, worker_id: str, holders: Sequence[Held]) -> list[Verdict]:
+async def renew(tx: Tx, worker_id: str, holders: Sequence[Lease]) -> list[Verdict]:
     """Renew the leases that still hold, and say of each run whether it goes on."""
     run_ids = sorted({held.run_id for held in holders})
     rows = await tx.all(rollout_sql.LOAD_ATTEMPTS, ids=run_ids)
@@ -257,13 +257,13 @@ async def renew(tx: Tx, worker_id: str, holders: Sequence[Held]) -> list[Verdict
     return verdicts
 
 
-def _verdict(held: Held, attempt: tuple[Any, ...] | None, run: tuple[Any, ...] | None) -> Verdict:
+def _verdict(held: Lease, attempt: tuple[Any, ...] | None, run: tuple[Any, ...] | None) -> Verdict:
     if attempt is None or run is None or attempt[0] != held.attempt_id or attempt[1] not in LIVE:
         return "lost"
     return "go" if run[0] in LIVE else _VERDICTS.get(run[1], "lost")
 
 
-async def verdicts(tx: Tx, holders: Sequence[Held]) -> list[Verdict]:
+async def verdicts(tx: Tx, holders: Sequence[Lease]) -> list[Verdict]:
     """What is said of each run, without a renewal."""
     rows = await tx.all(sql.LATEST_ATTEMPTS, ids=sorted({held.run_id for held in holders}))
     found = {row[0]: row for row in rows}

@@ -38,9 +38,9 @@ from perdure.threads.operations.execute import (
 )
 from perdure.threads.operations.graphs import Made, Rows, Steps, known, put_changes, rows_of
 from perdure.threads.operations.rows import RunRow, ThreadAnswer, ThreadRow, failure_text
-from perdure.threads.operations.settle import Note, Placed, load_threads
+from perdure.threads.operations.settle import Note, StreamAppend, load_threads
 from perdure.threads.records import Failure
-from perdure.threads.work import Held, Result
+from perdure.threads.work import Lease, Result
 
 _RETRY = "reported failure, retry"
 _NO_RETRY = "reported failure, no retry"
@@ -49,7 +49,7 @@ _NO_RETRY = "reported failure, no retry"
 class Finish(msgspec.Struct, frozen=True):
     """How an attempt ended, with its bodies encoded."""
 
-    held: Held
+    held: Lease
     result: Result
     error: Failure | None = None
     retry_after: float | None = None
@@ -63,7 +63,7 @@ class Finished(msgspec.Struct, frozen=True):
     its thread if it is known with its state."""
 
     run_id: str
-    placed: Placed | None = None
+    placed: StreamAppend | None = None
     run: RunRow | None = None
     thread: ThreadAnswer | None = None
 
@@ -78,7 +78,7 @@ async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finish
     return [each if isinstance(each, PerdureError) else finishing.finished(each[0]) for each in answers]
 
 
-async def hand_back(tx: Tx, holders: Sequence[Held], kinds: Kinds) -> list[Row | Fenced]:
+async def hand_back(tx: Tx, holders: Sequence[Lease], kinds: Kinds) -> list[Row | Fenced]:
     """Give runs back that nobody executes any longer: uncharged, ready at once, and at their old place."""
     finishing = _Finishing(tx, kinds)
     await finishing.load(holders)
@@ -104,13 +104,13 @@ class _Finishing:
         self._graph_rows = Rows([], [])
         self._appends: list[Append] = []
 
-    async def load(self, holders: Sequence[Held]) -> None:
+    async def load(self, holders: Sequence[Lease]) -> None:
         await self._work.load([held.run_id for held in holders], [RUN], lined=True)
         attempts = [each[-1].worker_id for each in self._work.attempts.values() if each]
         await self._workers.load(attempts)
         self._threads = await load_threads(self._tx, [held.thread_id for held in holders], lock=True)
 
-    def _holder(self, held: Held) -> tuple[RolloutRow, AttemptRow] | None:
+    def _holder(self, held: Lease) -> tuple[RolloutRow, AttemptRow] | None:
         """The run and the attempt of a claim that still holds it."""
         rollout = self._work.rollouts.get(held.run_id)
         attempt = self._work.latest(held.run_id) if rollout is not None else None
@@ -118,7 +118,7 @@ class _Finishing:
             return None
         return (rollout, attempt) if rollout.line == held.thread_id else None
 
-    def _refusal(self, held: Held, *, released: bool) -> Row | Fenced:
+    def _refusal(self, held: Lease, *, released: bool) -> Row | Fenced:
         """What is said of an attempt that has ended: the same again if it said so itself.
 
         One that gave its run back has nothing more to say of it, but to do so again.
@@ -150,10 +150,10 @@ class _Finishing:
             self._conclude(ending, rollout, attempt)
         return (ending.held.run_id,)
 
-    def _is_taken(self, held: Held, state: Checked) -> bool:
+    def _is_taken(self, held: Lease, state: Checked) -> bool:
         return (held.thread_id, state.checkpoint_id) in self.known
 
-    def give_back(self, held: Held) -> Row | Fenced:
+    def give_back(self, held: Lease) -> Row | Fenced:
         found = self._holder(held)
         if found is None:
             return self._refusal(held, released=True)
@@ -250,7 +250,7 @@ class _Finishing:
         ending = {note.thread.id for note in self._work.notes.values() if note.thread is not None}
         moved = [self._threads[id].moved(tx.ns) for id in sorted(self._states) if id not in ending]
         await put_changes(tx, self._made)
-        await tx.later((sql.ADD_CHECKPOINTS, self._new), *self._graph_rows.writes, (sql.MOVE_THREADS, moved))
+        await tx.defer((sql.ADD_CHECKPOINTS, self._new), *self._graph_rows.writes, (sql.MOVE_THREADS, moved))
         if self._appends:
             await append(tx, self._appends)
         await save_all(self._work, self._workers, True)

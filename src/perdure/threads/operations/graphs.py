@@ -28,8 +28,8 @@ from perdure.threads.operations.execute import (
 )
 from perdure.threads.operations.filling import BODY, IN_PIECES
 from perdure.threads.operations.rows import ThreadRow
-from perdure.threads.operations.settle import Placed, load_threads
-from perdure.threads.work import Held
+from perdure.threads.operations.settle import StreamAppend, load_threads
+from perdure.threads.work import Lease
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -46,10 +46,10 @@ class Steps(msgspec.Struct, frozen=True):
     states: Sequence[Step] = ()
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordSteps(msgspec.Struct, frozen=True):
     """What the graph of a run has done, with the events that tell of it."""
 
-    held: Held
+    held: Lease
     steps: Steps
     events: Sequence[NewEvent] = ()
     after: int | None = None
@@ -65,12 +65,12 @@ class Made(NamedTuple):
     steps: Steps
 
 
-async def record(tx: Tx, calls: Sequence[Recorded]) -> list[Placed | int | Fenced | Conflict]:
+async def record(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppend | int | Fenced | Conflict]:
     """Keep what graphs have done; the answers are those of `tell`."""
     fenced = await fence(tx, [call.held for call in calls])
     known = await stream_places(tx, [call for call in calls if call.after is not None])
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
-    answers: list[Placed | int | Fenced | Conflict] = []
+    answers: list[StreamAppend | int | Fenced | Conflict] = []
     appends: list[tuple[int, Append]] = []
     made: list[Made] = []
     for number, call in enumerate(calls):
@@ -84,7 +84,7 @@ async def record(tx: Tx, calls: Sequence[Recorded]) -> list[Placed | int | Fence
         answers.append(known.get(run_id, 0) if answer is None else answer)
     await append_all(tx, appends, answers)
     await put_changes(tx, made)
-    await tx.later(*rows_of(tx, made).writes, moved(tx, made))
+    await tx.defer(*rows_of(tx, made).writes, moved(tx, made))
     return answers
 
 

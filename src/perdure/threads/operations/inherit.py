@@ -14,7 +14,7 @@ from perdure.threads.operations.remove import THREAD
 from perdure.threads.operations.rows import ThreadRow
 
 
-def _marks(assistant: Assistant) -> dict[str, Any]:
+def _redis_markers(assistant: Assistant) -> dict[str, Any]:
     """What tells threads and runs by the assistant that works on them."""
     return {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
 
@@ -22,7 +22,7 @@ def _marks(assistant: Assistant) -> dict[str, Any]:
 def run_metadata(own: str, assistant: Assistant, thread: ThreadRow) -> str:
     """A run's metadata on top of its thread's, on top of its assistant's."""
     below = {**assistant.metadata, **decode_json(thread.metadata)}
-    return encode_json({**below, **decode_json(own), **_marks(assistant)}, what="metadata")
+    return encode_json({**below, **decode_json(own), **_redis_markers(assistant)}, what="metadata")
 
 
 async def mark_threads(tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, Assistant, bool]]) -> None:
@@ -31,7 +31,7 @@ async def mark_threads(tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, Assistan
     known: list[ThreadRow] = []
     for thread, assistant, is_new in worked_on.values():
         before = decode_json(thread.metadata)
-        after = {**before, **_marks(assistant)}
+        after = {**before, **_redis_markers(assistant)}
         if thread.temporary is not None or after == before:
             continue
         thread.metadata = encode_json(after, what="metadata")

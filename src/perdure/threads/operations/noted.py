@@ -17,10 +17,10 @@ from perdure.threads.operations import (
     remove,
     states,
 )
-from perdure.threads.work import Held
+from perdure.threads.work import Lease
 
 
-def _claim(held: Held) -> str:
+def _claim(held: Lease) -> str:
     return held.run_id + "/" + held.attempt_id
 
 

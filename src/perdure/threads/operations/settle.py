@@ -44,7 +44,7 @@ STOPPED_CHANNEL = "threads.stopped"
 WEBHOOK = "webhook"
 
 
-Placed = tuple[Append, Appended]
+StreamAppend = tuple[Append, Appended]
 """What was appended to a run's stream, and where it stands."""
 
 
@@ -62,7 +62,7 @@ class Note:
     state: tuple[Any, ...] | None = None
     """The thread's state, a row of checkpoints."""
     run: RunRow | None = None
-    placed: Placed | None = None
+    placed: StreamAppend | None = None
 
 
 def thread_stream(thread_id: str) -> str:
@@ -151,7 +151,7 @@ class _Settling:
         """Write everything, once it is known which threads have more to do."""
         tx = self._tx
         await self._move_threads()
-        await tx.later(
+        await tx.defer(
             (sql.MOVE_RUNS, [(None, r.gone_at, tx.now, r.error, tx.ns, r.id) for r in self._ended])
         )
         places = await append(tx, self._appends)
@@ -176,7 +176,7 @@ class _Settling:
             thread.updated_at = tx.now
             if thread.temporary is not None and thread_id not in busy:
                 thread.gone_at = tx.now
-        await tx.later((sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in ids]))
+        await tx.defer((sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in ids]))
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:

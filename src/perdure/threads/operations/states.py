@@ -66,7 +66,7 @@ async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Co
             lives[thread_id] = request.lifetime
         answers.append(Made((thread_id,), (thread, None if state is None else state[1:])))
     rows = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in threads]
-    await tx.later((sql.ADD_THREADS, rows), (sql.ADD_CHECKPOINTS, states))
+    await tx.defer((sql.ADD_THREADS, rows), (sql.ADD_CHECKPOINTS, states))
     await _label(tx, threads)
     await set_lifetimes(tx, lives)
     changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))

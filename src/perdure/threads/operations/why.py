@@ -15,7 +15,7 @@ from perdure.rollouts.model import CANCELLED, ENDED, QUEUED, Kinds, limits_of
 from perdure.threads import sql
 from perdure.threads.facts import (
     AttemptFacts,
-    Deed,
+    AuditMatch,
     LineFacts,
     RolloutFacts,
     RunFacts,
@@ -23,9 +23,9 @@ from perdure.threads.facts import (
     WorkerFacts,
 )
 from perdure.threads.model import RUN
+from perdure.threads.operations.live_workers import counted, serves, workers
 from perdure.threads.operations.rows import RunRow, ThreadRow, failure_of, run_limits
 from perdure.threads.operations.settle import load_runs, load_threads
-from perdure.threads.operations.workforce import counted, serves, workers
 from perdure.threads.records import Failure, Interrupt
 from perdure.threads.why import MANY, Why, explain_rollout, explain_thread
 
@@ -158,12 +158,12 @@ class _Reading:
 
     # --- who ended it -------------------------------------------------------------------------------------
 
-    async def _end_of(self, facts: RolloutFacts) -> Deed:
+    async def _end_of(self, facts: RolloutFacts) -> AuditMatch:
         run = facts.run
         if run is not None and run.gone_at is not None and not run.temporary:
             return await self._deed(run.gone_at, (facts.id, run.thread_id), ("delete_run", "delete_thread"))
         if facts.status != CANCELLED or facts.end_time is None:
-            return Deed()
+            return AuditMatch()
         about = [facts.id] if run is None else [facts.id, run.thread_id]
         if run is not None:
             terms = {
@@ -177,14 +177,14 @@ class _Reading:
                 return msgspec.structs.replace(deed, instead=row[0], strategy=row[1])
         return await self._deed(facts.end_time, about, CANCELLING)
 
-    async def _deed(self, time: int, about: Sequence[str], actions: Sequence[str]) -> Deed:
+    async def _deed(self, time: int, about: Sequence[str], actions: Sequence[str]) -> AuditMatch:
         """Who did it, if that is on record: what has no actor leaves no entry."""
         rows = await self._tx.all(sql.WHO_DID, since=time, until=time + A_MOMENT, n=50)
         for actor, action, objects, count in rows:
             named = objects.split(",")
             if action in actions and (count > len(named) or not set(named).isdisjoint(about)):
-                return Deed(actor, action)
-        return Deed()
+                return AuditMatch(actor, action)
+        return AuditMatch()
 
     # --- threads ------------------------------------------------------------------------------------------
 
@@ -214,9 +214,9 @@ class _Reading:
             deed=await self._thread_end(thread),
         )
 
-    async def _thread_end(self, thread: ThreadRow) -> Deed:
+    async def _thread_end(self, thread: ThreadRow) -> AuditMatch:
         if thread.gone_at is None:
-            return Deed()
+            return AuditMatch()
         return await self._deed(thread.gone_at, [thread.id], ["delete_thread"])
 
 

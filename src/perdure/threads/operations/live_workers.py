@@ -58,7 +58,7 @@ def serves(worker: WorkerPresence, kind: str, queue: str) -> bool:
     return worker.queue == queue if kind == RUN or worker.queue is not None else True
 
 
-class Workforce(msgspec.Struct, frozen=True):
+class LiveWorkers(msgspec.Struct, frozen=True):
     """The workers that are alive, and their places, as far as they have told."""
 
     alive: int
@@ -67,21 +67,21 @@ class Workforce(msgspec.Struct, frozen=True):
     available: int
 
 
-async def workforce(tx: Tx, alive: int) -> Workforce:
+async def live_workers(tx: Tx, alive: int) -> LiveWorkers:
     """Those that execute runs and were heard of within `alive` microseconds."""
     found = [each for each in await workers(tx) if each.heard >= tx.now - alive]
     return await counted(tx, [each for each in found if serves(each, RUN, AGENTS_QUEUE)], RUN)
 
 
-async def counted(tx: Tx, alive: Sequence[WorkerPresence], kind: str) -> Workforce:
+async def counted(tx: Tx, alive: Sequence[WorkerPresence], kind: str) -> LiveWorkers:
     rows = await tx.all(sql.HELD_BY_WORKERS, kind=kind, statuses=sorted(LIVE)) if alive else []
     held = {row[0]: int(row[1]) for row in rows}
     places = sum(worker.places or 0 for worker in alive)
     active = sum(held.get(worker.id, 0) for worker in alive)
-    return Workforce(len(alive), places, active, max(places - active, 0))
+    return LiveWorkers(len(alive), places, active, max(places - active, 0))
 
 
-Standing = dict[str, tuple[QueueStats, Workforce]]
+Standing = dict[str, tuple[QueueStats, LiveWorkers]]
 """For each namespace with runs, its queue and its workers."""
 
 
@@ -94,7 +94,7 @@ async def standing(tx: Tx, namespaces: Collection[str] | None, alive: int) -> St
         for ns in used:
             if namespaces is None or names[ns] in namespaces:
                 tx.ns = ns
-                found[names[ns]] = (await stats(tx), await workforce(tx, alive))
+                found[names[ns]] = (await stats(tx), await live_workers(tx, alive))
     finally:
         tx.ns = here
     return found

@@ -1,4 +1,4 @@
-"""How the Agent-lightning door says no.
+"""How the Agent-lightning protocol says no.
 
 Its clients repeat a request after any 5xx and never after a 4xx: what a repetition cannot cure is a 400, and
 a write that may have happened, and may not happen twice, is a 409.

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from perdure.kernel.signals.port import Signals, carrier_of
 from perdure.threads.model import AGENTS_QUEUE
-from perdure.threads.work import Assignment, Held, Verdict
+from perdure.threads.work import Assignment, Lease, Verdict
 
 
-class Marks:
-    """Marks runs as running while somebody holds them. Nothing is decided by a mark, and none need arrive."""
+class RedisMarkers:
+    """Markers in Redis of runs that a worker holds. Nothing is decided by a marker, and any may be lost."""
 
     def __init__(self, signals: Signals) -> None:
         self._carrier = carrier_of(signals)
@@ -25,7 +25,7 @@ class Marks:
             # A hint wakes one process only: one that took all it could leaves the rest to another.
             self._carrier.wake_another(AGENTS_QUEUE)
 
-    def renewed(self, held: Sequence[Held], verdicts: Sequence[Verdict]) -> None:
+    def renewed(self, held: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
         if self._carrier is not None:
             going = [each.run_id for each, said in zip(held, verdicts, strict=True) if said == "go"]
             self._carrier.mark_running(going, self._seconds)

@@ -1,4 +1,4 @@
-"""How the LangGraph door says no: `{"detail": …}`, with the status that `langgraph_sdk` reads."""
+"""How the LangGraph protocol says no: `{"detail": …}`, with the status that `langgraph_sdk` reads."""
 
 from __future__ import annotations
 

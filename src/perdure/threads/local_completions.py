@@ -17,7 +17,7 @@ Key = tuple[int, str]
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Finished | None]"]
 
 
-class Ends:
+class LocalCompletions:
     """Who waits for which run, and which ends are being written now. Safe from any thread."""
 
     def __init__(self) -> None:
