@@ -9,6 +9,7 @@ import pytest
 
 from perdure.cli.hosting.logs import Redaction, configure, secrets_of
 from perdure.kernel.config import Key, Secret, Settings
+from perdure.kernel.errors import Unauthorized
 
 TOKEN = "pdr_0123456789abcdef_" + "A" * 43
 SETTINGS = Settings(
@@ -48,6 +49,8 @@ def test_what_has_the_form_of_a_secret_is_hidden(text: str, shown: str) -> None:
         "the Basic credentials cannot be read",
         "Set PERDURE_API_KEY to a key of at least 16 characters",
         "http://127.0.0.1:4747/v1/traces cannot be reached",
+        "use it as PERDURE_TOKEN or as Authorization: Bearer, or as x-api-key",
+        Unauthorized().message,
         "sqlite:///perdure.db is open at 12:30:00",
     ],
 )

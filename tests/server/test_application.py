@@ -76,7 +76,7 @@ async def endless(call: Call) -> Any:
 
 def route(method: str, path: str, handler: Any = echo, **options: Any) -> Route:
     return Route(
-        **{"method": method, "path": path, "handler": handler, "door": NATIVE, "scope": "read"} | options
+        **{"method": method, "path": path, "handler": handler, "protocol": NATIVE, "scope": "read"} | options
     )
 
 
@@ -192,7 +192,7 @@ async def test_an_unexpected_error_is_in_the_log_alone(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         answer = await visitor.get("/broken", headers={"X-Request-ID": "mine"})
-    assert answer.body["detail"] == "something went wrong inside"
+    assert answer.body["detail"] == "internal error; request mine, see the server's log"
     assert answer.body["request_id"] == "mine"
     assert "mine" in caplog.text
     assert "ZeroDivisionError" in caplog.text

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class PerdureError(Exception):
-    """Something went wrong inside perdure."""
+    """Internal error; the server's log has the details."""
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
@@ -161,7 +161,7 @@ class DeadlineExceeded(StorageError):
 
 
 class Unauthorized(PerdureError):
-    """A valid token is needed: send it as Authorization: Bearer, or as x-api-key."""
+    """A valid token is required: send it in the header Authorization (Bearer) or x-api-key."""
 
     code = "unauthorized"
     http_status = 401

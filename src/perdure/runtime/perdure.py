@@ -11,6 +11,7 @@ from perdure.assistants.service import Assistants
 from perdure.items.service import Items
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
+from perdure.kernel.validation import explain
 from perdure.outbox.model import Consumer
 from perdure.outbox.service import Outbox
 from perdure.rollouts.store import DatabaseLightningStore
@@ -131,4 +132,4 @@ def _request(assistant: str, input: Any, more: dict[str, Any]) -> RunRequest:
     try:
         return msgspec.convert({"assistant_id": assistant, "input": input, **more}, RunRequest)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the run that is asked for: {error}") from None
+        raise InvalidInput(explain(error, RunRequest, "the run request")) from None

@@ -22,9 +22,11 @@ QUIET = ("uvicorn.error", "asyncio")
 _IS = r"""['"]?\s*[:=,]\s*(?:b?['"])?"""
 _VALUE = r"""[^\s'",;&}\]]+"""
 _SCHEME = r"(?:(?:bearer|basic)\s+)?+"
+_NO_SCHEME_ALONE = r"(?!(?:bearer|basic)(?:[^\w.~+/=-]|$))"
+"""A text that only names the scheme, as in help, holds no secret."""
 _RULES = (
     (re.compile(r"\b(pdr_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), rf"\1{HIDDEN}"),
-    (re.compile(rf"(?i)(authorization{_IS}{_SCHEME}){_VALUE}"), rf"\1{HIDDEN}"),
+    (re.compile(rf"(?i)(authorization{_IS}{_SCHEME}){_NO_SCHEME_ALONE}{_VALUE}"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(api[-_]?key{_IS}){_VALUE}"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(\b\w*(?:password|passwd|pwd|secret|token){_IS}){_VALUE}"), rf"\1{HIDDEN}"),

@@ -26,7 +26,7 @@ from perdure.runtime.app import ANONYMOUS, App
 from perdure.server.http import bodies
 from perdure.server.http.feed import hang_up
 from perdure.server.http.gate import Gate
-from perdure.server.http.problems import NATIVE
+from perdure.server.http.problems import NATIVE, internal_error
 from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Route, ServerProtocol, Table
 
 logger = logging.getLogger(__name__)
@@ -125,9 +125,9 @@ class Application:
         except CallerLeft:
             raise
         except Exception:
-            # Whatever it is, its inside belongs into the log and not into the answer.
+            # The details belong in the log, not in the answer.
             logger.exception("request %s failed: %s %s", request_id, request.method, request.url.path)
-            return protocol.refuse(PerdureError("something went wrong inside"), request_id, request)
+            return protocol.refuse(internal_error(request_id), request_id, request)
 
     def _refuse(
         self, protocol: ServerProtocol, error: PerdureError, request_id: str, request: Request

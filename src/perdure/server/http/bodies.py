@@ -16,13 +16,13 @@ from starlette.requests import ClientDisconnect, Request
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.errors import BadBody, InvalidInput, TooLarge, UnsupportedMedia
 from perdure.kernel.record import OpenRecord
+from perdure.kernel.validation import detail_of, place_of
 
 MAX_RATIO = 100
 """How much larger than itself a compressed body may become, beyond the first 64 KiB."""
 RATIO_FLOOR = 64 << 10
 BODY_SECONDS = 30.0
-_PLACE = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>.*)`)?$", re.S)
-_STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>[^\]]*)\]")
+_MISSING = re.compile(r"missing required field `(.+)`")
 
 encode = encode_wire
 
@@ -80,7 +80,7 @@ def decode_body(data: bytes, kind: Any, *, optional: bool) -> Any:
     try:
         return _decoder(kind).decode(data)
     except msgspec.ValidationError as error:
-        raise _bad(error, "body", _whole(data)) from None
+        raise _bad(error, kind, "body", _whole(data)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadBody(f"the body is not JSON: {error}") from None
     except RecursionError:
@@ -115,7 +115,7 @@ def decode_query(parameters: QueryParams, kind: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _bad(error, "query", values) from None
+        raise _bad(error, kind, "query", values) from None
 
 
 @cache
@@ -127,19 +127,11 @@ def _takes_list(hint: Any) -> bool:
     return get_origin(hint) in (list, tuple) or any(_takes_list(part) for part in get_args(hint))
 
 
-def _bad(error: msgspec.ValidationError, part: str, whole: Any) -> BadBody:
-    """msgspec says where in words: ``… - at `$.rollouts[0].mode` ``."""
-    found = _PLACE.match(str(error))
-    text, path = (found["text"], found["path"]) if found else (str(error), None)
-    location: list[str | int] = [part]
-    for step in _STEP.finditer(path or ""):
-        index = step["index"]
-        location.append(step["name"] or (int(index) if index.isdecimal() else index))
-    given = _at(whole, location[1:])
-    missing = re.search(r"missing required field `(.+)`", text)
-    if missing:
-        location.append(missing[1])
-    return BadBody(text, tuple(location), given)
+def _bad(error: msgspec.ValidationError, kind: Any, part: str, whole: Any) -> BadBody:
+    text, steps = place_of(error)
+    missing = _MISSING.search(text)
+    location = (part, *steps, *((missing[1],) if missing else ()))
+    return BadBody(detail_of(text, steps, kind), location, _at(whole, steps))
 
 
 def _at(whole: Any, steps: Sequence[str | int]) -> Any:

@@ -40,6 +40,11 @@ def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
     return document
 
 
+def internal_error(request_id: str) -> PerdureError:
+    """The error that a caller sees instead of an unexpected exception; the log has the exception."""
+    return PerdureError(f"internal error; request {request_id}, see the server's log")
+
+
 def headers_of(error: PerdureError) -> dict[str, str]:
     """What a status demands in the headers."""
     if isinstance(error, Unauthorized):

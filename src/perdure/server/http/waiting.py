@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from perdure.kernel.errors import PerdureError, StorageClosed
 from perdure.server.http.bodies import encode
 from perdure.server.http.feed import OnDisconnect, hang_up
-from perdure.server.http.problems import NATIVE
+from perdure.server.http.problems import NATIVE, internal_error
 from perdure.server.http.routes import Call, ServerProtocol
 
 logger = logging.getLogger(__name__)
@@ -69,9 +69,8 @@ class Waiting(StreamingResponse):
         except PerdureError as error:
             await self._refuse(send, error)
         except Exception:
-            # As for every answer: its inside belongs into the log.
             logger.exception("request %s failed while it waited", self._call.request_id)
-            await self._refuse(send, PerdureError("something went wrong inside"))
+            await self._refuse(send, internal_error(self._call.request_id))
 
     async def _refuse(self, send: Send, error: PerdureError) -> None:
         answer = self.protocol.refuse(error, self._call.request_id, self._call.request)

@@ -32,7 +32,7 @@ _TYPES = {
     "missing": "missing",
     "is required": "missing",
     "not JSON": "json_invalid",
-    "Invalid enum value": "literal_error",
+    "must be one of": "literal_error",
     "expected one of": "literal_error",
     "unknown resource_type": "union_tag_invalid",
 }

@@ -104,7 +104,7 @@ class GrpcServer:
             await refuse(context, error)
         except Exception:
             logger.exception("an export over gRPC failed")
-            await refuse(context, PerdureError("something went wrong inside"))
+            await refuse(context, PerdureError())
         return encode_outcome(outcome, PROTOBUF_FORM)
 
     async def admit(self, context: Context) -> Caller:
