@@ -107,8 +107,8 @@ async def test_metrics_are_what_prometheus_reads(visitor: Visitor) -> None:
     here = ("namespace", "default")
     expected = {
         ("perdure_database_up", ()): 1,
-        ("perdure_rollouts_total", (here, ("status", "queuing"))): 3,
-        ("perdure_rollouts_total", (here, ("status", "preparing"))): 1,
+        ("perdure_rollouts", (here, ("status", "queuing"))): 3,
+        ("perdure_rollouts", (here, ("status", "preparing"))): 1,
         ("perdure_workers", (here, ("state", "idle"))): 1,
         ("perdure_queue_depth", (here, ("queue", "default"), ("state", "ready"))): 2,
         ("perdure_queue_depth", (here, ("queue", "slow"), ("state", "delayed"))): 1,
@@ -133,7 +133,7 @@ async def test_metrics_as_json_are_the_same(visitor: Visitor) -> None:
         for sample in family["samples"]
     }
     assert {key for key in told if key[0].startswith("perdure_queue")} <= set(text)
-    rollouts = next(family for family in families if family["name"] == "perdure_rollouts_total")
+    rollouts = next(family for family in families if family["name"] == "perdure_rollouts")
     assert sum(sample["value"] for sample in rollouts["samples"]) == 4
     assert (await visitor.get("/metrics?format=xml")).status == 422
 

@@ -13,6 +13,7 @@ import aiohttp
 from perdure.client.session import HttpSession
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import StorageError, TooManyRequests, Unreachable
+from perdure.kernel.retry import Backoff
 from perdure.streams.model import Event, seq_of
 
 logger = logging.getLogger(__name__)
@@ -70,21 +71,21 @@ class Resumed:
     async def read(self, opening: Opening) -> AsyncIterator[Sequence[Event]]:
         """What comes, in bursts, until the stream itself ends."""
         clock = asyncio.get_running_loop().time
-        heard, pause = clock(), FIRST_PAUSE
+        heard, backoff = clock(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._over:
             try:
                 async with aclosing(self._once(opening)) as bursts:
                     async for burst in bursts:
-                        heard, pause = clock(), FIRST_PAUSE
+                        heard = clock()
+                        backoff.reset()
                         if burst:
                             yield burst
             except PASSING as error:
                 if self._session.closed or clock() - heard > self._patience:
                     raise
-                logger.info("the stream of %s was cut: %s; again in %g s", self._source, error, pause)
+                logger.info("the stream of %s was cut off: %s", self._source, error)
             if not self._over:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(backoff.next())
 
     async def _once(self, opening: Opening) -> AsyncGenerator[Sequence[Event]]:
         headers = {} if self._after is None else {"Last-Event-ID": self._after}

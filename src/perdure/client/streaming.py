@@ -17,6 +17,7 @@ from perdure.client.api import Api, decoded, encoded, keyed
 from perdure.client.lightning_exchange import new_key
 from perdure.client.session import Query, error_from, path_segment
 from perdure.client.sse import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Resumed
+from perdure.kernel.retry import Backoff
 from perdure.rollouts.arguments import check_timeout
 from perdure.streams.model import Event
 from perdure.threads.records import RunEnd, RunRequest
@@ -88,7 +89,7 @@ class Streaming:
         """Do something again while what hinders it may pass."""
         clock = asyncio.get_running_loop().time
         failing: float | None = None
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             begun = clock()
             try:
@@ -96,12 +97,13 @@ class Streaming:
             except PASSING as error:
                 # A wait that was cut after a while begins anew; one that is refused at once is still refused.
                 if failing is None or clock() - begun > LONGEST_PAUSE:
-                    failing, pause = clock(), FIRST_PAUSE
+                    failing = clock()
+                    backoff.reset()
                 if self._session.closed or clock() - failing >= self._patience:
                     raise
-                logger.info("a wait was cut: %s; again in %g s", error, pause)
+                pause = backoff.next()
+                logger.info("a wait was cut off: %s; waiting again in %.1f s", error, pause)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
 
     # --- streams ------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.machine import Machine
 from perdure.kernel.record import Record
+from perdure.kernel.retry import Backoff
 from perdure.kernel.storage.port import Row
 from perdure.outbox.webhooks.urls import check_webhook_url as check_webhook_url
 from perdure.outbox.webhooks.urls import mask_target as mask_target
@@ -107,9 +108,8 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay(self, effect_id: str, tries: int) -> float:
         """The wait after so many tries: up to a quarter less or more, the same for the same effect."""
-        plain = min(self.first * 2.0 ** min(tries - 1, 60), self.longest)
         chance = int.from_bytes(sha256(f"{effect_id}/{tries}".encode()).digest()[:4], "big") / 2**32
-        return plain * (0.75 + chance / 2)
+        return Backoff(self.first, self.longest, jitter=(0.75, 1.25), chance=lambda: chance).delay(tries)
 
 
 class Outcome(msgspec.Struct, frozen=True):

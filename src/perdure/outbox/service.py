@@ -15,6 +15,7 @@ from perdure.kernel.codec import check_text
 from perdure.kernel.errors import NotFound, StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.retry import Backoff, retry_until
 from perdure.kernel.signals.port import Watch
 from perdure.kernel.storage.filters import check_page, given
 from perdure.kernel.storage.port import Storage
@@ -101,18 +102,20 @@ class Outbox:
     async def settle(self, claimed: Claimed, outcome: Outcome) -> None:
         """Write down what became of a try; until the lease ends, trouble with the database is waited out."""
         clock = asyncio.get_running_loop().time
-        until, pause = clock() + self.lease, 0.05
+        until = clock() + self.lease
         batch = partial(self._settle_batch, ns=claimed.ns)
-        while True:
-            try:
-                return self._count(outcome, await self._merger.call(claimed.ns, batch, outcome))
-            except StorageError as error:
-                gone = isinstance(error, StorageClosed) or clock() >= until
-                logger.warning("effect %s: could not be settled: %s", outcome.id, error)
-                if gone:
-                    return None
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 2.0)
+        try:
+            status = await retry_until(
+                lambda: self._merger.call(claimed.ns, batch, outcome),
+                what=f"settling effect {outcome.id}",
+                still_owned=lambda: clock() < until,
+                idempotent=True,
+                backoff=Backoff(0.05, 2.0),
+            )
+        except StorageError as error:
+            logger.warning("effect %s: could not be settled: %s", outcome.id, error)
+        else:
+            self._count(outcome, status)
 
     async def _settle_batch(self, outcomes: Sequence[Outcome], ns: int) -> Sequence[str | None]:
         return await self.storage.run(operations.settle, outcomes, self.retries, ns=ns)
@@ -232,17 +235,17 @@ class Deliverer:
     async def _run(self) -> None:
         watch = self._outbox.storage.signals.watch(OUTBOX_CHANNEL, [self._consumer.name])
         listening = asyncio.get_running_loop().create_task(self._listen(watch))
-        trouble = 0
+        backoff = Backoff(0.2, self._outbox.poll)
         try:
             while not self._stopping:
                 self._news.clear()
                 try:
-                    pause, trouble = await self._claim_all(), 0
+                    pause = await self._claim_all()
+                    backoff.reset()
                 except StorageClosed:
                     return
                 except Exception as error:  # noqa: BLE001 - nobody else would deliver in its place
-                    trouble += 1
-                    pause = min(0.1 * 2 ** min(trouble, 10), self._outbox.poll)
+                    pause = backoff.next()
                     logger.warning("effects for %s cannot be claimed: %s", self._consumer.name, error)
                 if not self._stopping:
                     await self._rest(self._news_within(pause))

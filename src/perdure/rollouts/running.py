@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from perdure.access.operations import ensure_namespace, once
-from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.merge import Merger
+from perdure.kernel.retry import Backoff, retry_until
 from perdure.kernel.signals.port import carrier_of
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.rollouts.model import Kinds
@@ -29,8 +28,6 @@ POSTGRES_BATCHES = 3
 CLOSE_SECONDS = 5.0
 SWEEP_SECONDS = 5.0
 """How long one that died in the middle of a sweep keeps others from asking the database for its lock."""
-
-logger = logging.getLogger(__name__)
 
 
 class Runner:
@@ -103,22 +100,13 @@ class Runner:
 
     def _return(self, give_back: Callable[[], Awaitable[None]]) -> None:
         """Give a claim back whose caller went away while it was made."""
-        task = asyncio.get_running_loop().create_task(self._insist(give_back))
+        task = asyncio.get_running_loop().create_task(self._release(give_back))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def _insist(self, give_back: Callable[[], Awaitable[None]]) -> None:
-        """Try until it is done: nobody else knows that these claims are nobody's. Twice does no harm."""
-        pause = 0.05
-        while True:
-            try:
-                return await give_back()
-            except StorageClosed:
-                raise
-            except StorageError as error:
-                logger.warning("a claim could not be given back, trying again in %s s: %s", pause, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 5.0)
+    async def _release(self, give_back: Callable[[], Awaitable[None]]) -> None:
+        """Retry until it is done: no other process knows that nobody holds these claims."""
+        await retry_until(give_back, what="releasing a claim", idempotent=True, backoff=Backoff(0.05, 5.0))
 
     async def _finish_returns(self) -> None:
         """Let what is being given back come to its end, if that takes no longer than it may."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from perdure.kernel.retry import Backoff
 from perdure.rollouts.model import (
     CANCELLED,
     FAILED,
@@ -113,6 +114,9 @@ def exceeded(run_id: str, max_attempts: int, cause: Failure | None) -> Failure:
     )
 
 
+RETRY_BACKOFF: Final = Backoff(0.5, 60.0)
+"""How long a failed run waits before its next attempt."""
+
 SILENT: Final = Failure(error="WorkerLost", message="the worker that executed it fell silent")
 
 
@@ -120,11 +124,6 @@ def took_too_long(seconds: float | None) -> Failure:
     return Failure(
         error="RunTimeout", message=f"the run took longer than {seconds:g} s" if seconds else "timeout"
     )
-
-
-def backoff(attempt: int, spread: float) -> float:
-    """Seconds to wait before the attempt after this one; `spread` lies between 0 and 1."""
-    return min(0.5 * 2.0 ** min(attempt - 1, 10), 60.0) * (0.5 + spread / 2)
 
 
 def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:

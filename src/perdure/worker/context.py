@@ -16,13 +16,13 @@ from perdure.graphs.records import GraphQuery
 from perdure.graphs.view import state_values
 from perdure.kernel.codec import check_text, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureError
+from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, RunQueue
 from perdure.worker.emitter import Emitter
 from perdure.worker.fenced_graphs import RunGraphs
-from perdure.worker.retrying import retry_until
 from perdure.worker.run_items import RunItems
 from perdure.worker.tracing import Tracing
 

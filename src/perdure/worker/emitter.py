@@ -10,10 +10,10 @@ from typing import Any
 
 from perdure.graphs.records import GraphSteps
 from perdure.kernel.errors import Fenced, PerdureError
+from perdure.kernel.retry import retry_until
 from perdure.streams.model import NewEvent
 from perdure.threads.work import Lease, RunQueue
 from perdure.worker.graph_steps import joined, size_of
-from perdure.worker.retrying import retry_until
 
 MAX_EVENTS = 1000
 MAX_BYTES = 1 << 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,10 @@ from perdure.agents.context import AgentError, Interrupted, Retriable
 from perdure.graphs.records import GraphSteps
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
+from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import NewEvent
-from perdure.threads.model import backoff, took_too_long
+from perdure.threads.model import RETRY_BACKOFF, took_too_long
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Assignment, Ending, Lease, RunQueue
 from perdure.worker.context import METADATA, VALUES, RunContext
@@ -26,7 +26,6 @@ from perdure.worker.graph_steps import last_of
 from perdure.worker.isolation import AgentLoops, Ended, Job
 from perdure.worker.options import WorkerOptions
 from perdure.worker.retry_policy import RetryPolicy, failure_of
-from perdure.worker.retrying import retry_until
 from perdure.worker.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class Execution:
     def _retry_after(self, error: BaseException) -> float:
         if isinstance(error, Retriable) and error.after is not None:
             return error.after
-        return backoff(self.assignment.attempt, random.random())  # noqa: S311 - it spreads, it hides nothing
+        return RETRY_BACKOFF.delay(self.assignment.attempt)
 
     def _succeeded(self, given: AgentResult | None) -> Ending:
         known = self.context.checkpoint

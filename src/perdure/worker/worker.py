@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from perdure.kernel.background import Background
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.metrics import Metrics
+from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
 from perdure.rollouts.contract import LightningStore
 from perdure.threads.work import Assignment, Lease, RunQueue
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
 from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import WorkerOptions
 from perdure.worker.retry_policy import RetryPolicy
-from perdure.worker.retrying import FIRST_PAUSE, backoff, retry_until
 from perdure.worker.worker_stats import QueueStats, Statistics
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 5.0
 LOOK_SECONDS = 0.25
 WATCH_SECONDS = 0.05
 """A run that ends sooner is not worth a watch for being cancelled."""
@@ -118,7 +117,7 @@ class Worker:
         ]
 
     async def _claim(self) -> None:
-        failures = 0
+        backoff = Backoff()
         while not self._stopping:
             free = self.options.concurrency - len(self._executions)
             if free <= 0:
@@ -128,11 +127,10 @@ class Worker:
                 continue
             try:
                 await self._take(await self._queue.claim(self.worker_id, free, self.options.interval))
-                failures = 0
+                backoff.reset()
             except PerdureError as error:
-                failures += 1
-                pause = backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)
-                logger.warning("claiming: %s: %s; again in %.1f s", error.code, error.message, pause)
+                pause = backoff.next()
+                logger.warning("claiming: %s: %s; retrying in %.1f s", error.code, error.message, pause)
                 await asyncio.sleep(pause)
 
     async def _take(self, assignments: Sequence[Assignment]) -> None:

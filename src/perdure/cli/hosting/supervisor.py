@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from perdure.kernel.config import PREFIX, VARIABLES, Settings
+from perdure.kernel.retry import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ STOP_SECONDS = 15.0
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 10.0
-"""A worker that has lived so long starts again without a pause when it dies."""
+"""A worker that lived this long is started again after the first pause."""
 
 Environment = Mapping[str, str]
 Spawn = Callable[[int, socket.socket], "asyncio.Future[asyncio.subprocess.Process]"]
@@ -59,20 +60,20 @@ class Worker:
 
     async def keep(self, stopping: asyncio.Event) -> None:
         """Keep a process alive until the supervisor stops."""
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not stopping.is_set():
             started = time.monotonic()
             code = await self._live()
             if stopping.is_set():
                 return
             if time.monotonic() - started > STEADY_SECONDS:
-                pause = FIRST_PAUSE
+                backoff.reset()
+            pause = backoff.next()
             logger.warning(
-                "worker %d ended with %s; another starts in %g s", self.number, _ending(code), pause
+                "worker %d ended with %s; another starts in %.1f s", self.number, _ending(code), pause
             )
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _live(self) -> int:
         """Start a process and wait for its end, which comes too when our end of the line closes."""

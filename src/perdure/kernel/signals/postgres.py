@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 
 from perdure.kernel.background import Background
+from perdure.kernel.retry import Backoff
 from perdure.kernel.signals.port import Hint
 from perdure.kernel.signals.shared import WANTED, SharedSignals
 
@@ -44,15 +45,16 @@ class PostgresSignals(SharedSignals):
     async def _serve(self) -> None:
         """Keep one connection; when it is lost, make another."""
         self._began()
-        pause = 0.1
+        backoff = Backoff(0.1, 5.0)
         while True:
             try:
                 await self._converse()
-                pause = 0.1
+                backoff.reset()
+                pause = backoff.next()
             except _FAILURES as error:
-                logger.debug("signals: %s; trying again in %s s", type(error).__name__, pause)
+                pause = backoff.next()
+                logger.debug("signals: %s; connecting again in %.1f s", type(error).__name__, pause)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 5.0)
 
     async def _converse(self) -> None:
         connection = await self._connect()

@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 
 from perdure.kernel.background import Background
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.retry import Backoff
 from perdure.kernel.signals.port import CarrierStatus, Hint
 from perdure.kernel.signals.redis_keys import NAMED, READY, WORK, Hub, Interests, Keys
 from perdure.kernel.signals.shared import MAX_OUTGOING, WANTED, SharedSignals
@@ -40,7 +41,7 @@ LIST_LENGTH = 64
 LIST_SECONDS = 60
 HINTS_IN_MESSAGE = 500
 FIRST_PAUSE = 0.1
-LAST_PAUSE = 2.0
+LONGEST_PAUSE = 2.0
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 _FAILURES = (OSError, TimeoutError, RedisError)
@@ -159,17 +160,18 @@ class RedisSignals(SharedSignals):
 
     async def _keep(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
         """Begin again whenever a connection was lost, a little later each time."""
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._closing:
             try:
                 await work()
             except _FAILURES as error:
-                pause = min(pause * 2, LAST_PAUSE) if role in self._failures else FIRST_PAUSE
+                if role not in self._failures:
+                    backoff.reset()
                 self._note_failure(role, error)
             except Exception as error:
                 logger.exception("signals by Redis: %s went wrong", role)
                 self._note_failure(role, error)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(backoff.next())
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:

@@ -24,6 +24,7 @@ import asyncpg
 from perdure.kernel import errors
 from perdure.kernel.background import Background
 from perdure.kernel.ids import Ids, RandomIds
+from perdure.kernel.retry import Backoff
 from perdure.kernel.signals.port import Signals, carrier_of
 from perdure.kernel.signals.postgres import PostgresSignals
 from perdure.kernel.storage import dialect
@@ -47,6 +48,7 @@ SELECT quote_ident(relname) FROM pg_stat_user_tables
 WHERE schemaname = current_schema() AND relname = ANY($1) AND n_live_tup > 500
   AND last_analyze IS NULL AND last_autoanalyze IS NULL
 """
+_BACKOFF = Backoff(0.005, 0.5)
 _ANALYZE_SECONDS = 1.0
 _STATE = "SELECT pg_xact_status($1::text::xid8), " + ERA
 
@@ -118,7 +120,6 @@ class PostgresStorage:
     async def _until_deadline(self, call: _Call) -> Any:
         inside_operation.set(True)
         deadline = time.monotonic() + self._timeout
-        pause = 0.005
         for tries in itertools.count(1):
             try:
                 result = await self._once(call, deadline)
@@ -128,12 +129,14 @@ class PostgresStorage:
                 failure = errors.StorageClosed() if self._closed else translate(error, self.where)
                 if isinstance(failure, errors.StorageUnavailable):
                     self._degraded = str(failure)
-                if not self._may_retry(error, tries) or time.monotonic() + pause > deadline:
+                if (
+                    not self._may_retry(error, tries)
+                    or time.monotonic() + (pause := _BACKOFF.delay(tries)) > deadline
+                ):
                     raise failure from error
             except asyncpg.PostgresError as error:
                 raise translate(error, self.where) from error
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.5)
         return None
 
     def _may_retry(self, error: BaseException, tries: int) -> bool:

@@ -83,7 +83,7 @@ def _transitions(lapses: Mapping[str, int]) -> Metric:
 
 
 def _families(counts: Counts) -> Iterator[Metric]:
-    yield _by_state("perdure_rollouts_total", "Rollouts, by status.", "status", counts.rollouts)
+    yield _by_state("perdure_rollouts", "Rollouts, by status.", "status", counts.rollouts)
     yield _by_state("perdure_workers", "Workers, by state.", "state", counts.workers)
     depth = GaugeMetricFamily(
         "perdure_queue_depth", "Rollouts that wait, by queue.", labels=("namespace", "queue", "state")
