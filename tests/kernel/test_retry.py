@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from perdure.kernel import errors
 from perdure.kernel.retry import Backoff, is_transient, retry_until
 
-QUICK = {"first": 0.001, "longest": 0.002}
-
 
 def highest(first: float, longest: float) -> Backoff:
     return Backoff(first, longest, chance=lambda: 1.0)
@@ -58,12 +56,7 @@ def test_the_same_seed_gives_the_same_pauses_and_others_differ() -> None:
     assert pauses(1) == pauses(1) != pauses(2)
 
 
-TRANSIENT = [
-    errors.StorageUnavailable(),
-    errors.Unreachable(),
-    errors.TooManyRequests(),
-    errors.StorageFull(),
-]
+TRANSIENT = [error() for error in (errors.StorageFull, errors.Unreachable, errors.TooManyRequests)]
 PERMANENT = [errors.StorageClosed(), errors.InvalidInput(), errors.NotFound(), errors.Conflict()]
 
 
@@ -90,7 +83,7 @@ class Call:
 
 async def test_a_call_is_retried_until_it_is_answered() -> None:
     call = Call(*TRANSIENT)
-    assert await retry_until(call, what="a call", backoff=Backoff(**QUICK)) == "done"
+    assert await retry_until(call, what="a call", backoff=Backoff(0.001, 0.002)) == "done"
     assert call.calls == len(TRANSIENT) + 1
 
 
@@ -104,5 +97,7 @@ async def test_what_will_not_pass_is_raised_at_once() -> None:
 async def test_it_gives_up_once_it_is_no_longer_owned() -> None:
     call = Call(*[errors.StorageUnavailable()] * 9)
     with pytest.raises(errors.StorageUnavailable):
-        await retry_until(call, what="a call", still_owned=lambda: call.calls < 3, backoff=Backoff(**QUICK))
+        await retry_until(
+            call, what="a call", still_owned=lambda: call.calls < 3, backoff=Backoff(0.001, 0.002)
+        )
     assert call.calls == 3

@@ -129,10 +129,8 @@ class PostgresStorage:
                 failure = errors.StorageClosed() if self._closed else translate(error, self.where)
                 if isinstance(failure, errors.StorageUnavailable):
                     self._degraded = str(failure)
-                if (
-                    not self._may_retry(error, tries)
-                    or time.monotonic() + (pause := _BACKOFF.delay(tries)) > deadline
-                ):
+                pause = _BACKOFF.delay(tries)
+                if not self._may_retry(error, tries) or time.monotonic() + pause > deadline:
                     raise failure from error
             except asyncpg.PostgresError as error:
                 raise translate(error, self.where) from error
