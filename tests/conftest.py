@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import hypothesis
 import pytest
+from tests.support.databases import Databases
 
 from perdure.testing import redis_server, servers
 
@@ -93,6 +94,27 @@ def postgres_url(postgres_server_url: str) -> Iterator[str]:
     servers.create_database(postgres_server_url, name)
     yield servers.with_database(postgres_server_url, name)
     servers.drop_database(postgres_server_url, name)
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    made = Databases()
+    yield made
+    made.drop()
+
+
+@pytest.fixture
+def migrated_database_url(postgres_server_url: str, databases: Databases) -> Iterator[str]:
+    """The URL of a new database with all tables that only this test uses; cheaper than an empty one."""
+    name = databases.copy(postgres_server_url)
+    yield servers.with_database(postgres_server_url, name)
+    servers.drop_database(postgres_server_url, name)
+
+
+@pytest.fixture
+def shared_database_url(postgres_server_url: str, databases: Databases) -> str:
+    """The URL of a database with all tables that tests share, each in a namespace of its own."""
+    return databases.shared(postgres_server_url)
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from tests.rollouts.test_contract import Engine, embedded
+from tests.rollouts.engines import Engine, Engines
 
 from perdure import LightningStore, LightningStoreClient
 from perdure.runtime.app import App
@@ -16,22 +18,29 @@ from perdure.testing.contract import *  # noqa: F403
 from perdure.testing.contract import Harness
 
 
-@pytest.fixture(params=("client-sqlite",))
-async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """On SQLite: that the store does the same on PostgreSQL is the suite's finding without a server."""
-    async with (
-        embedded("sqlite", tmp_path / "db") as served,
-        HttpServer(make_application(App(served.store), ROUTES)) as server,
-        LightningStoreClient(server.url) as client,
-    ):
-        yield Engine(client, served.harness)
+    with closing(Engines(tmp_path_factory.mktemp("client"))) as engines:
+        yield engines.get("sqlite")
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine) -> Iterator[LightningStoreClient]:
+    """A client of one server; a server and a client serve any event loop."""
+    server = HttpServer(make_application(App(engine.store), ROUTES))
+    server.start()
+    made = LightningStoreClient(server.url)
+    yield made
+    asyncio.run(made.close())
+    server.stop()
 
 
 @pytest.fixture
-def store(engine: Engine) -> LightningStore:
-    return engine.store
+def store(client: LightningStoreClient) -> LightningStore:
+    return client.in_namespace(f"test {uuid.uuid4().hex}")
 
 
 @pytest.fixture
-def harness(engine: Engine) -> Harness:
-    return engine.harness
+async def harness(engine: Engine) -> Harness:
+    return await engine.harness()

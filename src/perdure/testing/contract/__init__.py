@@ -5,7 +5,7 @@ In a test module, make the two fixtures and import the suite:
     from perdure.testing.contract import *
 
     @pytest_asyncio.fixture
-    async def store(): ...      # an open LightningStore on a fresh, empty database
+    async def store(): ...      # an open LightningStore in an empty database or namespace
 
     @pytest.fixture
     def harness(store): ...     # a Harness: `await harness.advance(seconds)` lets time pass for that store

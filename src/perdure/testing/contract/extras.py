@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any, cast
 
 import pytest
@@ -40,9 +41,9 @@ async def now_of(store: LightningStore) -> float:
     return (await new_rollout(store)).start_time
 
 
-def sibling(store: LightningStore, namespace: str) -> LightningStore:
-    """The same database, seen from another namespace."""
-    opened: LightningStore = cast(Any, store).in_namespace(namespace)
+def sibling(store: LightningStore, namespace: str | None = None) -> LightningStore:
+    """The same database, seen from another namespace, or from a new one."""
+    opened: LightningStore = cast(Any, store).in_namespace(namespace or f"other {uuid.uuid4().hex}")
     return opened
 
 
@@ -50,13 +51,13 @@ class TestNamespaces(Contract):
     """Two namespaces of one database know nothing of each other."""
 
     async def test_queues_are_apart(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         mine, theirs = await store.enqueue_rollout("mine"), await other.enqueue_rollout("theirs")
         assert await drain(other) == [theirs.rollout_id]
         assert await drain(store) == [mine.rollout_id]
 
     async def test_rollouts_are_apart(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         started = await new_rollout(store)
         assert await other.get_rollout_by_id(started.rollout_id) is None
         assert await other.get_latest_attempt(started.rollout_id) is None
@@ -64,7 +65,7 @@ class TestNamespaces(Contract):
         assert list(await other.query_attempts(started.rollout_id)) == []
 
     async def test_a_foreign_id_is_unknown(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         started = await new_rollout(store)
         calls = [
             other.update_rollout(started.rollout_id, status="cancelled"),
@@ -78,13 +79,13 @@ class TestNamespaces(Contract):
         assert await store.get_rollout_by_id(started.rollout_id) == started
 
     async def test_spans_are_apart(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         started = await new_rollout(store)
         await store.add_span(make_span(started))
         assert list(await other.query_spans(started.rollout_id)) == []
 
     async def test_resources_are_apart(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         await store.add_resources({"p": PromptTemplate(template="x", engine="poml")})
         assert await other.get_latest_resources() is None
         assert (await other.enqueue_rollout("task")).resources_id is None
@@ -92,20 +93,20 @@ class TestNamespaces(Contract):
         assert await store.get_resources_by_id("same") is None
 
     async def test_workers_are_apart(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         await store.update_worker("w", {"here": True})
         await other.update_worker("w", {"there": True})
         (mine,), (theirs,) = await store.query_workers(), await other.query_workers()
         assert (mine.heartbeat_stats, theirs.heartbeat_stats) == ({"here": True}, {"there": True})
 
     async def test_waiters_are_apart(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         started = await new_rollout(store)
         await finish(store, started)
         assert await other.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=0) == []
 
     async def test_statistics_are_apart(self, store: LightningStore) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         await new_rollout(store)
         mine, theirs = await store.statistics(), await other.statistics()
         assert (mine["total_rollouts"], theirs["total_rollouts"]) == (1, 0)
@@ -115,7 +116,7 @@ class TestNamespaces(Contract):
         assert await sibling(store, "team").get_rollout_by_id(queued.rollout_id) == queued
 
     async def test_watchdog_looks_after_all_of_them(self, store: LightningStore, harness: Harness) -> None:
-        other = sibling(store, "other")
+        other = sibling(store)
         started = await new_rollout(other, retrying(timeout_seconds=10))
         waiting = asyncio.create_task(other.wait_for_rollouts(rollout_ids=[started.rollout_id]))
         await harness.advance(11)
@@ -286,7 +287,7 @@ class TestIdempotencyKey(Contract):
 
     async def test_namespaces_are_apart(self, store: LightningStore) -> None:
         mine = await store.enqueue_rollout("task", idempotency_key="k")
-        theirs = await sibling(store, "other").enqueue_rollout("task", idempotency_key="k")
+        theirs = await sibling(store).enqueue_rollout("task", idempotency_key="k")
         assert mine.rollout_id != theirs.rollout_id
 
 
