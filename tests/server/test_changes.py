@@ -23,7 +23,7 @@ from tests.server.support import Visitor, serving
 from perdure import EnqueueRolloutRequest, InMemoryLightningStore, PostgresLightningStore
 from perdure.kernel.changes import CHANNEL
 from perdure.runtime.app import App
-from perdure.server.http import feed as feeds
+from perdure.server.http import sse
 from perdure.server.http.server import HttpServer, make_application
 from perdure.server.native import changes
 
@@ -233,7 +233,7 @@ async def test_a_slow_reader_is_told_to_read_again() -> None:
             "headers": [(b"host", b"localhost")],
         }
         feed = asyncio.ensure_future(make_application(App(store))(scope, receive, send))
-        assert await soon(sent.get()) == feeds.HELLO
+        assert await soon(sent.get()) == sse.GREETING
         for start in range(0, changes.KEPT_CHANGES + 1, 500):
             numbers = range(start, start + 500)
             await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in numbers])
@@ -251,7 +251,7 @@ async def test_a_slow_reader_is_told_to_read_again() -> None:
 
 
 async def test_an_idle_feed_shows_that_it_lives(quick: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
     async with following(quick) as feed:
         for _ in range(3):
             assert await feed.block() == {"": "still here"}
@@ -274,7 +274,7 @@ async def test_an_actor_has_so_many_feeds_and_no_more(
 
 
 async def test_a_feed_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
     async with InMemoryLightningStore() as store, serving(store, api_key=KEY) as visitor:
         visitor.headers = bearer(KEY)
         made = (await visitor.post(API + "/tokens", json={"name": "t", "scopes": ["read"]})).body

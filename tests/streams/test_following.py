@@ -12,6 +12,7 @@ from tests.streams.support import Source, add, idle, lose_hints, new_events, res
 
 from perdure.kernel.errors import StorageClosed, StorageUnavailable
 from perdure.kernel.storage.port import Storage
+from perdure.server.http.sse import encode_events
 from perdure.streams import tail
 from perdure.streams.operations import Append
 from perdure.streams.service import Streams
@@ -210,7 +211,8 @@ async def test_a_burst_is_shared_by_all(source: Source, streams: Streams) -> Non
     await source.put("a", 3)
     bursts = [await some(follower) for follower in followers]
     assert all(burst is bursts[0] for burst in bursts)
-    assert all(burst.sse is bursts[0].sse for burst in bursts)
+    encoded = bursts[0].encoded(encode_events)
+    assert all(burst.encoded(encode_events) is encoded for burst in bursts)
     late = [streams.follow(NS, "a", 1) for _ in range(2)]
     slices = [await some(follower) for follower in late]
     assert slices[0] is slices[1]

@@ -1,13 +1,13 @@
-"""Ids, frames and bursts."""
+"""Ids and bursts of events."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perdure.kernel.errors import InvalidInput
-from perdure.streams.model import NOTHING, Burst, Event, encode_sse, seq_of
+from perdure.streams.model import NOTHING, Burst, Event, seq_of
 
 
 def event(seq: int, body: str = "1", name: str = "values") -> Event:
@@ -25,24 +25,14 @@ def test_what_is_no_id_is_refused(wrong: str) -> None:
         seq_of(wrong)
 
 
-def test_frames() -> None:
-    frames = encode_sse([event(1, '{"a":"ü"}'), event(2, "null", "end")])
-    assert frames.decode() == (
-        'id: 1700-1\nevent: values\ndata: {"a":"ü"}\n\nid: 1700-2\nevent: end\ndata: null\n\n'
-    )
-
-
-@given(st.text(), st.text())
-def test_no_text_breaks_out_of_its_frame(name: str, body: str) -> None:
-    plain = [text.encode("utf-8", "replace").decode() for text in (name, body)]
-    lines = encode_sse([event(1, plain[1], plain[0])]).replace(b"\r", b"\n").split(b"\n")
-    assert len(lines) == 5
-    assert lines[3:] == [b"", b""]
+def numbers(events: Iterable[Event]) -> bytes:
+    return b"".join(b"%d " % each.seq for each in events)
 
 
 def test_a_burst_is_encoded_once_and_its_rest_is_shared() -> None:
     burst = Burst([event(seq) for seq in (4, 5, 6)], 3, 6)
-    assert burst.sse is burst.sse
+    assert burst.encoded(numbers) == b"4 5 6 "
+    assert burst.encoded(numbers) is burst.encoded(numbers)
     assert burst.beyond(2) is burst.beyond(3) is burst
     rest = burst.beyond(5)
     assert [each.seq for each in rest] == [6]
@@ -53,6 +43,6 @@ def test_a_burst_is_encoded_once_and_its_rest_is_shared() -> None:
     assert len(burst) == 3
 
 
-def test_nothing_has_no_frames() -> None:
-    assert NOTHING.sse == b""
+def test_nothing_has_no_events() -> None:
+    assert NOTHING.encoded(numbers) == b""
     assert not NOTHING

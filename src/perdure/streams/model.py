@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 import msgspec
@@ -11,7 +11,6 @@ import msgspec
 from perdure.kernel.errors import InvalidInput
 
 _ID = re.compile(r"^(?:\d{1,16}-)?(\d{1,18})$")
-_LINE_ENDS = str.maketrans("\r\n", "  ")
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -48,21 +47,6 @@ def seq_of(event_id: str) -> int:
     return int(found.group(1))
 
 
-def encode_sse(events: Iterable[Event]) -> bytes:
-    """The events as frames of server-sent events."""
-    return "".join([_frame(event) for event in events]).encode()
-
-
-def _frame(event: Event) -> str:
-    name, body = one_line(event.event), one_line(event.body)
-    return f"id: {event.ms}-{event.seq}\nevent: {name}\ndata: {body}\n\n"
-
-
-def one_line(text: str) -> str:
-    """A text that cannot end its line; in JSON a line's end is only ever space between two tokens."""
-    return text.translate(_LINE_ENDS) if "\n" in text or "\r" in text else text
-
-
 Encoding = Callable[[Sequence[Event]], bytes]
 """How some readers want events; those that are equal want them alike."""
 
@@ -83,11 +67,6 @@ class Burst(Sequence[Event]):
         """The characters of the bodies."""
         self._encoded: dict[Encoding, bytes] = {}
         self._rest: Burst | None = None
-
-    @property
-    def sse(self) -> bytes:
-        """The frames of all events, encoded once."""
-        return self.encoded(encode_sse)
 
     def encoded(self, encoding: Encoding) -> bytes:
         """Its events in a form that many may want: it is made once."""

@@ -13,13 +13,17 @@ import aiohttp
 import httpx
 import pytest
 import pytest_asyncio
-from langgraph_sdk import get_client, get_sync_client
+from langgraph_sdk import Auth, get_client, get_sync_client
 from langgraph_sdk.errors import AuthenticationError, ConflictError, NotFoundError, PermissionDeniedError
-from tests.kernel.support import until_true
+from tests.kernel.support import soon, until_true
 from tests.server.langgraph.auth_project import AUTH, MEMBERS, WHO
 from tests.server.langgraph.conftest import serving
 from tests.server.langgraph.project import project
+from tests.server.support import serving as serving_app
 
+from perdure import InMemoryLightningStore
+from perdure.langgraph.custom_auth import GraphAuth
+from perdure.server.http import sse
 from perdure.server.langgraph.auth_table import RULES
 from perdure.server.langgraph.routes import ROUTES
 from perdure.testing.serving import ServerProcess
@@ -135,6 +139,25 @@ async def test_where_there_is_no_key_the_other_doors_are_closed(shared: ServerPr
     assert (await ask(shared.url + "/v1/agl/statistics"))[0] == 401
     headers = {"x-user": "zoe", "x-perdure-namespace": "other"}
     assert (await ask(shared.url + "/threads/search", "POST", {}, **headers)) == (200, [])
+
+
+async def test_a_stream_outlasts_its_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller of custom auth has no token of perdure that could be checked again."""
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str) -> str:
+        return authorization
+
+    async with InMemoryLightningStore() as store, serving_app(store) as visitor:
+        visitor.app.auth = GraphAuth(auth)
+        visitor.headers = {"Authorization": "Bearer ann"}
+        thread = (await visitor.post("/threads", json={})).body
+        url = f"{visitor.url}/threads/{thread['thread_id']}/stream"
+        async with visitor.session.get(url, headers=visitor.headers) as response:
+            for _ in range(3):
+                assert await soon(response.content.readuntil(b"\r\n\r\n")) == b": heartbeat\r\n\r\n"
 
 
 # --- what each may do, and see ----------------------------------------------------------------------------

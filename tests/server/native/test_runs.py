@@ -13,7 +13,7 @@ from tests.server.native.support import API, House, Worker, request, told
 from perdure import InMemoryLightningStore
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnavailable
 from perdure.runtime.app import App
-from perdure.server.http import waiting
+from perdure.server.http import delayed_json
 from perdure.server.http.server import HttpServer, make_application
 from perdure.threads import execution
 from perdure.threads.records import Failure, NewCheckpoint
@@ -124,7 +124,7 @@ async def test_a_failure_is_an_end_too(quick: House) -> None:
 
 
 async def test_blank_lines_keep_a_wait_alive(quick: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "ALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.02)
     async with quick.visitor.session.post(
         quick.visitor.url + API + "/runs/wait", json={"assistant_id": "echo", "on_completion": "keep"}
     ) as response:
@@ -142,7 +142,7 @@ async def test_blank_lines_keep_a_wait_alive(quick: House, monkeypatch: pytest.M
 async def test_an_error_after_the_first_blank_line_stands_in_the_body(
     quick: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "ALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.02)
     monkeypatch.setattr(execution, "POLL_SECONDS", 0.02)
     run = await quick.run()
     url = f"{quick.visitor.url}{API}/runs/{run.run_id}/wait"
@@ -234,7 +234,7 @@ async def test_a_run_is_cancelled(house: House) -> None:
 
 
 async def test_a_cancel_waits_for_the_worker_to_stop(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.05)
     await house.client.create_thread("t")
     run = await house.run(thread_id="t")
     work = await house.worker.claim()

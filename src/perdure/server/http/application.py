@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -24,10 +25,10 @@ from perdure.access.model import Caller, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, UnsupportedMedia
 from perdure.runtime.app import ANONYMOUS, App
 from perdure.server.http import bodies
-from perdure.server.http.feed import hang_up
+from perdure.server.http.disconnect import until_disconnect
 from perdure.server.http.gate import Gate
 from perdure.server.http.problems import NATIVE, internal_error
-from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Route, ServerProtocol, Table
+from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Readmit, Route, ServerProtocol, Table
 
 logger = logging.getLogger(__name__)
 
@@ -142,30 +143,33 @@ class Application:
             # Whoever may not come in does not learn what there is.
             await self._gate.admit(request.headers.get, _peer(request))
             raise match
-        caller = await self._admit(request, match.route)
-        call = Call(request, self.app, caller, match.path, request_id)
+        caller, readmit = await self._admit(request, match.route)
+        call = Call(request, self.app, caller, match.path, request_id, readmit)
         await self._decode(call, match.route)
         answer = await self._run(call, match.route)
         if isinstance(answer, Response):
             return answer
         return Response(bodies.encode(answer), match.route.status, media_type=match.route.answer_form)
 
-    async def _admit(self, request: Request, route: Route) -> Caller:
+    async def _admit(self, request: Request, route: Route) -> tuple[Caller, Readmit | None]:
+        """The caller, and what checks later whether it is still admitted."""
         if route.scope is None:
-            return Caller(ANONYMOUS, frozenset(), self.app.namespace, ())
-        caller = await self._known(request, route)
+            return Caller(ANONYMOUS, frozenset(), self.app.namespace, ()), None
+        caller, readmit = await self._authenticate(request, route)
         if not allows(caller.scopes, route.scope):
             raise Forbidden(f"this needs a token with the scope {route.scope!r}")
-        return caller
+        return caller, readmit
 
-    async def _known(self, request: Request, route: Route) -> Caller:
-        """Who calls, as the route's protocol finds out if it has a way of its own."""
+    async def _authenticate(self, request: Request, route: Route) -> tuple[Caller, Readmit | None]:
+        """The caller, as the route's protocol finds it if it authenticates callers itself."""
         if self.app.auth is not None and isinstance(route.protocol, Admitting):
             caller = await route.protocol.admit(request, self.app)
             if caller is not None:
                 self._gate.count(caller)
-                return caller
-        return await self._gate.admit(request.headers.get, _peer(request))
+                # The operator's handler decides once for each request.
+                return caller, None
+        caller = await self._gate.admit(request.headers.get, _peer(request))
+        return caller, partial(self._gate.readmit, request.headers.get)
 
     async def _decode(self, call: Call, route: Route) -> None:
         if route.query is not None:
@@ -186,7 +190,7 @@ class Application:
         if not route.ends_with_caller:
             return await route.handler(call)
         work = asyncio.ensure_future(route.handler(call))
-        left = asyncio.ensure_future(hang_up(call.request.receive))
+        left = asyncio.ensure_future(until_disconnect(call.request.receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
             if work.done():

@@ -111,6 +111,10 @@ class Gate:
         self.count(caller)
         return caller
 
+    async def readmit(self, header: Header) -> None:
+        """Refuse a caller whose token has ended since it was admitted."""
+        await self._app.admit(*credentials_from(header))
+
     def count(self, caller: Caller) -> None:
         """Refuse a caller who comes too often."""
         if self._calls is not None:

@@ -12,9 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from perdure.access.model import Caller, Scope
+from perdure.assistants.service import Assistants
+from perdure.items.service import Items
 from perdure.kernel.errors import MethodNotAllowed, PerdureError, UnknownRoute
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.app import App
+from perdure.schedules.service import Schedules
+from perdure.threads.service import ThreadService
 
 STOPPING = "stopping"
 """The name, in the state that requests share with their server, of the event of the server's end."""
@@ -39,6 +43,9 @@ class Admitting(Protocol):
         ...
 
 
+Readmit = Callable[[], Awaitable[None]]
+
+
 @dataclass(slots=True)
 class Call:
     """One request on its way through a handler."""
@@ -48,6 +55,8 @@ class Call:
     caller: Caller
     path: Mapping[str, str]
     request_id: str
+    readmit: Readmit | None = None
+    """Checks during a long response whether the caller is still admitted; None checks nothing."""
     query: Any = None
     body: Any = None
 
@@ -55,6 +64,26 @@ class Call:
     def store(self) -> LightningStore:
         """The store of the caller's namespace, acting as the caller."""
         return self.app.store_for(self.caller)
+
+    @property
+    def threads(self) -> ThreadService:
+        """Threads and runs of the caller's namespace, acting as the caller."""
+        return self.app.threads_for(self.caller)
+
+    @property
+    def assistants(self) -> Assistants:
+        """The assistants of the caller's namespace, acting as the caller."""
+        return self.app.assistants_for(self.caller)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the caller's namespace, acting as the caller."""
+        return self.app.schedules_for(self.caller)
+
+    @property
+    def items(self) -> Items:
+        """The items of the caller's namespace, acting as the caller."""
+        return self.app.items_for(self.caller)
 
     @property
     def stopping(self) -> asyncio.Event:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.server.http.feed import OnDisconnect
+from perdure.server.http.disconnect import cancel_on_disconnect
 from perdure.server.http.routes import Call
 from perdure.server.langgraph import run_requests as requests
 from perdure.server.langgraph.auth_pass import asked_by, key_of
 from perdure.server.langgraph.stream_answers import Values
 from perdure.server.langgraph.wire import answer, check_uuid, failure_of, nothing, run_of, selected
 from perdure.server.native.rooms import threads_of
-from perdure.server.native.run_handlers import cancel_on_disconnect
 from perdure.threads.model import FAILURES
 from perdure.threads.records import RUN_STATUSES, Run, RunEnd
 from perdure.threads.service import ThreadService
@@ -69,9 +67,9 @@ async def create_batch(call: Call) -> Response:
 
 async def create_and_wait(call: Call) -> Response:
     threads, run = threads_of(call), await created(call)
-    left = on_disconnect(threads, run.run_id, run.on_disconnect == "cancel")
+    on_disconnect = cancel_on_disconnect(threads, run.run_id, run.on_disconnect == "cancel")
     coming = _values(threads, run.run_id, fresh=True)
-    return Values(call, coming, headers=places(run, "/join"), left=left)
+    return Values(call, coming, headers=places(run, "/join"), on_disconnect=on_disconnect)
 
 
 async def _values(threads: ThreadService, run_id: str, *, fresh: bool = False) -> Any:
@@ -87,11 +85,6 @@ def values_of(end: RunEnd) -> Any:
         return values
     asked = [{"value": each.value, "id": each.id} for each in end.interrupts]
     return {**(values if isinstance(values, Mapping) else {}), "__interrupt__": asked}
-
-
-def on_disconnect(threads: ThreadService, run_id: str, cancels: bool) -> OnDisconnect | None:
-    """What is done when the caller hangs up."""
-    return partial(cancel_on_disconnect, threads, run_id) if cancels else None
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -151,8 +144,10 @@ async def join_run(call: Call) -> Response:
     threads, run = threads_of(call), await joined(call)
     if call.request.method == "HEAD":
         return answer(None)
-    left = on_disconnect(threads, run.run_id, call.query.cancel_on_disconnect)
-    return Values(call, _values(threads, run.run_id), headers=places(run, "/join"), left=left)
+    on_disconnect = cancel_on_disconnect(threads, run.run_id, call.query.cancel_on_disconnect)
+    return Values(
+        call, _values(threads, run.run_id), headers=places(run, "/join"), on_disconnect=on_disconnect
+    )
 
 
 # --- ending -----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.kernel.errors import BadRequest, Conflict, NotFound, NotSupported
-from perdure.server.http.feed import MEDIA_TYPE
+from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.langgraph import run_handlers as handlers
 from perdure.server.langgraph import run_requests as requests
 from perdure.server.langgraph import stream_handlers as streams

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from perdure.kernel.codec import encode_json
-from perdure.streams.model import Event, one_line
+from perdure.server.http.sse import crlf_frame as frame
+from perdure.streams.model import Event
 
 END = "end"
 METADATA = "metadata"
@@ -56,12 +57,6 @@ def is_of(event: str, modes: Collection[str]) -> bool:
     if mode in modes:
         return True
     return mode.partition("/")[0] == MESSAGES and not ANY_MESSAGES.isdisjoint(modes)
-
-
-def frame(event: str, body: str, id: str | None) -> str:
-    """One event, as server-sent events have it."""
-    place = f"id: {id}\r\n" if id is not None else ""
-    return f"event: {one_line(event)}\r\ndata: {one_line(body)}\r\n{place}\r\n"
 
 
 def _of_thread(event: Event) -> str:

@@ -7,12 +7,13 @@ from functools import partial
 from starlette.responses import Response
 
 from perdure.kernel.errors import InvalidInput, NotSupported
+from perdure.server.http.disconnect import cancel_on_disconnect
 from perdure.server.http.routes import Call
+from perdure.server.http.sse import BEGINNING, follow_events
 from perdure.server.langgraph import run_requests as requests
-from perdure.server.langgraph.run_handlers import created, joined, on_disconnect, places
-from perdure.server.langgraph.stream_answers import last_event_id, silent, streaming
+from perdure.server.langgraph.run_handlers import created, joined, places
+from perdure.server.langgraph.stream_answers import RunStream, last_event_id, silent
 from perdure.server.langgraph.stream_frames import RUN_MODES, RunFrames, ThreadFrames
-from perdure.server.native.events import BEGINNING
 from perdure.server.native.rooms import threads_of
 from perdure.threads.model import LIVE_STATUSES
 from perdure.threads.records import Run
@@ -24,13 +25,14 @@ def _has_ids(run: Run) -> bool:
 
 async def create_and_stream(call: Call) -> Response:
     threads, run = threads_of(call), await created(call)
-    return await streaming(
+    return await follow_events(
         call,
         partial(threads.follow_run, run.run_id, fresh=True),
         RunFrames(_has_ids(run)),
         BEGINNING,
         headers=places(run, "/stream"),
-        left=on_disconnect(threads, run.run_id, run.on_disconnect == "cancel"),
+        response=RunStream,
+        on_disconnect=cancel_on_disconnect(threads, run.run_id, run.on_disconnect == "cancel"),
     )
 
 
@@ -40,12 +42,13 @@ async def join_stream(call: Call) -> Response:
     if after is None and run.status not in LIVE_STATUSES:
         return silent(call)
     modes = requests.items_of(query.stream_mode, "stream_mode")
-    return await streaming(
+    return await follow_events(
         call,
         partial(threads.follow_run, run.run_id),
         RunFrames(_has_ids(run), frozenset(modes) or None),
         after,
-        left=on_disconnect(threads, run.run_id, query.cancel_on_disconnect),
+        response=RunStream,
+        on_disconnect=cancel_on_disconnect(threads, run.run_id, query.cancel_on_disconnect),
     )
 
 
@@ -58,7 +61,8 @@ async def join_thread(call: Call) -> Response:
         known = ", ".join(requests.THREAD_STREAM_MODES)
         raise InvalidInput(f"a thread has no stream mode {unknown[0]!r}; it has {known}")
     follow = partial(threads_of(call).follow_thread, call.path["thread_id"])
-    return await streaming(call, follow, ThreadFrames(frozenset(modes)), last_event_id(call))
+    frames = ThreadFrames(frozenset(modes))
+    return await follow_events(call, follow, frames, last_event_id(call), response=RunStream)
 
 
 async def not_spoken(call: Call) -> Response:

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from perdure.kernel.changes import changes_from
 from perdure.kernel.signals.port import Stream
 from perdure.server.http.bodies import encode
-from perdure.server.http.feed import MEDIA_TYPE, Feed
 from perdure.server.http.routes import Call
+from perdure.server.http.sse import MEDIA_TYPE, EventStreamResponse, frame
 from perdure.server.native.handlers import overview_of
 
 FEEDS_AN_ACTOR = 32
@@ -18,7 +18,7 @@ KEPT_CHANGES = 1000
 """So many changes are kept for a slow reader; beyond that it is told to read everything again."""
 JOIN_SECONDS = 0.05
 """Changes within this time are sent together."""
-RESYNC = b"event: resync\ndata: {}\n\n"
+RESYNC = frame("resync", "{}").encode()
 
 
 async def follow_changes(call: Call) -> Response:
@@ -26,14 +26,14 @@ async def follow_changes(call: Call) -> Response:
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
     stream = await overview.changes(call.caller.namespace, KEPT_CHANGES)
-    return Feed(call, _Changes(stream), call.app.feeds, FEEDS_AN_ACTOR)
+    return EventStreamResponse(call, _Changes(stream), call.app.feeds, FEEDS_AN_ACTOR)
 
 
 def events_from(keys: list[str] | None) -> bytes:
     """What is sent for the keys of a stream: None is an overflow, no keys nothing."""
     if keys is None:
         return RESYNC
-    return b"".join([b"event: change\ndata: " + encode(change) + b"\n\n" for change in changes_from(keys)])
+    return "".join([frame("change", encode(change).decode()) for change in changes_from(keys)]).encode()
 
 
 class _Changes:

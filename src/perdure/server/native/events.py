@@ -8,51 +8,38 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from perdure.client.run_wire import Since
-from perdure.server.http.feed import MEDIA_TYPE, Feed, OnDisconnect
-from perdure.server.http.following import Following
+from perdure.server.http.disconnect import OnDisconnect
 from perdure.server.http.routes import Call
-from perdure.streams.model import Event, encode_sse
+from perdure.server.http.sse import BEGINNING, encode_events, follow_events
+from perdure.streams.model import Event
 from perdure.streams.service import Follower
 
-STREAMS_AN_ACTOR = 1000
-BEGINNING = "-1"
 THE_END = b": that was all\n\n"
 """Says that the stream itself has ended, and not only the connection."""
 ALWAYS = frozenset({"metadata", "error", "end"})
 """Events that every reader gets, whatever it asked for."""
 
-Follow = Callable[[str | None], Awaitable[Follower]]
-
 
 async def streaming(
     call: Call,
-    follow: Follow,
+    follow: Callable[[str | None], Awaitable[Follower]],
     *,
     default: Since = "start",
     headers: Mapping[str, str] | None = None,
-    left: OnDisconnect | None = None,
+    on_disconnect: OnDisconnect | None = None,
 ) -> Response:
-    """The answer that sends a stream, from where the caller wants it."""
-    after = _after(call, default)
-    follower = await follow(after)
-    if call.request.method == "HEAD":
-        follower.close()
-        return Response(media_type=MEDIA_TYPE)
+    """The response that sends a stream, from where the caller wants it."""
     modes = getattr(call.query, "stream_mode", None)
-    encoding = _Filtered(ALWAYS.union(modes)) if modes else encode_sse
-    source = Following(follower, encoding, THE_END)
-    hello = b"" if after is not None else await _here(follower)
-    return Feed(call, source, call.app.streams, STREAMS_AN_ACTOR, hello=hello, headers=headers, left=left)
-
-
-async def _here(follower: Follower) -> bytes:
-    """Names the place from which on everything is sent, so that a reader resumes there before any event."""
-    try:
-        await follower.started()
-    except BaseException:
-        follower.close()
-        raise
-    return b"id: 0-%d\n\n" % (follower.place or 0)
+    return await follow_events(
+        call,
+        follow,
+        _Filtered(ALWAYS.union(modes)) if modes else encode_events,
+        _after(call, default),
+        last=THE_END,
+        names_start=True,
+        headers=headers,
+        on_disconnect=on_disconnect,
+    )
 
 
 def _after(call: Call, default: Since) -> str | None:
@@ -70,4 +57,4 @@ class _Filtered:
     modes: frozenset[str]
 
     def __call__(self, events: Sequence[Event]) -> bytes:
-        return encode_sse([event for event in events if event.event.partition("|")[0] in self.modes])
+        return encode_events([event for event in events if event.event.partition("|")[0] in self.modes])

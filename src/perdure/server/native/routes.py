@@ -10,8 +10,8 @@ from perdure.client import native_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnavailable
 from perdure.rollouts.overview import QueueState
 from perdure.rollouts.records import LightningStoreStatistics
-from perdure.server.http.feed import MEDIA_TYPE
 from perdure.server.http.routes import Route
+from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.native import admin, changes, docs, handlers, health, metrics
 from perdure.server.native.assistant_routes import ASSISTANT_ROUTES
 from perdure.server.native.declare import declaring

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -12,12 +11,11 @@ from starlette.responses import Response
 from perdure.access.endpoints import PREFIX
 from perdure.client import native_wire as wire
 from perdure.client import run_wire
-from perdure.kernel.errors import Conflict, NotFound
 from perdure.runtime.stats import standing
 from perdure.server.http.bodies import encode
-from perdure.server.http.feed import OnDisconnect
+from perdure.server.http.delayed_json import MEDIA_TYPE, DelayedJson
+from perdure.server.http.disconnect import OnDisconnect, cancel_on_disconnect
 from perdure.server.http.routes import Call
-from perdure.server.http.waiting import MEDIA_TYPE, Waiting
 from perdure.server.native.events import streaming
 from perdure.server.native.handlers import paged
 from perdure.server.native.rooms import outbox_of, threads_of
@@ -67,14 +65,16 @@ async def create_and_wait(call: Call) -> Response:
     threads, run = threads_of(call), await _created(call)
     places = {"Content-Location": _place(run), "Location": _place(run, "/wait")}
     ending = threads.join_run(run.run_id, fresh=True)
-    return Waiting(call, ending, headers=places, left=_on_left(threads, call.body, run))
+    return DelayedJson(call, ending, headers=places, on_disconnect=_on_disconnect(threads, call.body, run))
 
 
 async def create_and_stream(call: Call) -> Response:
     threads, run = threads_of(call), await _created(call)
     places = {"Content-Location": _place(run), "Location": _place(run, "/stream")}
     follow = partial(threads.follow_run, run.run_id, fresh=True)
-    return await streaming(call, follow, headers=places, left=_on_left(threads, call.body, run))
+    return await streaming(
+        call, follow, headers=places, on_disconnect=_on_disconnect(threads, call.body, run)
+    )
 
 
 async def wait(call: Call) -> Response:
@@ -82,7 +82,7 @@ async def wait(call: Call) -> Response:
     if call.request.method == "HEAD":
         await threads.get_run(run_id)
         return Response(media_type=MEDIA_TYPE)
-    return Waiting(call, _end_or_none(threads, run_id, call.query.timeout))
+    return DelayedJson(call, _end_or_none(threads, run_id, call.query.timeout))
 
 
 async def _end_or_none(threads: ThreadService, run_id: str, timeout: float | None) -> RunEnd | None:
@@ -94,19 +94,12 @@ async def _end_or_none(threads: ThreadService, run_id: str, timeout: float | Non
 
 async def stream(call: Call) -> Response:
     threads, run_id = threads_of(call), call.path["run_id"]
-    left = partial(cancel_on_disconnect, threads, run_id) if call.query.cancel_on_disconnect else None
-    return await streaming(call, partial(threads.follow_run, run_id), left=left)
+    on_disconnect = cancel_on_disconnect(threads, run_id, call.query.cancel_on_disconnect)
+    return await streaming(call, partial(threads.follow_run, run_id), on_disconnect=on_disconnect)
 
 
-def _on_left(threads: ThreadService, request: RunRequest, run: Run) -> OnDisconnect | None:
-    return partial(cancel_on_disconnect, threads, run.run_id) if request.on_disconnect == "cancel" else None
-
-
-async def cancel_on_disconnect(threads: ThreadService, run_id: str) -> None:
-    """Cancel a run whose caller has hung up."""
-    # A run that has ended meanwhile needs no cancelling.
-    with contextlib.suppress(Conflict, NotFound):
-        await threads.cancel_run(run_id)
+def _on_disconnect(threads: ThreadService, request: RunRequest, run: Run) -> OnDisconnect | None:
+    return cancel_on_disconnect(threads, run.run_id, request.on_disconnect == "cancel")
 
 
 # --- ending -----------------------------------------------------------------------------------------------
@@ -115,7 +108,7 @@ async def cancel_on_disconnect(threads: ThreadService, run_id: str) -> None:
 async def cancel_run(call: Call) -> Run | Response:
     query: run_wire.CancelQuery = call.query
     ending = threads_of(call).cancel_run(call.path["run_id"], action=query.action, wait=query.wait)
-    return Waiting(call, ending) if query.wait else await ending
+    return DelayedJson(call, ending) if query.wait else await ending
 
 
 async def cancel_runs(call: Call) -> wire.Items[Run]:

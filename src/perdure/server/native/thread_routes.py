@@ -6,7 +6,7 @@ from perdure.client import native_wire as wire
 from perdure.client import run_wire
 from perdure.kernel.errors import BadQuery, Conflict, NotFound, NotSupported
 from perdure.kernel.pages import Page
-from perdure.server.http.feed import MEDIA_TYPE
+from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.native import thread_handlers as handlers
 from perdure.server.native.declare import declaring
 from perdure.threads.records import Checkpoint, Lifetime, Run, Thread

@@ -1,4 +1,4 @@
-"""JSON that is long in coming: blank lines before it keep the connection alive."""
+"""A JSON response that may take long: blank lines before it keep the connection alive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, StorageClosed
 from perdure.server.http.bodies import encode
-from perdure.server.http.feed import OnDisconnect, hang_up
+from perdure.server.http.disconnect import OnDisconnect, until_disconnect
 from perdure.server.http.problems import NATIVE, internal_error
 from perdure.server.http.routes import Call, ServerProtocol
 
@@ -22,8 +22,8 @@ MEDIA_TYPE = "application/json"
 ALIVE_SECONDS = 5.0
 
 
-class Waiting(StreamingResponse):
-    """Sends what its work gives. An error that comes after the first blank line stands in the body alone."""
+class DelayedJson(StreamingResponse):
+    """Sends the result of `work`. An error after the first blank line has the status 200."""
 
     protocol: ServerProtocol = NATIVE
 
@@ -33,61 +33,63 @@ class Waiting(StreamingResponse):
         work: Coroutine[Any, Any, Any],
         *,
         headers: Mapping[str, str] | None = None,
-        left: OnDisconnect | None = None,
+        on_disconnect: OnDisconnect | None = None,
     ) -> None:
         super().__init__((), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no", **(headers or {})})
         self._call = call
         self._work = work
-        self._left = left
-        self._begun = False
+        self._on_disconnect = on_disconnect
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.ensure_future(self._work)
-        left = asyncio.ensure_future(hang_up(receive))
-        stop = asyncio.ensure_future(self._call.stopping.wait())
+        disconnected = asyncio.ensure_future(until_disconnect(receive))
+        stopping = asyncio.ensure_future(self._call.stopping.wait())
+        tasks = (work, disconnected, stopping)
         try:
-            while not await _any_of(work, left, stop):
+            while not await _any_done(*tasks):
                 await self._send(send, b"\n", more=True)
             if work.done():
-                await self._end(send, work)
-            elif stop.done():
+                await self._send_result(send, work)
+            elif stopping.done():
                 await self.stopped(send)
-            elif self._left is not None:
-                await self._left()
+            elif self._on_disconnect is not None:
+                await self._on_disconnect()
         finally:
-            for task in (work, left, stop):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(work, left, stop, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stopped(self, send: Send) -> None:
-        """The server ends before the work does."""
+        """Answer for a server that stops before the work is done."""
         await self._refuse(send, StorageClosed("the server stops; ask again"))
 
-    async def _end(self, send: Send, work: asyncio.Future[Any]) -> None:
+    async def _send_result(self, send: Send, work: asyncio.Future[Any]) -> None:
         try:
             await self._send(send, encode(work.result()))
         except PerdureError as error:
             await self._refuse(send, error)
         except Exception:
+            # Its details belong in the log, not in the response.
             logger.exception("request %s failed while it waited", self._call.request_id)
             await self._refuse(send, internal_error(self._call.request_id))
 
     async def _refuse(self, send: Send, error: PerdureError) -> None:
         answer = self.protocol.refuse(error, self._call.request_id, self._call.request)
-        form = answer.media_type or MEDIA_TYPE
-        await self._send(send, bytes(answer.body), status=answer.status_code, form=form)
+        media_type = answer.media_type or MEDIA_TYPE
+        await self._send(send, bytes(answer.body), status=answer.status_code, media_type=media_type)
 
     async def _send(
-        self, send: Send, data: bytes, *, more: bool = False, status: int = 200, form: str = MEDIA_TYPE
+        self, send: Send, data: bytes, *, more: bool = False, status: int = 200, media_type: str = MEDIA_TYPE
     ) -> None:
-        if not self._begun:
-            self._begun = True
-            self.headers["Content-Type"] = form
+        if not self._started:
+            self._started = True
+            self.headers["Content-Type"] = media_type
             await send({"type": "http.response.start", "status": status, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-async def _any_of(*tasks: asyncio.Future[Any]) -> bool:
-    """Whether one of them is done before the caller must be shown a sign of life."""
+async def _any_done(*tasks: asyncio.Future[Any]) -> bool:
+    """Whether one of them is done before the next blank line is due."""
     done, _ = await asyncio.wait(tasks, timeout=ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)

@@ -1,0 +1,257 @@
+"""Server-sent events: frames, and a response that lasts until its source ends or its client disconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from perdure.kernel.errors import PerdureError, TooManyRequests
+from perdure.server.http.disconnect import OnDisconnect, until_disconnect
+from perdure.server.http.routes import Call
+from perdure.streams.model import Burst, Encoding, Event
+from perdure.streams.service import Follower
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "text/event-stream"
+HEARTBEAT_SECONDS = 5.0
+SEND_SECONDS = 60.0
+"""After so long without taking anything, a client is given up."""
+GREETING = b"retry: 2000\n: the feed begins\n\n"
+HEARTBEAT = b": still here\n\n"
+JOIN_BYTES = 64 << 10
+"""A client that is behind gets frames of up to this size together."""
+STREAMS_AN_ACTOR = 1000
+BEGINNING = "-1"
+"""The event id before the first event of a stream."""
+
+_LINE_ENDS = str.maketrans("\r\n", "  ")
+
+
+# --- frames -----------------------------------------------------------------------------------------------
+
+
+def frame(event: str, data: str, id: str | None = None) -> str:
+    """One event."""
+    place = "" if id is None else f"id: {id}\n"
+    return f"{place}event: {one_line(event)}\ndata: {one_line(data)}\n\n"
+
+
+def crlf_frame(event: str, data: str, id: str | None = None) -> str:
+    """One event, byte for byte as LangGraph's server writes it."""
+    place = "" if id is None else f"id: {id}\r\n"
+    return f"event: {one_line(event)}\r\ndata: {one_line(data)}\r\n{place}\r\n"
+
+
+def one_line(text: str) -> str:
+    """A text without line ends; in JSON they are only ever space between two tokens."""
+    return text.translate(_LINE_ENDS) if "\n" in text or "\r" in text else text
+
+
+def encode_events(events: Iterable[Event]) -> bytes:
+    """Events of a stream as frames, each with its id."""
+    return "".join([frame(event.event, event.body, event.id) for event in events]).encode()
+
+
+# --- the response -----------------------------------------------------------------------------------------
+
+
+class Source(Protocol):
+    """Where a response gets its frames from."""
+
+    async def next(self) -> bytes | None:
+        """The next bytes to send, once there are some; None after the last."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EventStreamResponse(StreamingResponse):
+    """Sends until its source ends, the client disconnects or loses access, or the server stops.
+
+    `open_streams` counts the open responses of each actor, which are never more than `limit`.
+    """
+
+    greeting = GREETING
+    heartbeat = HEARTBEAT
+
+    def __init__(
+        self,
+        call: Call,
+        source: Source,
+        open_streams: Counter[str],
+        limit: int,
+        *,
+        first: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        on_disconnect: OnDisconnect | None = None,
+    ) -> None:
+        super().__init__((), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no", **(headers or {})})
+        self._call = call
+        self._source = source
+        self._open_streams = open_streams
+        self._first = self.greeting + first
+        self._on_disconnect = on_disconnect
+        self._actor = call.caller.actor
+        self._sending_since: float | None = None
+        self._silent = False
+        if open_streams[self._actor] >= limit:
+            source.close()
+            raise TooManyRequests(f"{limit} feeds are open already")
+        open_streams[self._actor] += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if not await self._send_until_over(receive, send):
+                await send({"type": "http.response.body", "body": b""})
+            elif self._on_disconnect is not None and not self._call.stopping.is_set():
+                await self._on_disconnect()
+        finally:
+            self._source.close()
+            self._open_streams[self._actor] -= 1
+            if not self._open_streams[self._actor]:
+                del self._open_streams[self._actor]
+
+    async def _send_until_over(self, receive: Receive, send: Send) -> bool:
+        """Send until there is a reason to end; gives whether the client has disconnected."""
+        disconnected = asyncio.ensure_future(until_disconnect(receive))
+        tasks = (
+            disconnected,
+            asyncio.ensure_future(self._send_all(send)),
+            asyncio.ensure_future(self._watch(send)),
+        )
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            return disconnected in done
+        except TimeoutError:
+            logger.info("a stream of %s ends: its client took nothing for %s s", self._actor, SEND_SECONDS)
+            return True
+        except PerdureError as error:
+            # The client asks again, and gets the error then.
+            logger.warning("a stream of %s ends: %s: %s", self._actor, error.code, error.message)
+            return False
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        data: bytes | None = self._first
+        while data is not None:
+            self._sending_since = time.monotonic()
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            self._sending_since, self._silent = None, False
+            data = await self._source.next()
+
+    async def _watch(self, send: Send) -> None:
+        """Send heartbeats; end for a slow client, a token that was revoked, or a server that stops."""
+        while not await self._stops_within(min(HEARTBEAT_SECONDS, SEND_SECONDS)):
+            if self._sending_since is not None:
+                if time.monotonic() - self._sending_since >= SEND_SECONDS:
+                    raise TimeoutError
+            elif self._silent:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await send({"type": "http.response.body", "body": self.heartbeat, "more_body": True})
+            self._silent = True
+            if not await self._still_admitted():
+                return
+
+    async def _stops_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._call.stopping.wait()
+        except TimeoutError:
+            return False
+
+    async def _still_admitted(self) -> bool:
+        """Whether the caller's token is still valid."""
+        if self._call.readmit is None:
+            return True
+        try:
+            await self._call.readmit()
+        except PerdureError as error:
+            logger.info("a stream of %s ends: %s", self._actor, error.message)
+            return False
+        return True
+
+
+# --- streams of events ------------------------------------------------------------------------------------
+
+
+class FollowerSource:
+    """The events that a follower gets, in one encoding; `last` is sent at the end."""
+
+    def __init__(self, follower: Follower, encoding: Encoding, last: bytes = b"") -> None:
+        self._follower = follower
+        self._encoding = encoding
+        self._last = last
+        self._ended = False
+
+    async def next(self) -> bytes | None:
+        data = b""
+        while not data and not self._ended:
+            burst = await self._follower.next()
+            self._ended = burst is None
+            data = self._last if burst is None else self._joined(burst)
+        return data or None
+
+    def _joined(self, burst: Burst) -> bytes:
+        data = burst.encoded(self._encoding)
+        while len(data) < JOIN_BYTES and (more := self._follower.take()) is not None:
+            data += more.encoded(self._encoding)
+        return data
+
+    def close(self) -> None:
+        self._follower.close()
+
+
+async def follow_events(
+    call: Call,
+    follow: Callable[[str | None], Awaitable[Follower]],
+    encoding: Encoding,
+    after: str | None,
+    *,
+    response: type[EventStreamResponse] = EventStreamResponse,
+    last: bytes = b"",
+    names_start: bool = False,
+    headers: Mapping[str, str] | None = None,
+    on_disconnect: OnDisconnect | None = None,
+) -> Response:
+    """The events of a stream after an id, or from now on if that is None; nothing after it is missed.
+
+    `names_start` sends the id to resume from before the first event.
+    """
+    follower = await follow(after)
+    if call.request.method == "HEAD":
+        follower.close()
+        return Response(media_type=MEDIA_TYPE)
+    if after is None:
+        await _started(follower)
+    first = b"id: 0-%d\n\n" % (follower.place or 0) if names_start and after is None else b""
+    return response(
+        call,
+        FollowerSource(follower, encoding, last),
+        call.app.streams,
+        STREAMS_AN_ACTOR,
+        first=first,
+        headers=headers,
+        on_disconnect=on_disconnect,
+    )
+
+
+async def _started(follower: Follower) -> None:
+    try:
+        await follower.started()
+    except BaseException:
+        follower.close()
+        raise

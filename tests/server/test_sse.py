@@ -1,0 +1,37 @@
+"""Frames of server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.server.http.sse import crlf_frame, encode_events, frame
+from perdure.streams.model import Event
+
+FRAMES = {"\n": frame, "\r\n": crlf_frame}
+
+
+def test_frames() -> None:
+    events = [Event(1, 1700, "run", 1, "values", '{"a":"ü"}'), Event(2, 1700, "run", 1, "end", "null")]
+    assert encode_events(events).decode() == (
+        'id: 1700-1\nevent: values\ndata: {"a":"ü"}\n\nid: 1700-2\nevent: end\ndata: null\n\n'
+    )
+
+
+def test_frames_of_langgraph() -> None:
+    assert crlf_frame("values", "1", "1700-1") == "event: values\r\ndata: 1\r\nid: 1700-1\r\n\r\n"
+    assert crlf_frame("values", "1") == "event: values\r\ndata: 1\r\n\r\n"
+
+
+@pytest.mark.parametrize(("newline", "encode"), FRAMES.items(), ids=["lf", "crlf"])
+@given(name=st.text(), data=st.text())
+def test_no_text_breaks_out_of_its_frame(
+    newline: str, encode: Callable[[str, str, str], str], name: str, data: str
+) -> None:
+    lines = encode(name, data, "1-1").split(newline)
+    assert len(lines) == 5
+    assert lines[3:] == ["", ""]
+    assert not any(end in line for line in lines for end in "\r\n")
