@@ -159,13 +159,10 @@ class Access:
                 self.storage.timers.spawn(self._hear())
 
     async def _hear(self) -> None:
-        watch = self.storage.signals.watch(operations.TOKENS_CHANNEL, [operations.ANY_TOKEN])
-        try:
+        with self.storage.signals.watch(operations.TOKENS_CHANNEL, [operations.ANY_TOKEN]) as watch:
             while True:
                 await watch.changed()
                 self._forget()
-        finally:
-            watch.close()
 
     # --- the audit --------------------------------------------------------------------------------------
 

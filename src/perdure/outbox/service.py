@@ -233,31 +233,33 @@ class Deliverer:
             logger.error("%d deliveries of %s do not stop", len(flights), self._consumer.name)
 
     async def _run(self) -> None:
-        watch = self._outbox.storage.signals.watch(OUTBOX_CHANNEL, [self._consumer.name])
-        listening = asyncio.get_running_loop().create_task(self._listen(watch))
-        backoff = Backoff(0.2, self._outbox.poll)
-        try:
-            while not self._stopping:
-                self._news.clear()
-                try:
-                    pause = await self._claim_all()
-                    backoff.reset()
-                except StorageClosed:
-                    return
-                except Exception as error:  # noqa: BLE001 - nobody else would deliver in its place
-                    pause = backoff.next()
-                    logger.warning("effects for %s cannot be claimed: %s", self._consumer.name, error)
-                if not self._stopping:
-                    await self._rest(self._news_within(pause))
-        finally:
-            listening.cancel()
-            watch.close()
+        with self._outbox.storage.signals.watch(OUTBOX_CHANNEL, [self._consumer.name]) as watch:
+            listening = asyncio.get_running_loop().create_task(self._listen(watch))
+            try:
+                await self._keep_claiming()
+            finally:
+                listening.cancel()
 
     async def _listen(self, watch: Watch) -> None:
-        """Hear of new effects from whoever puts them."""
+        """Claim again as soon as an effect for the consumer is put."""
         while True:
             await watch.changed()
             self._news.set()
+
+    async def _keep_claiming(self) -> None:
+        backoff = Backoff(0.2, self._outbox.poll)
+        while not self._stopping:
+            self._news.clear()
+            try:
+                pause = await self._claim_all()
+                backoff.reset()
+            except StorageClosed:
+                return
+            except Exception as error:  # noqa: BLE001 - nobody else would deliver in its place
+                pause = backoff.next()
+                logger.warning("effects for %s cannot be claimed: %s", self._consumer.name, error)
+            if not self._stopping:
+                await self._rest(self._news_within(pause))
 
     async def _news_within(self, seconds: float) -> None:
         news = asyncio.ensure_future(self._news.wait())

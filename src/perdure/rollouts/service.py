@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Row, Storage
 from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
 from perdure.rollouts.operations import claim, enqueue, queries, report, resources, spans, workers
@@ -251,22 +252,16 @@ class Rollouts(Runner):
         ns = await self._ns()
         pending = {ended_key(ns, name): name for name in await self._read(queries.present, rollout_ids)}
         ended: dict[str, tuple[Row, Row | None]] = {}
-        clock = asyncio.get_running_loop().time
-        deadline = None if timeout is None else clock() + timeout
-        watch = self.storage.signals.watch(ENDED_CHANNEL, pending)
-        try:
-            changed = frozenset(pending)
-            while True:
-                asked = sorted(pending[key] for key in changed if key in pending)
-                for rollout, attempt in await self._ended(asked):
-                    ended[rollout[0]] = (rollout, attempt)
-                    del pending[ended_key(ns, rollout[0])]
-                left = None if deadline is None else deadline - clock()
-                if not pending or (left is not None and left <= 0):
-                    return ended
-                changed = await watch.changed(left)
-        finally:
-            watch.close()
+
+        async def all_ended(changed: frozenset[str]) -> bool:
+            asked = sorted(pending[key] for key in changed if key in pending)
+            for rollout, attempt in await self._ended(asked):
+                ended[rollout[0]] = (rollout, attempt)
+                del pending[ended_key(ns, rollout[0])]
+            return not pending
+
+        await until(self.storage.signals, ENDED_CHANNEL, pending, all_ended, timeout=timeout)
+        return ended
 
     async def _ended(self, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None]]:
         ended: list[tuple[Row, Row | None]] = []

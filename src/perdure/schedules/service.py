@@ -236,14 +236,12 @@ class Schedules:
             await asyncio.wait([firing])
 
     async def _keep_firing(self) -> None:
-        watch = self.storage.signals.watch(CHANNEL, [ANY])
-        try:
-            while True:
-                await watch.changed(await self._fire_and_rest())
-        except StorageClosed:
-            logger.info("schedules are fired no more: the storage is closed")
-        finally:
-            watch.close()
+        with self.storage.signals.watch(CHANNEL, [ANY]) as watch:
+            try:
+                while True:
+                    await watch.changed(await self._fire_and_rest())
+            except StorageClosed:
+                logger.info("schedules no longer fire: the storage is closed")
 
     async def _fire_and_rest(self) -> float:
         """Fire what is due; returns for how long there is nothing to do."""

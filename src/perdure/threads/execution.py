@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
 from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.errors import Fenced, NotFound
+from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import ENDED, LIVE, Kinds
 from perdure.rollouts.operations.claim import Claim
@@ -96,19 +97,15 @@ class RunExecution(Runner):
     ) -> list[Assignment]:
         """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""
         check_id(worker_id, "worker_id")
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + wait
-        watch = self.storage.signals.watch(READY_CHANNEL, [AGENTS_QUEUE])
-        try:
-            while True:
-                claimed = await self._claim(Claim(worker_id, limit), idempotency_key)
-                left = deadline - clock()
-                if claimed or left <= 0:
-                    self._redis_markers.claimed(claimed, limit)
-                    return claimed
-                await watch.changed(left)
-        finally:
-            watch.close()
+        claimed = await until(
+            self.storage.signals,
+            READY_CHANNEL,
+            [AGENTS_QUEUE],
+            lambda _: self._claim(Claim(worker_id, limit), idempotency_key),
+            timeout=wait,
+        )
+        self._redis_markers.claimed(claimed, limit)
+        return claimed
 
     async def _claim(self, claim: Claim, key: str | None) -> list[Assignment]:
         if key is not None:
@@ -160,21 +157,13 @@ class RunExecution(Runner):
     async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
         """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
         ns = await self._ns()
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + wait
-        watch = self.storage.signals.watch(CONTROL_CHANNEL, [control_key(ns, each.run_id) for each in held])
-        try:
-            while True:
-                said = await self._read(execute.verdicts, tuple(map(check_lease, held)))
-                found: dict[str, Verdict] = {
-                    each.run_id: v for each, v in zip(held, said, strict=True) if v != "go"
-                }
-                left = deadline - clock()
-                if found or left <= 0:
-                    return found
-                await watch.changed(left)
-        finally:
-            watch.close()
+        keys = [control_key(ns, each.run_id) for each in held]
+
+        async def stopped(_: frozenset[str]) -> dict[str, Verdict]:
+            verdicts = await self._read(execute.verdicts, tuple(map(check_lease, held)))
+            return {each.run_id: v for each, v in zip(held, verdicts, strict=True) if v != "go"}
+
+        return await until(self.storage.signals, CONTROL_CHANNEL, keys, stopped, timeout=wait)
 
     async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
         """Add events to the run's stream; gives the `seq` of the last one once they are durable."""
@@ -298,7 +287,7 @@ class RunExecution(Runner):
         found: Any = None
         here = self.local_completions.watch((ns, run_id))
 
-        async def done() -> bool:
+        async def done(_: frozenset[str]) -> bool:
             nonlocal found
             if self.local_completions.is_under_way((ns, run_id)) or here.done():
                 end = await here
@@ -309,8 +298,15 @@ class RunExecution(Runner):
             return found[0].rollout_status in ENDED
 
         try:
-            key = ended_key(ns, run_id)
-            has_ended = await self._until(ENDED_CHANNEL, key, done, timeout, FRESH_SECONDS if fresh else 0.0)
+            has_ended = await until(
+                self.storage.signals,
+                ENDED_CHANNEL,
+                [ended_key(ns, run_id)],
+                done,
+                timeout=timeout,
+                poll=POLL_SECONDS,
+                first=FRESH_SECONDS if fresh else 0.0,
+            )
         finally:
             self.local_completions.forget((ns, run_id), here)
         return found if has_ended else None
@@ -319,34 +315,12 @@ class RunExecution(Runner):
         """Wait until nobody executes a run any longer."""
         ns = await self._ns()
 
-        async def done() -> bool:
+        async def done(_: frozenset[str]) -> bool:
             rows = await self._read(queries.latest_attempts, [run_id])
             return all(row[2] not in LIVE for row in rows)
 
-        return await self._until(STOPPED_CHANNEL, control_key(ns, run_id), done, timeout)
-
-    async def _until(
-        self,
-        channel: str,
-        key: str,
-        done: Callable[[], Coroutine[Any, Any, bool]],
-        timeout: float | None,
-        first: float = 0.0,
-    ) -> bool:
-        clock = asyncio.get_running_loop().time
-        deadline = None if timeout is None else clock() + timeout
-        watch = self.storage.signals.watch(channel, [key])
-        try:
-            if first:
-                await watch.changed(first if timeout is None else min(first, timeout))
-            while not await done():
-                left = POLL_SECONDS if deadline is None else min(deadline - clock(), POLL_SECONDS)
-                if left <= 0:
-                    return False
-                await watch.changed(left)
-            return True
-        finally:
-            watch.close()
+        signals, key = self.storage.signals, control_key(ns, run_id)
+        return await until(signals, STOPPED_CHANNEL, [key], done, timeout=timeout, poll=POLL_SECONDS)
 
     async def close(self) -> None:
         """Finish giving back what nobody took. The storage belongs to whoever opened it."""

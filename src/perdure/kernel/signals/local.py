@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable
+from typing import Self
 
 from perdure.kernel.signals.port import Hint, Stream, Watch
 
 
 class _Listener:
-    """Somebody who is told of keys from any thread, and woken in the event loop that made it."""
+    """Receives keys from any thread and wakes its waiter in the event loop that made it."""
 
     def __init__(self, hub: LocalSignals, channel: str) -> None:
         self.channel = channel
@@ -19,7 +20,7 @@ class _Listener:
         self._waiter: asyncio.Future[None] | None = None
 
     def tell(self, keys: Iterable[str]) -> None:
-        """Called from any thread. A loop that has closed has nobody left to tell."""
+        """Called from any thread. A closed loop has no waiters, so its listener is closed."""
         try:
             self._loop.call_soon_threadsafe(self._hear, tuple(keys))
         except RuntimeError:
@@ -40,6 +41,12 @@ class _Listener:
 
     def close(self) -> None:
         raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class LocalWatch(_Listener):
@@ -64,7 +71,7 @@ class LocalWatch(_Listener):
 
 
 class LocalStream(_Listener):
-    """Keeps the keys of one follower in their order, as many as it may."""
+    """Keeps the keys of one follower in order, up to a limit."""
 
     def __init__(self, hub: LocalSignals, channel: str, prefix: str, limit: int) -> None:
         super().__init__(hub, channel)
@@ -93,7 +100,7 @@ class LocalStream(_Listener):
 
 
 class LocalSignals:
-    """A hub: which watcher looks at which key."""
+    """The watchers and followers of one process, by channel and key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -136,7 +143,7 @@ class LocalSignals:
         return hint in self._watchers
 
     def awaited(self) -> list[Hint]:
-        """Every hint that somebody in this process watches for now."""
+        """Every hint that is watched for in this process now."""
         with self._lock:
             return list(self._watchers)
 
@@ -158,12 +165,12 @@ class LocalSignals:
         return channel in self._streams
 
     def followed(self) -> tuple[str, ...]:
-        """The channels that somebody in this process follows now."""
+        """The channels that are followed in this process now."""
         with self._lock:
             return tuple(self._streams)
 
     def close(self) -> None:
-        """Wake everybody: what they read next says that the store is closed."""
+        """Wake all waiters: their next read raises StorageClosed."""
         with self._lock:
             left = {watch for watchers in self._watchers.values() for watch in watchers}
             streams = {stream for streams in self._streams.values() for stream in streams}

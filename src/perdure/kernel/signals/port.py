@@ -1,12 +1,16 @@
-"""The port of signals: publish keys on channels, watch keys on channels.
+"""The interface of signals: publish keys on channels, watch keys on channels, wait for a change.
 
-A signal is a hint. It may come late, twice or not at all; whoever is woken reads the database again.
+A signal is a hint. It may come late, twice or not at all, so a reader that is woken reads the database again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Protocol, runtime_checkable
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Literal, Protocol, Self, TypeVar, runtime_checkable
+
+T = TypeVar("T")
 
 Hint = tuple[str, str]
 Wanted = Callable[[str], bool]
@@ -14,12 +18,12 @@ CarrierStatus = Literal["ok", "down", "unknown"]
 
 
 def nobody_wants(channel: str, /) -> bool:
-    """The answer where nobody can follow anything."""
+    """`Wanted` for a storage without signals: no channel has followers."""
     return False
 
 
 class Watch(Protocol):
-    """A watcher of some keys of one channel, bound to the event loop that made it."""
+    """A watcher of some keys of one channel, bound to the event loop that made it. `with` closes it."""
 
     async def changed(self, timeout: float | None = None) -> frozenset[str]:
         """Wait for hints and take them; empty when `timeout` seconds passed without one."""
@@ -27,14 +31,18 @@ class Watch(Protocol):
 
     def close(self) -> None: ...
 
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
 
 class Stream(Protocol):
-    """A reader of a whole channel, or of what in it begins alike, bound to the event loop that made it."""
+    """A reader of all keys of a channel with a common prefix, bound to the event loop that made it."""
 
     async def next(self, timeout: float | None = None) -> list[str] | None:
         """Wait for keys and take them, the latest last; empty when `timeout` seconds passed without one.
 
-        None says that more came than could be kept: whoever reads starts over from the database.
+        None means that more keys came than could be kept: start over from the database.
         """
         ...
 
@@ -45,23 +53,23 @@ class Signals(Protocol):
     """Carries hints inside a process, and between processes where the engine can."""
 
     def publish(self, hints: Iterable[Hint]) -> None:
-        """Tell every watcher; callable from any thread."""
+        """Wake every watcher of these keys; callable from any thread."""
         ...
 
     def watch(self, channel: str, keys: Iterable[str]) -> Watch:
-        """Begin to watch; must be called in a running event loop."""
+        """Start to watch keys; must be called in a running event loop."""
         ...
 
     def watched(self, channel: str) -> frozenset[str]:
-        """The keys that somebody in this process watches now."""
+        """The keys that are watched in this process now."""
         ...
 
     def follow(self, channel: str, prefix: str, limit: int) -> Stream:
-        """Begin to read every key that begins with `prefix`; up to `limit` are kept until they are taken."""
+        """Start to read every key with this prefix; up to `limit` keys are kept until they are taken."""
         ...
 
     def wanted(self, channel: str) -> bool:
-        """Whether somebody follows the channel: hints that nobody wants need not be made."""
+        """Whether the channel has followers; hints for a channel without any need not be made."""
         ...
 
     def close(self) -> None: ...
@@ -69,35 +77,64 @@ class Signals(Protocol):
 
 @runtime_checkable
 class Carrier(Protocol):
-    """Signals that a server of their own carries. It knows nothing that the database does not know better."""
+    """Signals that travel through a server of their own, such as Redis. The database stays the truth."""
 
     def wake_another(self, queue: str) -> None:
-        """Wake one more waiting process: said by whoever got as much work as it could take."""
+        """Wake one more waiting process; called after a claim that got as much as it asked for."""
         ...
 
     def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:
-        """Say that runs are being worked on, for so many seconds; sent when it can be."""
+        """Mark runs as executing for `seconds`; sent in the background."""
         ...
 
     def unmark_running(self, run_ids: Iterable[str]) -> None: ...
 
     async def try_sweep(self, seconds: float) -> bool:
-        """Whether to sweep now; False while another process does. True also when the server is down."""
+        """Whether to sweep now: False while another process does, True if the server is down."""
         ...
 
     async def end_sweep(self) -> None:
-        """Let others sweep, if this process was the one that did."""
+        """Release the sweep if this process holds it."""
         ...
 
     def status(self) -> tuple[CarrierStatus, str | None]:
-        """Whether the server answers, as far as is known, and why not."""
+        """The last known state of the server, and the reason if it is down."""
         ...
 
     def pool_statistics(self) -> Mapping[str, int]:
-        """How many connections there are: `idle_connections`, `in_use_connections`, `max_connections`."""
+        """Connection counts: `idle_connections`, `in_use_connections`, `max_connections`."""
         ...
 
 
 def carrier_of(signals: Signals) -> Carrier | None:
     """The server that carries these signals, if there is one."""
     return signals if isinstance(signals, Carrier) else None
+
+
+async def until(
+    signals: Signals,
+    channel: str,
+    keys: Collection[str],
+    look: Callable[[frozenset[str]], Awaitable[T]],
+    *,
+    timeout: float | None,
+    poll: float = math.inf,
+    first: float = 0.0,
+) -> T:
+    """Call `look` until it gives something true or `timeout` seconds have passed; returns its last result.
+
+    It is called at once (or after a hint within `first` seconds), after each hint about one of the keys, and
+    after `poll` seconds without one. It gets the changed keys: all of them at first, none after a silence.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = math.inf if timeout is None else clock() + timeout
+    with signals.watch(channel, keys) as watch:
+        changed = frozenset(keys)
+        if first > 0:
+            await watch.changed(min(first, deadline - clock()))
+        while not (result := await look(changed)):
+            left = min(deadline - clock(), poll)
+            if left <= 0:
+                break
+            changed = await watch.changed(None if left == math.inf else left)
+        return result
