@@ -1,19 +1,23 @@
 """The house rules that a tool cannot be configured to check, read off the source itself."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+from perdure.kernel.storage import dialect
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate
+from perdure.kernel.storage.filters import Clause, Listing
 from perdure.rollouts.records import AttemptStatus, RolloutStatus, WorkerStatus
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "perdure"
-LONGEST_FILE = 420
+LONGEST_FILE = 600
 
 SQL_CALLS = {
     "execute",
@@ -51,6 +55,27 @@ FOREIGN = re.compile(
     r"|py[p]i\.org|python[h]osted\.org|registry\.[n]pmjs|--(?:extra-)?[i]ndex-url|--[f]ind-links"
 )
 UNFINISHED = re.compile(r"\b([T]ODO|[F]IXME|[X]XX)\b")
+STATEMENTS = {"statement", "BulkInsert", "BulkUpdate", "Listing"}
+"""What makes a constant of SQL."""
+STORAGE = PACKAGE / "kernel" / "storage"
+ROW_MODULES = re.compile(r"(?:operations|queries|sql|model|rows|encoding|reading|service)(?:/.*)?\.py")
+"""The modules of a domain that rows pass through."""
+
+# Domains that are still to be converted; the lists only shrink.
+ROWS_BY_POSITION = {
+    "access",
+    "assistants",
+    "graphs",
+    "items",
+    "outbox",
+    "rollouts",
+    "schedules",
+    "streams",
+    "threads",
+}
+SQL_WITHOUT_A_SENTENCE = ROWS_BY_POSITION
+CODING_IN_OPERATIONS = ROWS_BY_POSITION
+
 SKIPS = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipUnless"}
 
 
@@ -245,3 +270,107 @@ def test_a_bare_import_loads_no_engine() -> None:
     seconds, loaded = answer.stdout.split(maxsplit=1)
     print(f"import perdure took {float(seconds) * 1000:.0f} ms")
     assert loaded.strip() == "[]"
+
+
+# --- statements and rows ----------------------------------------------------------------------------------
+
+
+def _sql_modules() -> list[Path]:
+    """The modules outside the storage package that make statements."""
+    return [path for path in _sources(PACKAGE) if STORAGE not in path.parents and _makes_sql(path)]
+
+
+def _makes_sql(path: Path) -> bool:
+    modules = {name for node in ast.walk(_tree(path)) for name in _imports(node)}
+    return bool(modules & {"perdure.kernel.storage.dialect", "perdure.kernel.storage.filters"}) and any(
+        map(_is_statement, ast.walk(_tree(path)))
+    )
+
+
+def _is_statement(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Call) and _last_name(node.func) in STATEMENTS
+
+
+def _constants(path: Path) -> list[ast.Assign | ast.AnnAssign]:
+    assigned = (node for node in _tree(path).body if isinstance(node, ast.Assign | ast.AnnAssign))
+    return [node for node in assigned if _is_statement(node.value)]
+
+
+def _domain(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0]
+
+
+def test_every_statement_is_a_constant() -> None:
+    wrong = []
+    for path in _sql_modules():
+        known = [node.value for node in _constants(path)]
+        made = [node for node in ast.walk(_tree(path)) if _is_statement(node)]
+        wrong += [_place(path, node) for node in made if node not in known and _domain(path) != "graphs"]
+    assert wrong == []
+
+
+def test_every_statement_has_its_name_in_its_text() -> None:
+    wrong = []
+    for path in [*_sql_modules(), STORAGE / "labels.py"]:
+        module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+        prefix = path.parent.name if path.stem == "sql" else path.stem
+        for node in _constants(path):
+            (name,) = [
+                each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id.isupper()
+            ][:1]
+            comment = f"/* {prefix}.{name} */"
+            wrong += [
+                f"{comment} is not in {text}" for text in _both(getattr(module, name)) if comment not in text
+            ]
+    assert wrong == []
+
+
+def _both(made: Any) -> tuple[str, str]:
+    """The texts of a statement for SQLite and for PostgreSQL."""
+    if isinstance(made, Listing):
+        made = made.count(Clause("TRUE", {}))
+    if isinstance(made, BulkInsert | BulkUpdate):
+        return made.sqlite, dialect.commented(made, made.postgres(made.columns, "rows"))
+    return made.sqlite, made.postgres
+
+
+def test_every_statement_has_a_sentence_above_it() -> None:
+    wrong = []
+    for path in _sql_modules():
+        lines = path.read_text().splitlines()
+        for node in _constants(path):
+            above = lines[node.lineno - 2]
+            if not above.startswith("# ") or above.startswith("# ---"):
+                wrong.append(_place(path, node))
+    assert [place for place in wrong if place.split("/")[2] not in SQL_WITHOUT_A_SENTENCE] == []
+
+
+def test_rows_are_read_by_name() -> None:
+    wrong = [
+        f"{_place(path, node)} {ast.unparse(node)}"
+        for path, node in _nodes()
+        if isinstance(node, ast.Subscript)
+        and ROW_MODULES.fullmatch("/".join(path.relative_to(PACKAGE).parts[1:]))
+        and _domain(path) not in {*ROWS_BY_POSITION, "kernel", "testing"}
+        and _is_by_position(node)
+    ]
+    assert wrong == []
+
+
+def _is_by_position(node: ast.Subscript) -> bool:
+    """Whether something is read by a fixed place: `row[2]` or `row[1:]`, but not the last of a list."""
+    if isinstance(node.slice, ast.Slice):
+        bounds = [bound for bound in (node.slice.lower, node.slice.upper) if isinstance(bound, ast.Constant)]
+        return bool(bounds) and re.search(r"\brow\b|\btuple\(", ast.unparse(node.value)) is not None
+    return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int)
+
+
+def test_operations_neither_encode_nor_decode() -> None:
+    wrong = [
+        f"{_place(path, call)} {ast.unparse(call.func)}"
+        for path, call in _calls()
+        if re.search(r"(?:operations|queries)(?:/\w+)?\.py$", str(path))
+        and _domain(path) not in CODING_IN_OPERATIONS
+        and re.search(r"\b(?:encode_json|decode_json|msgspec\.json)\b", ast.unparse(call.func))
+    ]
+    assert wrong == []

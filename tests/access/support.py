@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from perdure import open_store
 from perdure.access.service import Access
@@ -34,7 +35,7 @@ def open_engine(url: str) -> DatabaseLightningStore:
     return open_store(url, watchdog_interval=None)
 
 
-async def _all(tx: Tx, sql: Statement) -> Sequence[Row]:
+async def _all(tx: Tx, sql: Statement[Any]) -> Sequence[Row]:
     return [tuple(row) for row in await tx.all(sql)]
 
 

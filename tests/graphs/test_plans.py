@@ -43,8 +43,8 @@ TABLES = {
 }
 
 
-def _statements() -> dict[str, Statement]:
-    found: dict[str, Statement] = {}
+def _statements() -> dict[str, Statement[Any]]:
+    found: dict[str, Statement[Any]] = {}
     for name, value in vars(sql).items():
         if isinstance(value, Statement):
             found[name] = value
@@ -53,9 +53,9 @@ def _statements() -> dict[str, Statement]:
     return found
 
 
-async def _explain(tx: Tx, statement: Statement, engine: str) -> tuple[set[str], set[str]]:
+async def _explain(tx: Tx, statement: Statement[Any], engine: str) -> tuple[set[str], set[str]]:
     """The indexes that a statement goes by, and the tables that it reads whole."""
-    asked = Statement(
+    asked: Statement[Any] = Statement(
         "EXPLAIN QUERY PLAN " + statement.sqlite,
         "EXPLAIN (FORMAT JSON) " + statement.postgres,
         statement.names,

@@ -9,10 +9,11 @@ from tests.kernel.support import NS, THINGS, put, soon
 
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.dialect import Statement
+from perdure.kernel.storage.port import Row
 from perdure.kernel.storage.postgres import PostgresStorage
 
 
-def sql(text: str, *names: str) -> Statement:
+def sql(text: str, *names: str) -> Statement[Row]:
     return Statement(text, text, names, frozenset())
 
 

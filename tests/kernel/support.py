@@ -14,7 +14,7 @@ import asyncpg
 
 from perdure.kernel.signals.port import Hint
 from perdure.kernel.storage.dialect import BulkUpdate, Statement, statement
-from perdure.kernel.storage.port import Storage, Tx
+from perdure.kernel.storage.port import Row, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.schema import Index, Table, blob, integer, text
 from perdure.kernel.storage.sqlite import SqliteStorage
@@ -42,7 +42,9 @@ RESIZE = statement("UPDATE things SET size = :size WHERE ns = :ns AND id {among:
 NOW_AND_NS = statement("SELECT cast(:now AS bigint), cast(:ns AS bigint)")
 RESIZE_EACH = BulkUpdate(THINGS, sets=("size",), keys=("ns", "id"), guards=("size",))
 
-WAIT_AT_GATE = Statement("SELECT 1", "SELECT pg_advisory_xact_lock_shared(42)", (), frozenset())
+WAIT_AT_GATE: Statement[Row] = Statement(
+    "SELECT 1", "SELECT pg_advisory_xact_lock_shared(42)", (), frozenset()
+)
 
 
 async def put(tx: Tx, name: str, size: int | None = None) -> str:

@@ -192,7 +192,7 @@ async def test_locking_and_asking_for_known_keys(storage: Storage) -> None:
         await put(tx, "a")
         await put(tx, "b")
         await tx.lock(THINGS, [(NS, "b"), (NS, "a"), (NS, "missing")])
-        return [tuple(row) for row in await tx.existing(THINGS, [(NS, "b"), (NS, "x"), (NS, "a")])]
+        return sorted(await tx.existing(THINGS, [(NS, "b"), (NS, "x"), (NS, "a")]))
 
     assert sorted(await storage.run(write, ns=NS)) == [(NS, "a"), (NS, "b")]
 

@@ -11,17 +11,18 @@ import asyncpg
 
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
-from perdure.kernel.storage.port import Operation, Row, Storage, Tx
+from perdure.kernel.storage.port import Operation, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.postgres_connection import by_key
 from perdure.kernel.storage.postgres_tx import BEGIN_WRITE
+from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import Probe, Table
 from perdure.rollouts import sql, tables
 
 LARGE = frozenset({"rollouts", "attempts", "spans"})
 NAMES = {value: name for name, value in vars(sql).items() if isinstance(value, Statement | BulkUpdate)}
 NAMES |= {
-    dialect.statement(probe.sql): name for name, probe in vars(tables).items() if isinstance(probe, Probe)
+    dialect.probe_statement(probe): name for name, probe in vars(tables).items() if isinstance(probe, Probe)
 }
 
 _SCAN = re.compile(r"^SCAN (\S+)")
@@ -136,7 +137,7 @@ class _ExplainingTx:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tx, name)
 
-    async def _explain(self, statement: Statement, parameters: Mapping[str, Any]) -> None:
+    async def _explain(self, statement: Statement[Any], parameters: Mapping[str, Any]) -> None:
         bound = self._tx._bind(statement, dict(parameters))
         text = statement.sqlite
         if self._plans._engine == "sqlite":
@@ -145,28 +146,28 @@ class _ExplainingTx:
         await self._plans.add(self._tx, name, (text, statement.postgres), bound)
 
     async def probe(self, probe: Probe, /) -> bool:
-        return await self.one(dialect.statement(probe.sql)) is not None
+        return await self.one(dialect.probe_statement(probe)) is not None
 
-    async def one(self, statement: Statement, /, **parameters: Any) -> Row | None:
+    async def one(self, statement: Statement[R], /, **parameters: Any) -> R | None:
         await self._explain(statement, parameters)
-        row: Row | None = await self._tx.one(statement, **parameters)
+        row: R | None = await self._tx.one(statement, **parameters)
         return row
 
-    async def all(self, statement: Statement, /, **parameters: Any) -> Sequence[Row]:
+    async def all(self, statement: Statement[R], /, **parameters: Any) -> list[R]:
         await self._explain(statement, parameters)
-        rows: Sequence[Row] = await self._tx.all(statement, **parameters)
+        rows: list[R] = await self._tx.all(statement, **parameters)
         return rows
 
-    async def execute(self, statement: Statement, /, **parameters: Any) -> int:
+    async def execute(self, statement: Statement[Any], /, **parameters: Any) -> int:
         await self._explain(statement, parameters)
         return int(await self._tx.execute(statement, **parameters))
 
-    async def execute_many(self, statement: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+    async def execute_many(self, statement: Statement[Any], rows: Sequence[Mapping[str, Any]], /) -> None:
         if rows:
             await self._explain(statement, rows[0])
         await self._tx.execute_many(statement, rows)
 
-    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+    async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
         return (await self.write((update, rows)))[0]
 
     async def write(self, *writes: Write) -> list[int]:
@@ -176,19 +177,20 @@ class _ExplainingTx:
 
     async def defer(self, *writes: Write) -> None:
         await self._explain_writes(writes)
-        await self._tx.later(*writes)
+        await self._tx.defer(*writes)
 
     async def _explain_writes(self, writes: Sequence[Write]) -> None:
         for bulk, rows in writes:
             if rows and isinstance(bulk, BulkUpdate):
-                text, columns = dialect.write_postgres([(bulk, rows)])
-                values = columns if self._plans._engine == "postgres" else rows[0]
-                await self._plans.add(self._tx, NAMES[bulk], (bulk.sqlite, text), values)
+                text, values = dialect.write_postgres([(bulk, rows)], self._tx.ns)
+                asked, first = dialect.write_sqlite(bulk, rows, self._tx.ns)
+                bound = values if self._plans._engine == "postgres" else next(iter(first))
+                await self._plans.add(self._tx, NAMES[bulk], (asked, text), bound)
 
-    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
         if keys:
             values = dialect.key_arrays(table, keys) if self._plans._engine == "postgres" else keys[0]
             texts = (dialect.existing_sqlite(table), dialect.existing_postgres(table))
             await self._plans.add(self._tx, f"known {table.name}", texts, values)
-        rows: Sequence[Row] = await self._tx.existing(table, keys)
-        return rows
+        found: set[tuple[Any, ...]] = await self._tx.existing(table, keys)
+        return found

@@ -28,19 +28,19 @@ def seqs(events: Iterable[Event]) -> list[int]:
     return [event.seq for event in events]
 
 
-async def _ask(tx: Tx, sql: Statement, values: dict[str, Any]) -> Sequence[Row]:
+async def _ask(tx: Tx, sql: Statement[Any], values: dict[str, Any]) -> Sequence[Row]:
     return [tuple(row) for row in await tx.all(sql, **values)]
 
 
-async def ask(storage: Storage, sql: Statement, **values: Any) -> Sequence[Row]:
+async def ask(storage: Storage, sql: Statement[Any], **values: Any) -> Sequence[Row]:
     return await storage.read(_ask, sql, values, ns=NS)
 
 
-async def _change(tx: Tx, sql: Statement) -> None:
+async def _change(tx: Tx, sql: Statement[Any]) -> None:
     await tx.execute(sql)
 
 
-async def change(storage: Storage, sql: Statement) -> None:
+async def change(storage: Storage, sql: Statement[Any]) -> None:
     await storage.run(_change, sql, ns=NS)
 
 

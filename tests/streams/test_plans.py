@@ -39,9 +39,9 @@ EXPECTED = {
 TABLES_READ = {"streams", "stream_events", "stream_links", "l", "e", "b"}
 
 
-async def _explain(tx: Tx, statement: Statement, engine: str) -> tuple[set[str], set[str]]:
+async def _explain(tx: Tx, statement: Statement[Any], engine: str) -> tuple[set[str], set[str]]:
     """The indexes that a statement goes by, and the tables that it reads whole."""
-    asked = Statement(
+    asked: Statement[Any] = Statement(
         "EXPLAIN QUERY PLAN " + statement.sqlite,
         "EXPLAIN (FORMAT JSON) " + statement.postgres,
         statement.names,

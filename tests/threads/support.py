@@ -89,7 +89,7 @@ async def age(storage: Storage, seconds: float, ns: int) -> None:
     await storage.run(_age, seconds, ns=ns)
 
 
-async def _all(tx: Tx, sql: Statement, values: dict[str, Any]) -> Sequence[Row]:
+async def _all(tx: Tx, sql: Statement[Any], values: dict[str, Any]) -> Sequence[Row]:
     return [tuple(row) for row in await tx.all(sql, **values)]
 
 
@@ -131,7 +131,7 @@ class World:
         wrong = await self.storage.read(broken_rules, ns=await self.threads._ns())
         assert not wrong, wrong
 
-    async def rows(self, sql: Statement, **values: Any) -> Sequence[Row]:
+    async def rows(self, sql: Statement[Any], **values: Any) -> Sequence[Row]:
         return await self.storage.read(_all, sql, values, ns=await self.threads._ns())
 
     # --- callers ------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.access.tables import IDEMPOTENCY
-from perdure.kernel.storage.dialect import BulkUpdate, statement
+from perdure.kernel.storage.dialect import BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
 # --- namespaces -------------------------------------------------------------------------------------------
@@ -69,3 +69,5 @@ TRIM_KEYS = statement(
       (SELECT time FROM idempotency WHERE time < :before ORDER BY time LIMIT :n) AS old)
     """
 )
+
+name_statements(globals())

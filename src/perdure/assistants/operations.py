@@ -210,13 +210,13 @@ async def search(tx: Tx, query: Search) -> tuple[Sequence[Row], int]:
     page, values = sql.LIST.page(clause, order, query.limit, query.offset)
     rows = await tx.all(page, **values)
     total = await tx.one(sql.LIST.count(clause), **clause.values)
-    return rows, int(total[0]) if total else 0
+    return rows, total or 0
 
 
 async def count(tx: Tx, agent: str | None, name: str | None, metadata: Mapping[str, Any]) -> int:
     clause = _matching(agent, name, metadata)
     total = await tx.one(sql.LIST.count(clause), **clause.values)
-    return int(total[0]) if total else 0
+    return total or 0
 
 
 def _matching(agent: str | None, name: str | None, metadata: Mapping[str, Any]) -> Clause:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.assistants.tables import ASSISTANT_VERSIONS, ASSISTANTS
-from perdure.kernel.storage.dialect import BulkInsert, statement
+from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
 VIEW = "id, agent, name, description, version, created, updated, system, config, context, metadata"
@@ -59,3 +59,5 @@ FIELDS = {
     "updated_at": Field("updated", "time"),
 }
 LIST = Listing(VIEW, ASSISTANTS.name + " WHERE ns = :ns")
+
+name_statements(globals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.graphs.tables import GRAPH_CHECKPOINTS, GRAPH_ITEMS, GRAPH_PIECES, GRAPH_THREADS, GRAPH_WRITES
-from perdure.kernel.storage.dialect import BulkInsert, statement
+from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
 # --- keeping ----------------------------------------------------------------------------------------------
@@ -208,3 +208,5 @@ COPY = (
         """
     ),
 )
+
+name_statements(globals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.items.tables import ITEM_VECTORS, ITEMS
-from perdure.kernel.storage.dialect import BulkInsert, statement
+from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
 VIEW = "path, key, created, updated, expires, value"
@@ -94,3 +94,5 @@ _VECTORS = (
 VECTORS = statement("SELECT v.path, v.key, v.field, v.vector" + _VECTORS)
 VECTORS_AND_VALUES = statement("SELECT v.path, v.key, v.field, v.vector, i.value" + _VECTORS)
 DROP_VECTORS = statement("DELETE FROM item_vectors WHERE ns = :ns AND path = :path AND key {among:keys}")
+
+name_statements(globals())

@@ -191,7 +191,7 @@ async def list_effects(
     page, values = sql.LIST_EFFECTS.page(clause, sql.NEWEST_FIRST, limit, offset)
     rows = await tx.all(page, **values)
     total = await tx.one(sql.LIST_EFFECTS.count(clause), **clause.values)
-    return [model.effect_from(row) for row in rows], int(total[0]) if total else 0
+    return [model.effect_from(row) for row in rows], total or 0
 
 
 # --- retention --------------------------------------------------------------------------------------------

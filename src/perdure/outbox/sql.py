@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 from perdure.outbox.tables import BODIES, OUTBOX
 
@@ -57,3 +57,5 @@ OLD = statement(
 )
 DROP_EFFECTS = statement("DELETE FROM outbox WHERE ns = :ns AND id {among:ids}")
 DROP_BODIES = statement("DELETE FROM outbox_bodies WHERE ns = :ns AND id {among:ids}")
+
+name_statements(globals())

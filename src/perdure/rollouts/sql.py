@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Listing
 from perdure.rollouts.tables import (
     ATTEMPTS,
@@ -385,3 +385,5 @@ BEHIND_BY_QUEUE = statement(
     GROUP BY r.ns, r.queue
     """
 )
+
+name_statements(globals())

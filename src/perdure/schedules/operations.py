@@ -257,7 +257,7 @@ async def search(tx: Tx, query: Search) -> tuple[list[ScheduleRow], int]:
     page, values = sql.LIST.page(clause, order, query.limit, query.offset)
     rows = [ScheduleRow(*row) for row in await tx.all(page, **values)]
     total = await tx.one(sql.LIST.count(clause), **clause.values)
-    return rows, int(total[0]) if total else 0
+    return rows, total or 0
 
 
 def _wanted(query: Search) -> Clause:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 from perdure.schedules.tables import FIRINGS, SCHEDULES
 
@@ -70,3 +70,5 @@ FIELDS = {
     "updated_at": Field("updated_at", "time"),
 }
 LIST = Listing(VIEW, SCHEDULES.name + " WHERE ns = :ns")
+
+name_statements(globals())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.streams.tables import STREAM_EVENTS, STREAM_LINKS, STREAMS
 
 # --- heads ------------------------------------------------------------------------------------------------
@@ -74,3 +74,5 @@ ENDED_BEFORE = statement(
     LIMIT :n {skip}
     """
 )
+
+name_statements(globals())

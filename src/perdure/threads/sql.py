@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 from perdure.threads.tables import CHECKPOINTS, RUN_STEPS, RUNS, THREAD_LIFETIMES, THREADS
 
@@ -329,3 +329,5 @@ ASKED = statement(
     "SELECT interrupts, next, run_id FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
 )
 NAMESPACES_WITH = statement("SELECT DISTINCT ns FROM rollout_counts WHERE kind = :kind ORDER BY ns")
+
+name_statements(globals())

@@ -12,24 +12,35 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
 
-`:ns` and `:now` are bound by the transaction itself.
+A statement with a row class (see `rows`) returns records of that class. `{columns}` in its text is the list
+of the class's columns, `{columns:alias}` the same with the alias of a table before each. A column that comes
+from elsewhere is written out, `AS` the name of its field.
+
+`:ns` and `:now` are bound by the transaction itself, and so is `ns` in a bulk write of records without one.
+
+Each module of statements ends with `name_statements(globals())`: each statement then has its name as a
+comment before its text, so that the engine's statistics and logs show it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+from perdure.kernel.storage.rows import Maker, R, R_co, Reader, Row, columns_of
 
 if TYPE_CHECKING:
-    from perdure.kernel.storage.schema import Column, Index, Table
+    from perdure.kernel.storage.schema import Column, Index, Probe, Table
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 _WORD = re.compile(r"[a-z_]+")
 _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_COLUMNS = re.compile(r"\{columns(?::([a-z_]+))?\}")
 _LOCK = "FOR NO KEY UPDATE"
 _MARKS = (
     (_AMONG, r"IN (SELECT value FROM json_each(:\1))", r"= ANY(:\1)"),
@@ -58,9 +69,9 @@ Folded = tuple[bool, ...]
 """For each column of a bulk write, whether all rows have the same value, which is then sent once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One piece of SQL in both dialects."""
+@dataclass(slots=True, eq=False)
+class Statement(Generic[R_co]):
+    """One piece of SQL in both dialects, and the class of the rows that it returns."""
 
     sqlite: str
     postgres: str
@@ -68,10 +79,22 @@ class Statement:
     lists: frozenset[str]
     single: str = ""
     """SQLite's text where each list has one item, which it finds twice as fast."""
+    row: type[R_co] | None = None
+    name: str = ""
+    _maker: Maker[R_co] | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._maker = None if self.row is None else Maker(self.row)
+
+    def take_name(self, name: str) -> None:
+        """Write a name before the text."""
+        self.name = name
+        self.sqlite, self.postgres = _commented(name, self.sqlite), _commented(name, self.postgres)
+        self.single = _commented(name, self.single)
 
     @property
     def words(self) -> frozenset[str]:
-        """Every name in it, those of its tables among them."""
+        """Every word in it, the names of its tables among them."""
         return _words(self.postgres)
 
     def bind_sqlite(self, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -85,15 +108,46 @@ class Statement:
     def bind_postgres(self, parameters: Mapping[str, Any]) -> list[Any]:
         return [parameters[name] for name in self.names]
 
+    def record(self, row: Row | None) -> Any:
+        """A row as a record, where the statement has a row class."""
+        return row if row is None or self._maker is None else self._maker.one(row, self.name)
+
+    def records(self, rows: list[Any]) -> list[R_co]:
+        """Rows as records, where the statement has a row class."""
+        return rows if self._maker is None else self._maker.all(rows, self.name)
+
+
+def _commented(name: str, text: str) -> str:
+    return "/* " + name + " */ " + text.lstrip() if text else ""
+
 
 @lru_cache(maxsize=2048)
 def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text))
+    return frozenset(_WORD.findall(_COMMENT.sub("", text)))
+
+
+@overload
+def statement(text: str) -> Statement[Row]: ...
+@overload
+def statement(text: str, row: type[R]) -> Statement[R]: ...
+def statement(text: str, row: type[Any] | None = None) -> Statement[Any]:
+    """A statement that returns rows of the class `row`, or plain rows."""
+    return Statement(*_translate(text if row is None else _with_columns(text, row)), row=row)
+
+
+def _with_columns(text: str, row: type[Any]) -> str:
+    def listed(match: re.Match[str]) -> str:
+        alias = match.group(1) + "." if match.group(1) else ""
+        return ", ".join(alias + name for name in columns_of(row))
+
+    return _COLUMNS.sub(listed, text)
 
 
 @lru_cache(maxsize=2048)
-def statement(text: str) -> Statement:
-    """Translate `text` into both dialects, once."""
+def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], str]:
+    """A text in both dialects, as the first fields of a statement."""
+    if "{columns" in text:
+        raise AssertionError("a statement without a row class has no columns to list: " + text)
     lists = frozenset(_AMONG.findall(text))
     sqlite, postgres = text, text
     for mark, theirs, ours in _MARKS:
@@ -110,25 +164,63 @@ def statement(text: str) -> Statement:
     single = _AMONG.sub(r"IN (:\1)", text)
     for mark, theirs, _ in _MARKS:
         single = mark.sub(theirs, single)
-    return Statement(sqlite, postgres, tuple(names), lists, single)
+    return sqlite, postgres, tuple(names), lists, single
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BulkUpdate:
+@lru_cache(maxsize=64)
+def probe_statement(probe: Probe) -> Statement[int]:
+    """The question of a probe, for a transaction that did not ask it when it began."""
+    return statement(probe.sql, row=int)
+
+
+class BulkUpdate(Generic[R]):
     """An update of many rows, each with its own values: `sets` where `keys` and `guards` still hold.
 
-    A row is a tuple of the values of sets, keys and guards, in that order. Guards are compared as they were
-    read, so that a row that has changed meanwhile is not counted.
+    The values are read from records of the class `row`: each set and key from the field of its name, the
+    guard of a column from the field `was_<column>`. Guards are compared as they were read, so that a row that
+    has changed meanwhile is not counted. Without a row class a row is a tuple of sets, keys and guards.
     """
 
-    table: Table
-    sets: tuple[str, ...]
-    keys: tuple[str, ...]
-    guards: tuple[str, ...] = ()
+    @overload
+    def __init__(
+        self: BulkUpdate[tuple[Any, ...]],
+        table: Table,
+        *,
+        sets: tuple[str, ...],
+        keys: tuple[str, ...],
+        guards: tuple[str, ...] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        table: Table,
+        row: type[R],
+        *,
+        sets: tuple[str, ...],
+        keys: tuple[str, ...],
+        guards: tuple[str, ...] = (),
+    ) -> None: ...
+    def __init__(
+        self,
+        table: Table,
+        row: type[Any] | None = None,
+        *,
+        sets: tuple[str, ...],
+        keys: tuple[str, ...],
+        guards: tuple[str, ...] = (),
+    ) -> None:
+        self.table, self.sets, self.keys, self.guards = table, sets, keys, guards
+        self.columns = sets + keys + guards
+        self.name = ""
+        attributes = (*sets, *keys, *map("was_{}".format, guards))
+        self.reader = None if row is None else Reader(row, "update of " + table.name, attributes)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.sets + self.keys + self.guards
+    def of(self, rows: Sequence[R]) -> Write:
+        """This write, of these rows."""
+        return self, rows
+
+    def take_name(self, name: str) -> None:
+        self.name = name
 
     @property
     def kept(self) -> range:
@@ -150,19 +242,28 @@ class BulkUpdate:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BulkInsert:
-    """An insert of many whole rows, in the order of the table's columns.
+class BulkInsert(Generic[R]):
+    """An insert of many whole rows: records of the class `row`, or tuples in the order of the columns.
 
     `on_conflict` is what follows `ON CONFLICT (key) DO`; without it a key that is taken is an error.
     """
 
-    table: Table
-    on_conflict: str = ""
+    @overload
+    def __init__(self: BulkInsert[tuple[Any, ...]], table: Table, *, on_conflict: str = "") -> None: ...
+    @overload
+    def __init__(self, table: Table, row: type[R], *, on_conflict: str = "") -> None: ...
+    def __init__(self, table: Table, row: type[Any] | None = None, *, on_conflict: str = "") -> None:
+        self.table, self.on_conflict = table, on_conflict
+        self.columns = table.names
+        self.name = ""
+        self.reader = None if row is None else Reader(row, "insert into " + table.name, table.names)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.table.names
+    def of(self, rows: Sequence[R]) -> Write:
+        """This write, of these rows."""
+        return self, rows
+
+    def take_name(self, name: str) -> None:
+        self.name = name
 
     @property
     def kept(self) -> range:
@@ -174,48 +275,64 @@ class BulkInsert:
 
     def postgres(self, values: Sequence[str], source: str) -> str:
         words = ("INSERT INTO", self.table.name, "(", ", ".join(self.columns), ") SELECT", ", ".join(values))
-        return " ".join((*words, "FROM", source, statement(self._on_conflict).postgres)).strip()
+        return " ".join((*words, "FROM", source, _translate(self.conflict_clause)[1])).strip()
 
     @property
-    def _on_conflict(self) -> str:
-        return (
-            "ON CONFLICT (" + ", ".join(self.table.key) + ") DO " + self.on_conflict
-            if self.on_conflict
-            else ""
-        )
+    def conflict_clause(self) -> str:
+        if not self.on_conflict:
+            return ""
+        return "ON CONFLICT (" + ", ".join(self.table.key) + ") DO " + self.on_conflict
 
 
-Bulk = BulkUpdate | BulkInsert
-Write = tuple[Bulk, Sequence[tuple[Any, ...]]]
+Bulk = BulkUpdate[Any] | BulkInsert[Any]
+Write = tuple[Bulk, Sequence[Any]]
 """A bulk write and its rows."""
 
 
+def name_statements(module: Mapping[str, Any]) -> None:
+    """Name the statements of a module, given by its globals, after its domain and their constants."""
+    domain = module["__name__"].removesuffix(".sql").rpartition(".")[2]
+    for name, value in module.items():
+        if hasattr(value, "take_name") and not isinstance(value, type) and not value.name:
+            value.take_name(domain + "." + name)
+
+
 @lru_cache(maxsize=64)
-def plain_insert(table: Table) -> BulkInsert:
+def plain_insert(table: Table) -> BulkInsert[tuple[Any, ...]]:
     """An insert of rows that must be new; the same one each time, since its texts are kept."""
     return BulkInsert(table)
 
 
 @lru_cache(maxsize=256)
-def _update_sqlite(update: BulkUpdate) -> str:
+def _update_sqlite(update: BulkUpdate[Any]) -> str:
     sets = ", ".join(map("{} = ?".format, update.sets))
     where = " AND ".join([*map("{} = ?".format, update.keys), *map("{} IS ?".format, update.guards)])
-    return " ".join(("UPDATE", update.table.name, "SET", sets, "WHERE", where))
+    return commented(update, " ".join(("UPDATE", update.table.name, "SET", sets, "WHERE", where)))
 
 
 @lru_cache(maxsize=256)
-def _insert_sqlite(insert: BulkInsert) -> str:
+def _insert_sqlite(insert: BulkInsert[Any]) -> str:
     names, marks = ", ".join(insert.columns), ", ".join("?" * len(insert.columns))
     words = ("INSERT INTO", insert.table.name, "(", names, ") VALUES (", marks, ")")
-    return " ".join((*words, statement(insert._on_conflict).sqlite)).strip()
+    return commented(insert, " ".join((*words, _translate(insert.conflict_clause)[0])).strip())
 
 
-def write_postgres(writes: Sequence[Write]) -> tuple[str, list[Any]]:
+def commented(bulk: Bulk, text: str) -> str:
+    """The text of a bulk write with its name before it."""
+    return _commented(bulk.name, text) if bulk.name else text
+
+
+def write_sqlite(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[str, Iterable[Sequence[Any]]]:
+    """SQLite's text of a bulk write, and the parameters of each row."""
+    return bulk.sqlite, rows if bulk.reader is None else bulk.reader.tuples(rows, ns)
+
+
+def write_postgres(writes: Sequence[Write], ns: int | None = None) -> tuple[str, list[Any]]:
     """PostgreSQL's text of bulk writes, as one statement, and its parameters."""
     shapes: list[tuple[Bulk, Folded]] = []
     parameters: list[Any] = []
     for bulk, rows in writes:
-        folded, columns = _fold(bulk, rows)
+        folded, columns = _fold(bulk, rows, ns)
         shapes.append((bulk, folded))
         parameters += columns
     return _writes_postgres(tuple(shapes)), parameters
@@ -226,7 +343,8 @@ def _writes_postgres(writes: tuple[tuple[Bulk, Folded], ...]) -> str:
     """One write as it is; several as parts of a query that answers with their counts."""
     texts, number = [], 1
     for bulk, folded in writes:
-        texts.append(bulk.postgres(_values(bulk, folded, number), _unnest(bulk, folded, number)))
+        text = bulk.postgres(_values(bulk, folded, number), _unnest(bulk, folded, number))
+        texts.append(commented(bulk, text))
         number += len(folded)
     if len(texts) == 1:
         return texts[0]
@@ -265,12 +383,13 @@ def _array(column: Sequence[Any], kind: str) -> Any:
     return "{" + ",".join(["NULL" if number is None else str(number) for number in column]) + "}"
 
 
-def _fold(bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> tuple[Folded, list[Any]]:
+def _fold(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[Folded, list[Any]]:
     """The rows as columns, those with one value for all as that value; what is `kept` stays whole."""
     count, kept, column_of = len(rows), bulk.kept, bulk.table.column
     folded: list[bool] = []
     sent: list[Any] = []
-    for place, (name, column) in enumerate(zip(bulk.columns, zip(*rows, strict=True), strict=True)):
+    columns = zip(*rows, strict=True) if bulk.reader is None else map(tuple, bulk.reader.columns(rows, ns))
+    for place, (name, column) in enumerate(zip(bulk.columns, columns, strict=True)):
         once = place not in kept and column.count(column[0]) == count
         folded.append(once)
         sent.append(column[0] if once else _array(column, column_of(name).type))

@@ -1,16 +1,17 @@
-"""The only dynamic SQL: filters, sort orders and pages over fields that a room allows.
+"""The only dynamic SQL: filters, sort orders and pages over fields that a domain allows.
 
-Identifiers come from the room's fields and nowhere else; values are always bound.
+Identifiers come from the domain's fields and nowhere else; values are always bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, overload
 
 from perdure.kernel.errors import BadQuery
 from perdure.kernel.storage.dialect import Statement, statement
+from perdure.kernel.storage.rows import R_co, Row
 
 Kind = Literal["time", "text", "int"]
 Test = Literal["exact", "within", "contains"]
@@ -89,26 +90,37 @@ def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, 
     return " ORDER BY " + field.column + " " + sort_order.upper() + nulls + ", " + ties
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What a query lists: the columns to show, and the table with the conditions that always hold."""
+class Listing(Generic[R_co]):
+    """What a query lists: the columns to show, and the table with the conditions that always hold.
 
-    view: str
-    source: str
+    With a row class, `{columns}` or `{columns:alias}` in the view is the list of its columns.
+    """
+
+    @overload
+    def __init__(self: Listing[Row], view: str, source: str) -> None: ...
+    @overload
+    def __init__(self, view: str, source: str, row: type[R_co]) -> None: ...
+    def __init__(self, view: str, source: str, row: type[Any] | None = None) -> None:
+        self.view, self.source, self.row = view, source, row
+        self.name = ""
+
+    def take_name(self, name: str) -> None:
+        self.name = name
 
     def page(
         self, clause: Clause, order: str, limit: int, offset: int
-    ) -> tuple[Statement, Mapping[str, Any]]:
+    ) -> tuple[Statement[R_co], Mapping[str, Any]]:
         part = _page(limit, offset)
         text = "SELECT " + self.view + " FROM " + self.source + " AND " + clause.sql + order + part.sql
-        return statement(text), {**clause.values, **part.values}
+        return _named(text, self.row, self.name), {**clause.values, **part.values}
 
-    def count(self, clause: Clause) -> Statement:
-        return statement("SELECT count(*) FROM " + self.source + " AND " + clause.sql)
+    def count(self, clause: Clause) -> Statement[int]:
+        """How many rows there are in all."""
+        return _named("SELECT count(*) FROM " + self.source + " AND " + clause.sql, int, self.name)
 
     def heads(
         self, column: str, values: Sequence[str], order: str, limit: int, offset: int
-    ) -> tuple[Statement, Mapping[str, Any]]:
+    ) -> tuple[Statement[R_co], Mapping[str, Any]]:
         """A page out of the first rows for each value of a column, which an index has in order."""
         branch = "SELECT * FROM (SELECT " + self.view + " FROM " + self.source + " AND " + column + " = :h"
         branches = [branch + str(number) + order + " LIMIT :top) AS b" for number in range(len(values))]
@@ -120,7 +132,15 @@ class Listing:
             + " LIMIT :limit OFFSET :offset"
         )
         bound: dict[str, Any] = {"h" + str(number): value for number, value in enumerate(values)}
-        return statement(text), {**bound, "top": limit + offset, "limit": limit, "offset": offset}
+        bound |= {"top": limit + offset, "limit": limit, "offset": offset}
+        return _named(text, self.row, self.name), bound
+
+
+def _named(text: str, row: type[Any] | None, name: str) -> Statement[Any]:
+    made: Statement[Any] = statement(text) if row is None else statement(text, row)
+    if name:
+        made.take_name(name)
+    return made
 
 
 def check_page(limit: int, offset: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.kernel.codec import check_text, encode_json
-from perdure.kernel.storage.dialect import BulkInsert, statement
+from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.schema import Index, Table, integer, text
@@ -69,3 +69,6 @@ def labelled(kind: str, metadata: Mapping[str, Any]) -> Clause:
         )
         values["label_key" + at], values["label_value" + at] = key, _value(value)
     return Clause(" AND ".join(parts), values) if parts else Clause("TRUE", {})
+
+
+name_statements(globals())

@@ -15,9 +15,11 @@ from perdure.kernel.errors import NestedOperation
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
+from perdure.kernel.storage.rows import R, Row
 from perdure.kernel.storage.schema import Probe, Table
 
-Row = Sequence[Any]
+__all__ = ["Engine", "Operation", "Result", "Row", "Storage", "Tx", "inside_operation", "refuse_nested"]
+
 Result = TypeVar("Result")
 P = ParamSpec("P")
 
@@ -32,19 +34,19 @@ class Tx(Protocol):
     ids: Ids
     shard: int
 
-    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
+    async def one(self, sql: Statement[R], /, **parameters: Any) -> R | None:
         """The first row, or None."""
         ...
 
-    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
+    async def all(self, sql: Statement[R], /, **parameters: Any) -> list[R]:
         """Every row."""
         ...
 
-    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+    async def execute(self, sql: Statement[Any], /, **parameters: Any) -> int:
         """Run a write and return how many rows it changed."""
         ...
 
-    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+    async def execute_many(self, sql: Statement[Any], rows: Sequence[Mapping[str, Any]], /) -> None:
         """Run one write for each mapping of parameters."""
         ...
 
@@ -52,7 +54,7 @@ class Tx(Protocol):
         """Insert whole rows, in the order of the table's columns."""
         ...
 
-    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+    async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
         """Update many rows with values of their own; returns how many were changed."""
         ...
 
@@ -75,7 +77,7 @@ class Tx(Protocol):
         """Lock rows by their primary key, in ascending order. Nothing to do on SQLite."""
         ...
 
-    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
         """Which of these primary keys are in the table."""
         ...
 

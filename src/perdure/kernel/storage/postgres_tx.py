@@ -11,8 +11,8 @@ from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
-from perdure.kernel.storage.port import Row
 from perdure.kernel.storage.postgres_connection import Connection
+from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import Probe, Table
 
 SHARDS = 16
@@ -56,31 +56,28 @@ class PostgresTx:
         self._awaited: set[str] = set()
         """The tables of what is left for later."""
 
-    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> list[Any]:
+    def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> list[Any]:
         parameters.setdefault("now", self.now)
         if self.ns is not None:
             parameters.setdefault("ns", self.ns)
         return sql.bind_postgres(parameters)
 
-    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
+    async def one(self, sql: Statement[R], /, **parameters: Any) -> R | None:
         await self._settle(sql)
-        row: Row | None = await self._wait(
-            self._connection.fetchrow(sql.postgres, *self._bind(sql, parameters))
-        )
-        return row
+        row = await self._wait(self._connection.fetchrow(sql.postgres, *self._bind(sql, parameters)))
+        record: R | None = sql.record(row)
+        return record
 
-    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
+    async def all(self, sql: Statement[R], /, **parameters: Any) -> list[R]:
         await self._settle(sql)
-        rows: Sequence[Row] = await self._wait(
-            self._connection.fetch(sql.postgres, *self._bind(sql, parameters))
-        )
-        return rows
+        rows = await self._wait(self._connection.fetch(sql.postgres, *self._bind(sql, parameters)))
+        return sql.records(rows)
 
-    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+    async def execute(self, sql: Statement[Any], /, **parameters: Any) -> int:
         await self._settle(sql)
         return _count(await self._wait(self._connection.execute(sql.postgres, *self._bind(sql, parameters))))
 
-    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+    async def execute_many(self, sql: Statement[Any], rows: Sequence[Mapping[str, Any]], /) -> None:
         if len(rows) == 1:
             await self.execute(sql, **rows[0])
         elif rows:
@@ -91,7 +88,7 @@ class PostgresTx:
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         await self.write((dialect.plain_insert(table), rows))
 
-    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+    async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
         return (await self.write((update, rows)))[0]
 
     async def write(self, *writes: Write) -> list[int]:
@@ -118,14 +115,14 @@ class PostgresTx:
         later, self._later, self._awaited = self._later, [], set()
         return later
 
-    async def _settle(self, sql: Statement) -> None:
+    async def _settle(self, sql: Statement[Any]) -> None:
         """Nothing is asked of a table that has still to be written."""
         if self._later and not sql.words.isdisjoint(self._awaited):
             await self.flush()
 
     async def _send(self, *writes: Write) -> list[int]:
         wanted = [write for write in writes if write[1]]
-        text, parameters = dialect.write_postgres(wanted)
+        text, parameters = dialect.write_postgres(wanted, self.ns)
         if len(wanted) == 1:
             counts = [_count(await self._wait(self._connection.execute(text, *parameters)))]
         else:
@@ -138,20 +135,18 @@ class PostgresTx:
             parameters = dialect.key_arrays(table, keys)
             await self._wait(self._connection.fetch(dialect.lock_postgres(table), *parameters))
 
-    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
         if not keys:
-            return []
+            return set()
         await self.flush()
         parameters = dialect.key_arrays(table, keys)
-        found: Sequence[Row] = await self._wait(
-            self._connection.fetch(dialect.existing_postgres(table), *parameters)
-        )
-        return found
+        found = await self._wait(self._connection.fetch(dialect.existing_postgres(table), *parameters))
+        return set(map(tuple, found))
 
     async def probe(self, probe: Probe, /) -> bool:
         if probe in self._answers:
             return self._answers[probe]
-        return await self.one(dialect.statement(probe.sql)) is not None
+        return await self.one(dialect.probe_statement(probe)) is not None
 
     def hint(self, channel: str, key: str) -> None:
         self.hints[channel, key] = None

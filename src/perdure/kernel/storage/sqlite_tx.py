@@ -12,7 +12,7 @@ from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import Bulk, BulkUpdate, Statement, Write
-from perdure.kernel.storage.port import Row
+from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import Probe, Table
 
 
@@ -51,7 +51,7 @@ class SqliteTx:
         self.hints: dict[Hint, None] = {}
         self.wants = wants
 
-    def _bind(self, sql: Statement, parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
         parameters.setdefault("now", self.now)
         if self.ns is not None:
             parameters.setdefault("ns", self.ns)
@@ -61,26 +61,26 @@ class SqliteTx:
             # Callers give checked texts; a list holds something else only if it was read from a damaged row.
             raise errors.NotADatabase(f"the database is damaged: {error}") from error
 
-    async def one(self, sql: Statement, /, **parameters: Any) -> Row | None:
-        row: Row | None = self._connection.execute(*self._bind(sql, parameters)).fetchone()
+    async def one(self, sql: Statement[R], /, **parameters: Any) -> R | None:
+        row: R | None = sql.record(self._connection.execute(*self._bind(sql, parameters)).fetchone())
         return row
 
-    async def all(self, sql: Statement, /, **parameters: Any) -> Sequence[Row]:
-        return self._connection.execute(*self._bind(sql, parameters)).fetchall()
+    async def all(self, sql: Statement[R], /, **parameters: Any) -> list[R]:
+        return sql.records(self._connection.execute(*self._bind(sql, parameters)).fetchall())
 
-    async def execute(self, sql: Statement, /, **parameters: Any) -> int:
+    async def execute(self, sql: Statement[Any], /, **parameters: Any) -> int:
         before = self._connection.total_changes()
         self._connection.execute(*self._bind(sql, parameters)).fetchall()
         return self._connection.total_changes() - before
 
-    async def execute_many(self, sql: Statement, rows: Sequence[Mapping[str, Any]], /) -> None:
+    async def execute_many(self, sql: Statement[Any], rows: Sequence[Mapping[str, Any]], /) -> None:
         for row in rows:
             self._connection.execute(*self._bind(sql, dict(row)))
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         self._write(dialect.plain_insert(table), rows)
 
-    async def update_many(self, update: BulkUpdate, rows: Sequence[tuple[Any, ...]], /) -> int:
+    async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
         return self._write(update, rows)
 
     async def write(self, *writes: Write) -> list[int]:
@@ -90,19 +90,19 @@ class SqliteTx:
         for bulk, rows in writes:
             self._write(bulk, rows)
 
-    def _write(self, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
+    def _write(self, bulk: Bulk, rows: Sequence[Any]) -> int:
         before = self._connection.total_changes()
-        self._connection.executemany(bulk.sqlite, rows)
+        self._connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
         return self._connection.total_changes() - before
 
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
         return None
 
-    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> Sequence[Row]:
-        return self._connection.executemany(dialect.existing_sqlite(table), keys).fetchall()
+    async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
+        return set(self._connection.executemany(dialect.existing_sqlite(table), keys))
 
     async def probe(self, probe: Probe, /) -> bool:
-        return await self.one(dialect.statement(probe.sql)) is not None
+        return await self.one(dialect.probe_statement(probe)) is not None
 
     def hint(self, channel: str, key: str) -> None:
         self.hints[channel, key] = None

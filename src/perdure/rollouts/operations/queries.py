@@ -76,14 +76,14 @@ WORKER_FIELDS: Mapping[str, Field] = {
 SPAN_ORDER = "sequence_id, start_ns NULLS LAST, end_ns NULLS LAST, ordinal"
 
 
-async def _page(tx: Tx, listing: Listing, clause: Clause, order: str, query: Query) -> Page:
+async def _page(tx: Tx, listing: Listing[Row], clause: Clause, order: str, query: Query) -> Page:
     """One page of a listing, and how many rows match in all."""
     page, values = listing.page(clause, order, query.limit, query.offset)
     rows = await tx.all(page, **values)
     if query.limit == -1 and query.offset == 0:
         return rows, len(rows)
     total = await tx.one(listing.count(clause), **clause.values)
-    return rows, int(total[0]) if total else 0
+    return rows, total or 0
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------
@@ -251,6 +251,6 @@ async def statistics(tx: Tx, kind: str) -> dict[str, int]:
     }
 
 
-async def _count(tx: Tx, count: Statement) -> int:
+async def _count(tx: Tx, count: Statement[Row]) -> int:
     row = await tx.one(count)
     return int(row[0]) if row else 0

@@ -143,8 +143,8 @@ class _Adding:
     async def drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
         """The spans that are not stored yet, each once."""
         keyed = self.keyed(spans)
-        for row in await self.tx.existing(tables.SPANS, list(keyed)):
-            del keyed[tuple(row)]
+        for key in await self.tx.existing(tables.SPANS, list(keyed)):
+            del keyed[key]
         return list(keyed.values())
 
     async def store(self, fresh: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> None:

@@ -88,7 +88,7 @@ async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
     page, values = listing.page(clause, " ORDER BY " + sql.RUN_ORDER, search.limit, search.offset)
     rows = await tx.all(page, **bound, **values)
     total = await tx.one(listing.count(clause), **bound, **clause.values)
-    return [RunRow(*row) for row in rows], int(total[0]) if total else 0
+    return [RunRow(*row) for row in rows], total or 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

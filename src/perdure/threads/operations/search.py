@@ -47,7 +47,7 @@ async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswe
     threads = await _page(tx, search, clause, search.limit, search.offset)
     total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
     states = await states_of(tx, threads) if search.values else {}
-    return [(thread, states.get(thread.id)) for thread in threads], int(total[0]) if total else 0
+    return [(thread, states.get(thread.id)) for thread in threads], total or 0
 
 
 async def count_threads(tx: Tx, search: ThreadSearch) -> int:
@@ -55,7 +55,7 @@ async def count_threads(tx: Tx, search: ThreadSearch) -> int:
     if search.having:
         return len(await _having(tx, search, clause))
     total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
-    return int(total[0]) if total else 0
+    return total or 0
 
 
 def _matching(search: ThreadSearch) -> Clause:
@@ -76,13 +76,13 @@ async def _page(tx: Tx, search: ThreadSearch, clause: Clause, limit: int, offset
 async def _having(tx: Tx, search: ThreadSearch, clause: Clause) -> list[ThreadAnswer]:
     """All threads whose values contain what is asked for: values are read, since no index knows them."""
     total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
-    if total and total[0] > MAX_SCANNED:
+    if total and total > MAX_SCANNED:
         raise InvalidInput(
-            f"{total[0]} threads would have to be searched for their values, and {MAX_SCANNED} are the most:"
+            f"{total} threads would have to be searched for their values, and {MAX_SCANNED} are the most:"
             " search for a status or for metadata too"
         )
     found: list[ThreadAnswer] = []
-    for offset in range(0, int(total[0]) if total else 0, SCANNED_AT_ONCE):
+    for offset in range(0, total or 0, SCANNED_AT_ONCE):
         threads = await _page(tx, search, clause, SCANNED_AT_ONCE, offset)
         states = await states_of(tx, threads)
         answers = [(thread, states.get(thread.id)) for thread in threads]

@@ -10,7 +10,7 @@ import msgspec
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Statement
-from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import CANCELLED, ENDED, QUEUED, Kinds, limits_of
 from perdure.threads import sql
 from perdure.threads.facts import (
@@ -141,7 +141,7 @@ class _Reading:
         ahead = await self._count(sql.ABOVE_IN_QUEUE, **terms)
         return ahead + await self._count(sql.AHEAD_IN_QUEUE, **terms, place=facts.ready)
 
-    async def _count(self, query: Statement, **terms: Any) -> int:
+    async def _count(self, query: Statement[Row], **terms: Any) -> int:
         row = await self._tx.one(query, **terms, n=MANY + 1)
         return int(row[0]) if row else 0
 
