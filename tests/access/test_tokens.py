@@ -33,10 +33,17 @@ class Counted:
         self.reads += 1
         return await self._storage.read(operation, *args, ns=ns)
 
-    async def run(self, operation: Operation[..., Any], /, *args: Any, ns: int | None = None) -> Any:
+    async def run(
+        self,
+        operation: Operation[..., Any],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        actor: str | None = None,
+    ) -> Any:
         if self.full:
             raise errors.StorageFull()
-        return await self._storage.run(operation, *args, ns=ns)
+        return await self._storage.run(operation, *args, ns=ns, actor=actor)
 
 
 def uncached(store: DatabaseLightningStore) -> Access:

@@ -70,7 +70,7 @@ def test_a_cron_is_made_listed_paused_resumed_and_removed(server: Server) -> Non
     assert (refused.returncode, "add --yes" in refused.stderr) == (2, True)
     assert said(server.run("cron", "rm", made, "--yes")) == f"{made} is deleted"
     gone = server.run("cron", "show", made)
-    assert (gone.returncode, gone.stderr) == (4, f"perdure: not_found: Cron {made} not found\n")
+    assert (gone.returncode, gone.stderr) == (4, f"perdure: not_found: Schedule {made} not found\n")
 
 
 def test_why_says_when_it_fires_and_why_it_does_not(server: Server) -> None:

@@ -87,8 +87,8 @@ class Plans:
         async def explained(tx: Tx, operation: Operation[..., Any], *args: Any) -> Any:
             return await operation(_ExplainingTx(tx, self), *args)
 
-        def lane(operation: Operation[..., Any], /, *args: Any, ns: int | None = None) -> Any:
-            return call(explained, operation, *args, ns=ns)
+        def lane(operation: Operation[..., Any], /, *args: Any, **options: Any) -> Any:
+            return call(explained, operation, *args, **options)
 
         return lane
 

@@ -15,7 +15,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Order, Targets
-from perdure.schedules.service import Schedules
+from perdure.schedules.timer import ScheduleTimer
 
 
 class Doomed(RunTarget):
@@ -30,11 +30,11 @@ class Doomed(RunTarget):
 async def main(url: str, manner: str) -> None:
     target = (Doomed if manner == "doomed" else RunTarget)(KINDS, POLICY)
     storage = open_storage(url)
-    schedules = Schedules(storage, Targets(target), poll=0.2)
-    schedules.start()
+    timer = ScheduleTimer(storage, Targets(target), poll=0.2)
+    await timer.start()
     print("firing", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-    await schedules.stop()
+    await timer.stop()
     await storage.close()
 
 

@@ -21,7 +21,7 @@ async def world(url: str) -> AsyncIterator[ScheduleWorld]:
     storage = open_storage(url, clock=clock)
     made = await ScheduleWorld(storage, clock, namespace=f"test {uuid.uuid4().hex}").begin()
     yield made
-    await made.schedules.stop()
+    await made.timer.stop()
     await made.check()
     await made.threads.close()
     await storage.close()

@@ -14,6 +14,7 @@ from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Targets
 from perdure.schedules.records import Schedule
 from perdure.schedules.service import Schedules
+from perdure.schedules.timer import ScheduleTimer
 from perdure.testing.clock import ManualClock
 from perdure.threads.records import Run
 
@@ -46,6 +47,7 @@ class ScheduleWorld(World):
     def __init__(self, storage: Storage, clock: ManualClock, namespace: str = "default") -> None:
         super().__init__(storage, clock, namespace=namespace)
         self.schedules = Schedules(storage, TARGETS, namespace=namespace)
+        self.timer = ScheduleTimer(storage, TARGETS)
 
     async def begin(self) -> ScheduleWorld:
         await super().begin()
@@ -71,7 +73,7 @@ class ScheduleWorld(World):
     async def fire(self, schedule: Schedule) -> Schedule:
         """Let its time come, and look."""
         await self.come(schedule)
-        await self.schedules.fire_due()
+        await self.timer.fire_due()
         return await self.schedules.get(schedule.schedule_id)
 
     async def runs(self, **options: Any) -> list[Run]:

@@ -16,13 +16,14 @@ from perdure.kernel.storage.port import Tx
 from perdure.schedules import model, operations
 from perdure.schedules.model import Order, Targets
 from perdure.schedules.service import Schedules
+from perdure.schedules.timer import ScheduleTimer
 
 DAY = 86_400.0
 
 
 async def test_nothing_fires_before_its_time(world: ScheduleWorld) -> None:
     made = await world.cron()
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     assert await world.schedules.get(made.schedule_id) == made
     assert await world.runs() == []
 
@@ -35,7 +36,7 @@ async def test_a_schedule_fires_once_and_goes_on(world: ScheduleWorld) -> None:
     assert fired.fired_at is not None
     assert fired.next_at is not None
     assert fired.next_at > fired.fired_at
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     assert len(await world.runs()) == 1
     again = await world.fire(fired)
     assert again.fired == 2
@@ -107,7 +108,7 @@ async def test_firings_wait_in_the_line_of_their_thread(world: ScheduleWorld) ->
 async def test_times_that_nobody_saw_come_fire_once(world: ScheduleWorld) -> None:
     made = await world.cron("0 * * * *")
     await world.come(made, later=50 * 3600)
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     after = await world.schedules.get(made.schedule_id)
     assert (after.fired, len(await world.runs())) == (1, 1)
     assert after.next_at is not None
@@ -120,9 +121,9 @@ async def test_a_paused_schedule_does_not_fire_nor_make_up_for_it(world: Schedul
     made = await world.cron()
     await world.schedules.pause(made.schedule_id)
     await world.advance(800 * DAY)
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     resumed = await world.schedules.resume(made.schedule_id)
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     assert (resumed.fired, await world.runs()) == (0, [])
     assert resumed.next_at is not None
     assert resumed.next_at > await world.now()
@@ -135,7 +136,7 @@ async def test_the_last_time_before_its_end_fires_and_then_it_is_over(world: Sch
     fired = await world.fire(made)
     assert (fired.fired, fired.next_at, fired.enabled) == (1, None, True)
     await world.advance(800 * DAY)
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     assert len(await world.runs()) == 1
 
 
@@ -144,7 +145,7 @@ async def test_what_was_missed_does_not_fire_long_after_its_end(world: ScheduleW
     assert made.next_at is not None
     await world.schedules.update(made.schedule_id, end_time=made.next_at + 10)
     await world.come(made, later=DAY)
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     after = await world.schedules.get(made.schedule_id)
     assert (after.fired, after.refused, after.next_at) == (0, 0, None)
     assert await world.runs() == []
@@ -186,7 +187,7 @@ async def test_a_thread_and_an_assistant_that_are_gone_are_refusals(world: Sched
 async def test_those_who_look_at_once_fire_each_time_once(world: ScheduleWorld) -> None:
     made = [await world.cron(payload={"input": number}) for number in range(5)]
     await world.come(made[0])
-    await asyncio.gather(*(world.schedules.fire_due() for _ in range(8)))
+    await asyncio.gather(*(world.timer.fire_due() for _ in range(8)))
     assert sorted(run.kwargs.input for run in await world.runs()) == [0, 1, 2, 3, 4]
     assert len(await world.rows(FIRINGS)) == 5
 
@@ -196,7 +197,7 @@ async def test_each_namespace_gets_its_own(world: ScheduleWorld) -> None:
     await other.begin()
     mine, theirs = await world.cron(), await other.cron()
     await other.come(theirs)
-    await world.fire(mine) if world.storage.engine == "postgres" else await world.schedules.fire_due()
+    await world.fire(mine) if world.storage.engine == "postgres" else await world.timer.fire_due()
     assert len(await world.runs()) == len(await other.runs()) == 1
     await other.threads.close()
 
@@ -221,10 +222,10 @@ class Moody:
 async def test_one_that_breaks_stands_in_nobodys_way(world: ScheduleWorld) -> None:
     schedules = Schedules(world.storage, Targets(Moody()), namespace=world.namespace)
     made = [
-        await schedules.create(YEARLY, target="moody", payload={"broken": number == 1}) for number in range(3)
+        await schedules.create_for("moody", YEARLY, payload={"broken": number == 1}) for number in range(3)
     ]
     await world.come(made[0])
-    await schedules.fire_due()
+    await ScheduleTimer(world.storage, Targets(Moody())).fire_due()
     ends = [await schedules.get(each.schedule_id) for each in made]
     assert [(each.fired, each.refused) for each in ends] == [(1, 0), (0, 1), (1, 0)]
     assert ends[1].error == "ZeroDivisionError: by\ufffdzero"
@@ -234,11 +235,11 @@ async def test_one_that_breaks_stands_in_nobodys_way(world: ScheduleWorld) -> No
 
 async def test_those_of_a_target_that_is_not_known_here_wait(world: ScheduleWorld) -> None:
     schedules = Schedules(world.storage, Targets(Moody()), namespace=world.namespace)
-    made = await schedules.create(YEARLY, target="moody")
+    made = await schedules.create_for("moody", YEARLY)
     await world.come(made)
-    await world.schedules.fire_due()
+    await world.timer.fire_due()
     assert (await schedules.get(made.schedule_id)).fired == 0
-    await schedules.fire_due()
+    await ScheduleTimer(world.storage, Targets(Moody())).fire_due()
     assert (await schedules.get(made.schedule_id)).fired == 1
 
 
@@ -249,15 +250,15 @@ async def test_of_many_firings_the_latest_are_kept(
     monkeypatch.setattr(operations, "TRIM_EVERY", 1)
     made = await world.cron()
     runs = [(await world.fire(made)).started_id for _ in range(5)]
-    found = await world.schedules.firings(made.schedule_id, limit=-1)
+    found = await world.schedules.firings(made.schedule_id, limit=100)
     assert [each.started_id for each in found] == runs[:1:-1]
 
 
 async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(world: ScheduleWorld) -> None:
-    patient = Schedules(world.storage, TARGETS, namespace=world.namespace, poll=600.0)
+    patient = ScheduleTimer(world.storage, TARGETS, poll=600.0)
     await world.cron()
-    patient.start()
-    patient.start()
+    await patient.start()
+    await patient.start()
     try:
         # The loop sleeps for ten minutes; a hint that something is due sooner wakes it.
         made = await world.cron("* * * * * *")
@@ -279,8 +280,8 @@ async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(world: Schedul
 async def test_trouble_with_the_database_is_waited_out(
     world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedules = Schedules(world.storage, TARGETS, namespace=world.namespace, poll=0.01)
-    fire_due, calls = schedules.fire_due, asyncio.Event()
+    timer = ScheduleTimer(world.storage, TARGETS, poll=0.01)
+    fire_due, calls = timer.fire_due, asyncio.Event()
 
     async def troubled() -> float | None:
         if not calls.is_set():
@@ -288,13 +289,13 @@ async def test_trouble_with_the_database_is_waited_out(
             raise ConnectionError("the database is away")
         return await fire_due()
 
-    monkeypatch.setattr(schedules, "fire_due", troubled)
+    monkeypatch.setattr(timer, "fire_due", troubled)
     made = await world.cron()
     await world.come(made)
-    schedules.start()
+    await timer.start()
 
     async def has_fired() -> bool:
         return (await world.schedules.get(made.schedule_id)).fired == 1
 
     await until_true(has_fired)
-    await schedules.stop()
+    await timer.stop()

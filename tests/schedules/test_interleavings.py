@@ -36,7 +36,7 @@ def scheduled(setup: Operation, strategy: str = "enqueue") -> Operation:
             metadata={},
             payload={"multitask_strategy": strategy},
         )
-        (schedule_id,) = await operations.create(tx, None, [request], TARGETS)
+        (schedule_id,) = await operations.create(tx, [request], TARGETS)
         return [*made, schedule_id]
 
     return run
@@ -53,13 +53,13 @@ async def pass_over(tx: Tx, given: Any, lined: bool) -> Any:
 
 def change(**fields: Any) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        return await operations.update(tx, None, given[-1], Change(**fields), TARGETS)
+        return await operations.update(tx, given[-1], Change(**fields), TARGETS)
 
     return run
 
 
 async def _drop(tx: Tx, given: Any, lined: bool) -> Any:
-    return await operations.delete(tx, None, given[-1])
+    return await operations.delete(tx, given[-1])
 
 
 PENDING, RUNNING = runs(claimed=False), runs(claimed=True)

@@ -20,6 +20,7 @@ from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.schedules import sql, tables
 from perdure.schedules.service import Schedules
+from perdure.schedules.timer import ScheduleTimer
 
 SCHEDULES = 50_000
 CHUNK = 5_000
@@ -75,7 +76,7 @@ async def fill(storage: Storage) -> None:
 
 async def use(storage: Storage) -> None:
     schedules = Schedules(storage, TARGETS)
-    await schedules.fire_due()
+    await ScheduleTimer(storage, TARGETS).fire_due()
     assert await schedules.search(limit=10)
     assert await schedules.search(assistant_id="assistant-7", limit=10)
     assert await schedules.search(thread_id="thread-7", limit=10)

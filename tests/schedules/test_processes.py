@@ -87,7 +87,7 @@ async def test_a_process_killed_in_the_middle_of_a_firing_loses_and_doubles_noth
         before = await world.schedules.get(made.schedule_id)
         assert (before.fired, before.next_at) == (0, made.next_at)
         assert await world.runs() == []
-        await world.schedules.fire_due()
+        await world.timer.fire_due()
         after = await world.schedules.get(made.schedule_id)
         assert after.fired == 1
         (times,) = await world.schedules.firings(made.schedule_id)

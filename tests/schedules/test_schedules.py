@@ -8,9 +8,9 @@ import pytest
 from tests.schedules.support import YEARLY, ScheduleWorld
 from tests.threads.support import AUDIT
 
-from perdure.kernel.errors import BadQuery, InvalidInput, NotFound
+from perdure.access.model import Caller
+from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.dialect import statement
-from perdure.schedules.service import Schedules
 
 LABELS = statement("SELECT id, key, value FROM labels WHERE ns = :ns AND kind = 'schedule'")
 DAY = 86_400.0
@@ -99,7 +99,7 @@ async def test_what_is_not_there_is_not_found(world: ScheduleWorld) -> None:
 
 async def test_another_namespace_sees_nothing_of_it(world: ScheduleWorld) -> None:
     made = await world.cron()
-    other = world.schedules.acting_as(world.namespace + " 2", None)
+    other = world.schedules.in_namespace(world.namespace + " 2")
     for ask in (
         other.get(made.schedule_id),
         other.update(made.schedule_id, enabled=False),
@@ -218,13 +218,13 @@ async def test_a_search_gives_pages(world: ScheduleWorld) -> None:
     assert ([each.schedule_id for each in page.items], page.total) == ([made[3], made[2]], 5)
     counted = await world.schedules.search(limit=0)
     assert (list(counted.items), counted.total) == ([], 5)
-    for bad in ({"limit": -2}, {"offset": -1}, {"sort_by": "payload"}, {"sort_order": "up"}):
-        with pytest.raises(BadQuery):
+    for bad in ({"limit": -1}, {"limit": 1001}, {"offset": -1}, {"sort_by": "payload"}, {"sort_order": "up"}):
+        with pytest.raises(InvalidInput):
             await world.schedules.search(**bad)
 
 
 async def test_who_changes_a_schedule_is_on_record(world: ScheduleWorld) -> None:
-    mine = Schedules(world.storage, world.schedules.targets, namespace=world.namespace, actor="ada")
+    mine = world.schedules.acting_as(Caller.trusted("ada", world.namespace))
     made = await mine.create(YEARLY, assistant_id="echo")
     await mine.pause(made.schedule_id)
     await mine.delete(made.schedule_id)

@@ -121,8 +121,15 @@ class InlineStorage:
     ) -> InlineStorage:
         return cls(SqliteEngine(path, Schema(tables), clock=clock, ids=ids, vfs=vfs))
 
-    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
-        job = Job(operation, args, ns)
+    async def run(
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        actor: str | None = None,
+    ) -> Result:
+        job = Job(operation, args, ns, actor)
         self.commit([job])
         result: Result = _answer(job)
         return result
@@ -249,9 +256,16 @@ class SimulatedStorage:
         self._database = database
         self._chance = chance
 
-    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+    async def run(
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        actor: str | None = None,
+    ) -> Result:
         refuse_nested()
-        job = Job(operation, args, ns)
+        job = Job(operation, args, ns, actor)
         await self._travel()
         if self._chance.random() < self.faults.error_before:
             raise errors.StorageUnavailable(f"{self.name}: cut off before the commit")

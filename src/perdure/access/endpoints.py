@@ -1,6 +1,345 @@
-"""How methods of services are reached over HTTP."""
+"""How methods of services are reached over HTTP.
+
+`@call` writes an `Endpoint` on a method of a service and returns the same function. The native routes, the
+OpenAPI document, the scopes, the idempotency keys and the Python client are derived from it, so that a method
+is written once. See `Service` in `perdure.access.base`.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from perdure.access.model import Scope
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.pages import Page, PaginatedResult
+
 PREFIX = "/api/v1"
 """The path under which the native API stands."""
+MAX_PAGE = 1000
+MAX_ID = 255
+MAX_TERMS = 20
+KEY = "idempotency_key"
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Errors = tuple[type[PerdureError], ...]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
+Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE)]
+Offset = Annotated[int, Meta(ge=0, le=2**53)]
+
+_PATH_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class Items(msgspec.Struct, Generic[T], kw_only=True):
+    """A list that is given whole."""
+
+    items: list[T]
+
+
+class Address(NamedTuple):
+    """Where a method is reached."""
+
+    method: Method
+    path: str
+
+    @property
+    def in_query(self) -> bool:
+        """Whether its parameters travel in the query and not in a body."""
+        return self.method in ("GET", "DELETE")
+
+
+def GET(path: str) -> Address:  # noqa: N802 - it is the name of the HTTP method
+    """An address that is read."""
+    return Address("GET", path)
+
+
+def POST(path: str) -> Address:  # noqa: N802
+    """An address that something is sent to."""
+    return Address("POST", path)
+
+
+def PUT(path: str) -> Address:  # noqa: N802
+    """An address whose content is replaced."""
+    return Address("PUT", path)
+
+
+def PATCH(path: str) -> Address:  # noqa: N802
+    """An address whose content is changed in part."""
+    return Address("PATCH", path)
+
+
+def DELETE(path: str) -> Address:  # noqa: N802
+    """An address whose content is deleted."""
+    return Address("DELETE", path)
+
+
+@dataclass(frozen=True)
+class WireForm:
+    """How a value travels if not as itself: as `kind`, made by `to_wire` and read back by `from_wire`.
+
+    It stands in `Annotated[T, WireForm(...)]` of a parameter (which counts in a query only) or of a result.
+    """
+
+    kind: Any
+    to_wire: Callable[[Any], Any]
+    from_wire: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a method, as it travels."""
+
+    name: str
+    kind: Any
+    default: Any
+    form: WireForm | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a request to a method holds, and what comes back."""
+
+    path: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    query: type[msgspec.Struct] | None
+    body: Any
+    whole_body: str | None
+    """The parameter that is the whole body, where one is."""
+    keyed: bool
+    """Whether the method takes an idempotency key."""
+    answer: Any
+    """The type of the answer on the wire, or None for no content."""
+    answer_form: WireForm | None
+    paged: bool
+    listed: bool
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How a method of a service is reached."""
+
+    function: Callable[..., Any]
+    address: Address
+    scope: Scope | None
+    status: int = 200
+    errors: Errors = ()
+    repeatable: bool = False
+    """Whether a request whose answer was lost may be sent again although it has no idempotency key."""
+    by_hand: bool = False
+    """Whether both ends are written by hand: a handler on the server, a sender in the client."""
+    summary: str = field(default="")
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Types of query, body and answer, made from the signature when first needed."""
+        return shape_of(self.function, self.address)
+
+    @property
+    def effect(self) -> Literal["none", "repeatable", "once"]:
+        """What a request does: nothing, the same when sent twice, or something that must happen once."""
+        if self.address.method == "GET":
+            return "none"
+        return "repeatable" if self.repeatable or self.shape.keyed else "once"
+
+
+def call(
+    address: Address,
+    *,
+    scope: Scope | None,
+    status: int | None = None,
+    errors: Errors = (),
+    repeatable: bool | None = None,
+    by_hand: bool = False,
+) -> Callable[[F], F]:
+    """Declare how a method is reached. Without a `status` it is 204 for None and 200 for anything else."""
+
+    def declare(function: F) -> F:
+        nothing = inspect.signature(function).return_annotation in (None, "None")
+        endpoint = Endpoint(
+            function,
+            address,
+            scope,
+            status or (204 if nothing else 200),
+            errors,
+            address.method == "PUT" if repeatable is None else repeatable,
+            by_hand,
+            (inspect.getdoc(function) or "").partition("\n")[0].rstrip("."),
+        )
+        function.endpoint = endpoint  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def endpoints(service: type[Any]) -> dict[str, Endpoint]:
+    """The endpoints of a service by the names of their methods."""
+    found: dict[str, Endpoint] = {}
+    for kind in reversed(service.__mro__):
+        found |= {name: value.endpoint for name, value in vars(kind).items() if hasattr(value, "endpoint")}
+    return found
+
+
+# --- from a signature to what travels ---------------------------------------------------------------------
+
+
+def shape_of(function: Callable[..., Any], address: Address) -> Shape:
+    """Read off a signature what a request holds and what comes back."""
+    hints = get_type_hints(function, include_extras=True)
+    names = tuple(_PATH_PARAMETER.findall(address.path))
+    parameters = []
+    keyed = False
+    for each in list(inspect.signature(function).parameters.values())[1:]:
+        if each.name == KEY:
+            keyed = True
+        elif each.name not in names:
+            parameters.append(_parameter(each, hints[each.name], address))
+    whole = _whole_body(parameters, address)
+    title = "".join(map(str.title, function.__qualname__.replace(".", "_").split("_")))
+    fields = None if whole or not parameters else _fields(title, parameters, strict=not address.in_query)
+    answer, form, paged, listed = _answer(hints.get("return"))
+    return Shape(
+        path=names,
+        parameters=tuple(parameters),
+        query=fields if address.in_query else None,
+        body=None if address.in_query else (whole.kind if whole else fields),
+        whole_body=whole.name if whole else None,
+        keyed=keyed,
+        answer=answer,
+        answer_form=form,
+        paged=paged,
+        listed=listed,
+    )
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Parameter:
+    kind, form = _without_form(hint)
+    if form is not None and address.in_query:
+        default = parameter.default
+        optional = form.kind | None if default is None else form.kind
+        return Parameter(parameter.name, optional, default, form)
+    return Parameter(parameter.name, kind, parameter.default)
+
+
+def _without_form(hint: Any) -> tuple[Any, WireForm | None]:
+    """A type without the wire form in its annotations."""
+    if get_origin(hint) is not Annotated:
+        return hint, None
+    kind, *marks = get_args(hint)
+    form = next((mark for mark in marks if isinstance(mark, WireForm)), None)
+    rest = tuple(mark for mark in marks if not isinstance(mark, WireForm))
+    return (Annotated[(kind, *rest)] if rest else kind), form
+
+
+def _whole_body(parameters: Sequence[Parameter], address: Address) -> Parameter | None:
+    """A single Struct is the whole body."""
+    if address.in_query or len(parameters) != 1:
+        return None
+    kind = parameters[0].kind
+    return parameters[0] if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
+def _fields(title: str, parameters: Sequence[Parameter], *, strict: bool) -> type[msgspec.Struct]:
+    """A struct of the parameters; in a body an unknown field is refused."""
+    fields: list[Any] = []
+    for each in parameters:
+        if each.required:
+            fields.append((each.name, each.kind))
+        elif isinstance(each.default, list | dict | set):
+            fields.append((each.name, each.kind, msgspec.field(default_factory=each.default.copy)))
+        else:
+            fields.append((each.name, each.kind, each.default))
+    return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=strict)
+
+
+def _answer(hint: Any) -> tuple[Any, WireForm | None, bool, bool]:
+    kind, form = _without_form(hint)
+    if form is not None:
+        return form.kind, form, False, False
+    origin = get_origin(kind)
+    if origin is PaginatedResult:
+        return Page[get_args(kind)[0]], None, True, False  # type: ignore[misc]
+    if origin is list:
+        return Items[get_args(kind)[0]], None, False, True  # type: ignore[misc]
+    return (None if kind is type(None) else kind), None, False, False
+
+
+def arguments_of(shape: Shape, query: Any, body: Any) -> dict[str, Any]:
+    """The keyword arguments that a decoded request holds."""
+    if shape.whole_body is not None:
+        return {shape.whole_body: body}
+    source = body if shape.query is None else query
+    found = {each.name: getattr(source, each.name) for each in shape.parameters}
+    for each in shape.parameters:
+        if each.form is not None and found[each.name] is not None:
+            found[each.name] = each.form.from_wire(found[each.name])
+    return found
+
+
+def wire_of(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as they travel; what was not given, or is UNSET, is left out."""
+    sent = {}
+    for each in shape.parameters:
+        value = arguments.get(each.name, UNSET)
+        if value is not UNSET:
+            sent[each.name] = each.form.to_wire(value) if each.form and value is not None else value
+    return sent
+
+
+# --- pages ------------------------------------------------------------------------------------------------
+
+
+def check_page(limit: object, offset: object) -> None:
+    """Refuse a page that the API does not give: `limit` is 0 to 1,000, `offset` 0 or more."""
+    for what, value, most in (("limit", limit, MAX_PAGE), ("offset", offset, 2**53)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise InvalidInput(f"{what} is {value!r}; it must be a whole number from 0 to {most}")
+
+
+# --- metadata in a query ----------------------------------------------------------------------------------
+
+
+def _read_terms(terms: Sequence[str]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for term in terms:
+        metadata.update(_object(term) if term.startswith("{") else _pair(term))
+    if len(metadata) > MAX_TERMS:
+        raise InvalidInput(f"metadata has {len(metadata)} keys; a filter takes at most {MAX_TERMS}")
+    return metadata
+
+
+def _object(term: str) -> dict[str, Any]:
+    found = decode_json(term)
+    if not isinstance(found, dict):
+        raise InvalidInput("metadata must be a JSON object, or key:text")
+    return found
+
+
+def _pair(term: str) -> dict[str, str]:
+    key, colon, text = term.partition(":")
+    if not colon or not key:
+        raise InvalidInput(f"metadata {term[:64]!r} must be key:text, or a JSON object")
+    return {key: text}
+
+
+def _write_terms(metadata: Mapping[str, Any]) -> list[str]:
+    return [encode_json(dict(metadata), what="metadata")] if metadata else []
+
+
+METADATA_FILTER = WireForm(list[str], _write_terms, _read_terms)
+"""Metadata to search for: in a query `key:text`, as often as needed, or a JSON object."""
+MetadataFilter = Annotated[Mapping[str, Any] | None, METADATA_FILTER]

@@ -106,6 +106,12 @@ async def add_entry(tx: Tx, actor: str, action: str, objects: Sequence[str]) -> 
         id += 1
 
 
+async def audit(tx: Tx, action: str, objects: Sequence[str]) -> None:
+    """Record that the transaction's actor did something to these objects; perdure itself leaves no entry."""
+    if tx.actor is not None and objects:
+        await add_entry(tx, tx.actor, action, objects)
+
+
 async def query_audit(
     tx: Tx, namespace: str | None, actor: str | None, action: str | None, limit: int, before: int | None
 ) -> Sequence[Row]:

@@ -9,13 +9,14 @@ from typing import Any, Self
 from perdure.client import run_wire
 from perdure.client.api import Api, new_id
 from perdure.client.client_items import RemoteItems
-from perdure.client.client_schedules import RemoteSchedules
 from perdure.client.client_services import RemoteAssistants, RemoteOutbox
 from perdure.client.lightning_exchange import new_key
 from perdure.client.native_wire import Items
 from perdure.client.session import RETRY_DELAYS, Effect, HttpSession, path_segment
 from perdure.client.streaming import Streaming
+from perdure.client.transport import HttpTransport
 from perdure.kernel.pages import PaginatedResult
+from perdure.schedules.service import Schedules
 from perdure.threads.records import (
     CancelAction,
     Checkpoint,
@@ -56,7 +57,8 @@ class PerdureClient(Streaming):
         self.assistants = RemoteAssistants(self._api)
         self.outbox = RemoteOutbox(self._api)
         self.items = RemoteItems(self._api)
-        self.schedules = RemoteSchedules(self._api)
+        self.transport = HttpTransport(session)
+        self.schedules = Schedules.over(self.transport)
 
     @property
     def url(self) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter, OrderedDict
-from functools import partial
+from collections import Counter
 from hmac import compare_digest
 
 from perdure.access.model import ALL_SCOPES, Caller, Token
@@ -18,18 +17,13 @@ from perdure.kernel.metrics import Metrics
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.views import GraphViews
 from perdure.outbox.service import Outbox
-from perdure.outbox.webhooks.urls import check_webhook_url
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.run_target import RunTarget
-from perdure.runtime.stores import KINDS
-from perdure.schedules.model import Targets
+from perdure.runtime.services import Services
 from perdure.schedules.service import Schedules
-from perdure.threads.encoding import Policy
 from perdure.threads.service import ThreadService
 from perdure.worker.registry import Agents
 
-MAX_STORES = 256
 KEY_ACTOR = "key"
 ANONYMOUS = "anonymous"
 
@@ -46,25 +40,16 @@ class App:
         self.access: Access | None = None
         self.threads: ThreadService | None = None
         self.outbox: Outbox | None = None
-        """What is to happen outside. Whoever delivers it puts one here that does."""
+        """What is to happen outside. The process that delivers it puts one here that does."""
         self.items: Items | None = None
-        """What agents remember beyond a thread."""
         self.schedules: Schedules | None = None
-        """What is started at its times; whoever serves the database starts it."""
+        self._services: Services | None = None
         if isinstance(store, DatabaseLightningStore):
-            self.access = Access(store.storage)
-            self.outbox = Outbox(store.storage)
-            self.threads = ThreadService(
-                store.storage, KINDS, namespace=store.namespace, policy=policy_of(self.settings)
-            )
+            services = self._services = Services(store, self.settings, items)
+            self.access, self.outbox = services.access, services.outbox
+            self.threads, self.items, self.schedules = services.threads, services.items, services.schedules
             self.threads.start_timers(self.settings.stream_ttl)
-            setup = items or ItemSetup()
-            self.items = self.threads.items = Items(
-                store.storage, store.namespace, policy=setup.policy, index=setup.index
-            )
             self.items.start_timers()
-            targets = Targets(RunTarget(KINDS, self.threads.policy))
-            self.schedules = Schedules(store.storage, targets, namespace=store.namespace)
         self.agents: Agents | None = None
         """The agents that this process has, put here by whoever executes them."""
         self.auth: GraphAuth | None = None
@@ -73,8 +58,13 @@ class App:
         """How many feeds of changes each actor has open."""
         self.streams: Counter[str] = Counter()
         """How many streams of events each actor reads."""
-        self._stores: OrderedDict[tuple[str, str], LightningStore] = OrderedDict()
-        self._threads: OrderedDict[tuple[str, str], ThreadService] = OrderedDict()
+
+    @property
+    def services(self) -> Services:
+        """The services of the database."""
+        if self._services is None:
+            raise NotSupported(f"a {type(self.store).__name__} has the Agent-lightning protocol only")
+        return self._services
 
     @property
     def namespace(self) -> str:
@@ -87,43 +77,23 @@ class App:
             if caller.namespace != self.namespace:
                 raise Forbidden(f"this store has no namespace {caller.namespace!r}")
             return self.store
-        key = (caller.namespace, caller.actor)
-        store = self._stores.get(key)
-        if store is None:
-            store = self._stores[key] = self.store.acting_as(*key)
-            if len(self._stores) > MAX_STORES:
-                self._stores.popitem(last=False)
-        return store
+        return self.services.acting_as(caller).store
 
     def threads_for(self, caller: Caller) -> ThreadService:
         """The threads of a caller's namespace, whose changes are on record as the caller's."""
-        if self.threads is None:
-            raise NotSupported(f"a {type(self.store).__name__} has no threads")
-        key = (caller.namespace, caller.actor)
-        threads = self._threads.get(key)
-        if threads is None:
-            threads = self._threads[key] = self.threads.acting_as(*key)
-            if len(self._threads) > MAX_STORES:
-                self._threads.popitem(last=False)
-        return threads
+        return self.services.acting_as(caller).threads
 
     def items_for(self, caller: Caller) -> Items:
         """The items of a caller's namespace, whose changes are on record as the caller's."""
-        if self.items is None:
-            raise NotSupported(f"a {type(self.store).__name__} has no items")
-        return self.items.acting_as(caller.namespace, caller.actor)
+        return self.services.acting_as(caller).items
 
     def schedules_for(self, caller: Caller) -> Schedules:
         """The schedules of a caller's namespace, whose changes are on record as the caller's."""
-        if self.schedules is None:
-            raise NotSupported(f"a {type(self.store).__name__} has no schedules")
-        return self.schedules.acting_as(caller.namespace, caller.actor)
+        return self.services.acting_as(caller).schedules
 
     def assistants_for(self, caller: Caller) -> Assistants:
         """The assistants of a caller's namespace, whose changes are on record as the caller's."""
-        if self.threads is None:
-            raise NotSupported(f"a {type(self.store).__name__} has no assistants")
-        return Assistants(self.threads.storage, caller.namespace, caller.actor)
+        return self.services.acting_as(caller).assistants
 
     def views_for(self, caller: Caller) -> GraphViews:
         """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
@@ -163,21 +133,6 @@ class App:
         if token is None:
             raise Unauthorized("this token is not known, has expired or was revoked")
         return _caller_of(token, namespace)
-
-
-def policy_of(settings: Settings) -> Policy:
-    """What the settings say about runs."""
-    return Policy(
-        timeout=settings.job_timeout,
-        max_attempts=settings.job_max_retries,
-        lease=settings.job_heartbeat,
-        grace=settings.job_heartbeat,
-        check_webhook=partial(
-            check_webhook_url,
-            allow_private=settings.webhook_allow_private,
-            allowed_hosts=settings.webhook_allowed_hosts,
-        ),
-    )
 
 
 def _caller_of(token: Token, namespace: str | None) -> Caller:

@@ -59,16 +59,15 @@ class Perdure:
             if self._agents is not None:
                 self._worker = worker_of(app, self._agents)
                 await self._worker.start()
-            if app.schedules is not None:
-                app.schedules.start()
+            await app.services.schedule_timer.start()
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._app is not None and self._app.schedules is not None:
-            await self._app.schedules.stop()
+        if self._app is not None:
+            await self._app.services.schedule_timer.stop()
         worker, self._worker = self._worker, None
         if worker is not None:
             await worker.stop()

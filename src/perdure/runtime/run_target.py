@@ -11,7 +11,6 @@ from perdure.kernel.errors import InvalidInput, NotFound, PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.schedules.model import Order
-from perdure.schedules.service import Schedules
 from perdure.threads.encoding import Policy, new_run
 from perdure.threads.operations.create import NewRun, create_runs
 from perdure.threads.operations.settle import load_threads
@@ -63,19 +62,6 @@ class RunTarget:
 
     def _run(self, order: Order) -> NewRun:
         return new_run(request_of(order), self._policy)
-
-
-class Scheduler:
-    """Fires the schedules of a database from `start` to `stop`, beside a server."""
-
-    def __init__(self, schedules: Schedules) -> None:
-        self._schedules = schedules
-
-    async def start(self) -> None:
-        self._schedules.start()
-
-    async def stop(self) -> None:
-        await self._schedules.stop()
 
 
 def request_of(order: Order) -> RunRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -131,6 +131,13 @@ def check_id(value: object, what: str) -> str:
 
 def optional_id(value: object, what: str) -> str | None:
     return None if value is None else check_id(value, what)
+
+
+def check_sort(value: Any, allowed: Any, what: str) -> Any:
+    """Give a choice back if it is one of a Literal's."""
+    if value not in get_args(allowed):
+        raise InvalidInput(f"{what} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
+    return value
 
 
 def check_object(value: object, what: str) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Operations on schedules. Rows of schedules are locked before all others.
-
-`actor` is whoever does it, for the audit; None is perdure itself.
-"""
+"""Operations on schedules. Rows of schedules are locked before all others."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
-from perdure.access.operations import add_entry
+from perdure.access.operations import audit
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
 from perdure.kernel.clock import to_seconds
@@ -36,17 +33,34 @@ TRIM_EVERY = 20
 # --- making and changing ----------------------------------------------------------------------------------
 
 
-async def create(tx: Tx, actor: str | None, requests: Sequence[NewSchedule], targets: Targets) -> list[str]:
-    """Make schedules, all or none; answers with their ids."""
-    rows = [await _new_row(tx, request, targets) for request in requests]
-    await tx.write((sql.ADD, [(tx.ns, *msgspec.structs.astuple(row)) for row in rows]))
-    labels = {row.id: request.metadata for row, request in zip(rows, requests, strict=True)}
-    await set_labels(tx, KIND, labels)
-    await _written(tx, actor, "create_schedule", [row.id for row in rows], "added")
-    return [row.id for row in rows]
+async def create(tx: Tx, requests: Sequence[NewSchedule], targets: Targets) -> list[str | PerdureError]:
+    """Create schedules; answers each with its id, or with why it cannot be created."""
+    answers: list[str | PerdureError] = []
+    rows: list[ScheduleRow] = []
+    labels: dict[str, Mapping[str, Any]] = {}
+    for request in requests:
+        row = await _new_row(tx, request, targets)
+        if isinstance(row, PerdureError):
+            answers.append(row)
+            continue
+        rows.append(row)
+        answers.append(row.id)
+        labels[row.id] = request.metadata
+    if rows:
+        await tx.write((sql.ADD, [(tx.ns, *msgspec.structs.astuple(row)) for row in rows]))
+        await set_labels(tx, KIND, labels)
+        await _written(tx, "create_schedule", [row.id for row in rows], "added")
+    return answers
 
 
-async def _new_row(tx: Tx, request: NewSchedule, targets: Targets) -> ScheduleRow:
+async def _new_row(tx: Tx, request: NewSchedule, targets: Targets) -> ScheduleRow | PerdureError:
+    try:
+        return await _checked_row(tx, request, targets)
+    except PerdureError as error:
+        return error
+
+
+async def _checked_row(tx: Tx, request: NewSchedule, targets: Targets) -> ScheduleRow:
     _check_comes(tx, request.expression, request.timezone)
     row = ScheduleRow(
         id=ids.uuid(tx.now, tx.ids),
@@ -90,7 +104,7 @@ async def _assistant_id(tx: Tx, name: str | None) -> str | None:
     return found.assistant_id
 
 
-async def update(tx: Tx, actor: str | None, schedule_id: str, change: Change, targets: Targets) -> None:
+async def update(tx: Tx, schedule_id: str, change: Change, targets: Targets) -> None:
     """Change a schedule; its next time is found anew where that depends on what changes."""
     row = await _locked(tx, schedule_id)
     order = row.order(tx.now)
@@ -106,7 +120,7 @@ async def update(tx: Tx, actor: str | None, schedule_id: str, change: Change, ta
     row.metadata, row.payload = encode_json(metadata), encode_json(payload)
     await _save(tx, row)
     await set_labels(tx, KIND, {row.id: metadata})
-    await _written(tx, actor, "update_schedule", [row.id], "updated")
+    await _written(tx, "update_schedule", [row.id], "updated")
 
 
 async def _save(tx: Tx, row: ScheduleRow) -> None:
@@ -114,32 +128,31 @@ async def _save(tx: Tx, row: ScheduleRow) -> None:
     await tx.update_many(sql.SAVE, [(*times, row.metadata, row.payload, tx.ns, row.id)])
 
 
-async def delete(tx: Tx, actor: str | None, schedule_id: str) -> None:
+async def delete(tx: Tx, schedule_id: str) -> None:
     """Remove a schedule with its firings; what it has started stays."""
     await _locked(tx, schedule_id)
     await tx.execute(sql.DROP, id=schedule_id)
     await tx.execute(sql.DROP_FIRINGS, id=schedule_id)
     await drop_labels(tx, KIND, [schedule_id])
-    await _written(tx, actor, "delete_schedule", [schedule_id], "deleted")
+    await _written(tx, "delete_schedule", [schedule_id], "deleted")
 
 
 async def _locked(tx: Tx, schedule_id: str) -> ScheduleRow:
     row = await tx.one(sql.LOCK, id=schedule_id)
     if row is None:
-        raise _not_found(schedule_id)
+        raise not_found(schedule_id)
     return ScheduleRow(*row)
 
 
-def _not_found(schedule_id: str) -> NotFound:
-    return NotFound(f"Cron {schedule_id} not found")
+def not_found(schedule_id: str) -> NotFound:
+    return NotFound(f"Schedule {schedule_id} not found")
 
 
-async def _written(tx: Tx, actor: str | None, action: str, names: Sequence[str], status: str) -> None:
+async def _written(tx: Tx, action: str, names: Sequence[str], status: str) -> None:
     """Tell of what was changed, and write down who did it, as the last thing."""
     changes.tell(tx, KIND, [(name, status) for name in names])
     tx.hint(CHANNEL, ANY)
-    if actor is not None:
-        await add_entry(tx, actor, action, names)
+    await audit(tx, action, names)
 
 
 # --- firing -----------------------------------------------------------------------------------------------
@@ -245,7 +258,7 @@ async def get(tx: Tx, schedule_ids: Sequence[str]) -> list[ScheduleRow | None]:
 async def firings(tx: Tx, schedule_id: str, limit: int, offset: int) -> Sequence[Row]:
     """What came of a schedule's latest times, the newest first."""
     if (await get(tx, [schedule_id]))[0] is None:
-        raise _not_found(schedule_id)
+        raise not_found(schedule_id)
     return await tx.all(sql.LIST_FIRINGS, id=schedule_id, limit=limit, offset=offset)
 
 

@@ -152,7 +152,7 @@ async def test_an_error_after_the_first_blank_line_stands_in_the_body(
         async def broken(*_: Any) -> bool:
             raise StorageUnavailable("gone")
 
-        threads = next(iter(quick.visitor.app._threads.values()))
+        threads = next(iter(quick.visitor.app.services._by_caller.values())).threads
         monkeypatch.setattr(threads, "_ends", broken)
         body = await soon(response.json(content_type=None))
     assert (response.status, body["code"]) == (200, "storage_unavailable")

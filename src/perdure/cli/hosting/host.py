@@ -25,7 +25,6 @@ from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker
-from perdure.runtime.run_target import Scheduler
 from perdure.runtime.stores import open_configured, sqlite_file
 from perdure.runtime.webhook_deliveries import Deliveries
 from perdure.server.http.server import HttpServer, Service, bind, make_application
@@ -108,8 +107,7 @@ def items_here() -> ItemSetup:
 def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Service]:
     """What runs along with the HTTP server; `shared` if other processes take the same ports."""
     services: list[Service] = [Deliveries(app)]
-    if app.schedules is not None:
-        services.append(Scheduler(app.schedules))
+    services.append(app.services.schedule_timer)
     if agents:
         services.append(EmbeddedWorker(app, agents))
     if app.settings.grpc_port is None:

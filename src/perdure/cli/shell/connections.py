@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from perdure.access.model import Caller
 from perdure.access.service import Access
 from perdure.assistants.service import Assistants
 from perdure.client.client_items import RemoteItems
-from perdure.client.client_schedules import RemoteSchedules
 from perdure.client.client_services import RemoteAssistants, RemoteOutbox
 from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
@@ -27,8 +27,8 @@ from perdure.rollouts.model import ENDED
 from perdure.rollouts.overview import Overview
 from perdure.rollouts.records import ROLLOUT_STATUSES, Rollout
 from perdure.rollouts.resources import ResourcesUpdate
-from perdure.runtime.app import policy_of
 from perdure.runtime.run_target import RunTarget
+from perdure.runtime.services import policy_of
 from perdure.runtime.stats import standing
 from perdure.runtime.stores import KINDS, open_configured, sqlite_file
 from perdure.schedules.model import Targets
@@ -71,7 +71,7 @@ class Remote:
         return self.threads.outbox
 
     @property
-    def schedules(self) -> RemoteSchedules:
+    def schedules(self) -> Schedules:
         return self.threads.schedules
 
     async def stats(self) -> Document:
@@ -153,7 +153,8 @@ class Direct:
         self.items = self.threads.items
         self.outbox = LocalOutbox(Outbox(opened.storage), settings.namespace, actor)
         targets = Targets(RunTarget(KINDS, self.threads.policy))
-        self.schedules = Schedules(opened.storage, targets, namespace=settings.namespace, actor=actor)
+        caller = Caller.trusted(actor, settings.namespace)
+        self.schedules = Schedules(opened.storage, targets, namespace=settings.namespace, caller=caller)
 
     async def close(self) -> None:
         await self.threads.close()

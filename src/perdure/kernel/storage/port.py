@@ -30,6 +30,8 @@ class Tx(Protocol):
     """A transaction: the only thing an operation may await."""
 
     ns: int | None
+    actor: str | None
+    """In whose name the transaction writes; None is perdure itself, which leaves no audit entry."""
     now: int
     ids: Ids
     shard: int
@@ -106,9 +108,14 @@ class Storage(Protocol):
     ids: Ids
 
     def run(
-        self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        actor: str | None = None,
     ) -> Awaitable[Result]:
-        """Run a writing operation and return its result once it is durable."""
+        """Run a writing operation in the name of `actor`; returns its result once it is durable."""
         ...
 
     def read(

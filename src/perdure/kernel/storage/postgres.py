@@ -60,7 +60,8 @@ class _Call:
     operation: Operation[..., Any]
     args: tuple[Any, ...]
     ns: int | None
-    write: bool
+    actor: str | None = None
+    write: bool = False
     started: bool = False
 
 
@@ -99,14 +100,21 @@ class PostgresStorage:
         self._degraded: str | None = None
         self._closed = False
 
-    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+    async def run(
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        actor: str | None = None,
+    ) -> Result:
         refuse_nested()
-        result: Result = await self._owned(_Call(operation, args, ns, write=True))
+        result: Result = await self._owned(_Call(operation, args, ns, actor, write=True))
         return result
 
     async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
         refuse_nested()
-        result: Result = await self._owned(_Call(operation, args, ns, write=False))
+        result: Result = await self._owned(_Call(operation, args, ns))
         return result
 
     background = run
@@ -159,7 +167,9 @@ class PostgresStorage:
                     row = await connection.fetchrow(first, str(int(left * 1000)))
                     assert row is not None
                     answers = dict(zip(self._probes, row[2:], strict=False))
-                    tx = PostgresTx(connection, call.ns, row[0], self.ids, answers, self.signals.wanted)
+                    tx = PostgresTx(
+                        connection, call.ns, row[0], self.ids, answers, self.signals.wanted, call.actor
+                    )
                     result = await drive(call.operation(tx, *call.args), tx)
             except BaseException as error:
                 await _abandon(connection, error)

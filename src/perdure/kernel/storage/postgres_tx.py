@@ -42,9 +42,11 @@ class PostgresTx:
         ids: Ids,
         answers: Mapping[Probe, bool] = MappingProxyType({}),
         wants: Wanted = nobody_wants,
+        actor: str | None = None,
     ) -> None:
         self._connection = connection
         self.ns = ns
+        self.actor = actor
         self.now = now
         self.ids = ids
         self.shard = connection.get_server_pid() % SHARDS

@@ -183,8 +183,15 @@ class SqliteStorage:
         self._closed = False
         self._lock = threading.Lock()
 
-    async def run(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
-        result: Result = await self._submit(Job(operation, args, ns), background=False)
+    async def run(
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        actor: str | None = None,
+    ) -> Result:
+        result: Result = await self._submit(Job(operation, args, ns, actor), background=False)
         return result
 
     async def background(

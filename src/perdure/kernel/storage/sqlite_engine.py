@@ -64,6 +64,7 @@ class Job:
     operation: Callable[..., Coroutine[Any, Any, Any]]
     args: tuple[Any, ...]
     ns: int | None
+    actor: str | None = None
     reading: bool = False
     now: int = 0
     result: Any = None
@@ -244,7 +245,7 @@ class SqliteEngine:
     def _try(self, job: Job) -> None:
         """Run a job once. Its own error is its answer; an error that ended the transaction is everybody's."""
         job.now = job.now or self.clock.now()
-        tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants)
+        tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor)
         job.error, job.hints = None, tx.hints
         try:
             with _query_only(self.connection) if job.reading else nullcontext():

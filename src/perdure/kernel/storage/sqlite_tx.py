@@ -33,7 +33,7 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
 class SqliteTx:
     """A transaction on one connection; every method ends without suspending."""
 
-    __slots__ = ("_connection", "hints", "ids", "now", "ns", "shard", "wants")
+    __slots__ = ("_connection", "actor", "hints", "ids", "now", "ns", "shard", "wants")
 
     def __init__(
         self,
@@ -42,9 +42,11 @@ class SqliteTx:
         now: int,
         ids: Ids,
         wants: Wanted = nobody_wants,
+        actor: str | None = None,
     ) -> None:
         self._connection = connection
         self.ns = ns
+        self.actor = actor
         self.now = now
         self.ids = ids
         self.shard = 0

@@ -17,6 +17,7 @@ from perdure.items.service import Items
 from perdure.kernel.errors import MethodNotAllowed, PerdureError, UnknownRoute
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.app import App
+from perdure.runtime.services import Services
 from perdure.schedules.service import Schedules
 from perdure.threads.service import ThreadService
 
@@ -84,6 +85,11 @@ class Call:
     def items(self) -> Items:
         """The items of the caller's namespace, acting as the caller."""
         return self.app.items_for(self.caller)
+
+    @property
+    def services(self) -> Services:
+        """The services of the database, acting as the caller."""
+        return self.app.services.acting_as(self.caller)
 
     @property
     def stopping(self) -> asyncio.Event:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from perdure.kernel.errors import BadRequest
 from perdure.schedules.records import Schedule
+from perdure.schedules.service import RUN, SortField
 from perdure.server.http.routes import Call
 from perdure.server.langgraph import cron_wire
 from perdure.server.langgraph.auth_pass import known_to, user_of
@@ -35,7 +36,8 @@ async def _create(call: Call, thread_id: str | None) -> Schedule:
         payload["config"] = known_to(user, payload.get("config") or {})
     if thread_id is not None:
         payload.pop("on_run_completed", None)
-    return await schedules_of(call).create(
+    return await schedules_of(call).create_for(
+        RUN,
         body.schedule,
         assistant_id=body.assistant_id,
         thread_id=thread_id,
@@ -102,7 +104,7 @@ async def search_crons(call: Call) -> Response:
     found = await schedules_of(call).search(
         **wanted,
         enabled=body.enabled,
-        sort_by=SORTED_BY.get(sort_by, sort_by),
+        sort_by=cast("SortField", SORTED_BY.get(sort_by, sort_by)),
         sort_order=body.sort_order or "desc",
         limit=limit,
         offset=offset,

@@ -27,8 +27,7 @@ def assistants_of(call: Call) -> Assistants:
 
 
 def schedules_of(call: Call) -> Schedules:
-    """What is started at its times in the caller's namespace, acting as the caller."""
-    return call.app.schedules_for(call.caller)
+    return call.services.schedules
 
 
 def outbox_of(call: Call) -> Outbox:

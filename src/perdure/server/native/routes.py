@@ -10,16 +10,17 @@ from perdure.client import native_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnavailable
 from perdure.rollouts.overview import QueueState
 from perdure.rollouts.records import LightningStoreStatistics
+from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.native import admin, changes, docs, handlers, health, metrics
 from perdure.server.native.assistant_routes import ASSISTANT_ROUTES
 from perdure.server.native.declare import declaring
+from perdure.server.native.derive import routes_of
 from perdure.server.native.item_routes import ITEM_ROUTES
 from perdure.server.native.outbox_routes import OUTBOX_ROUTES
 from perdure.server.native.run_routes import RUN_ROUTES
 from perdure.server.native.run_work_routes import RUN_WORK_ROUTES
-from perdure.server.native.schedule_routes import SCHEDULE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.server.native.work_routes import WORK_ROUTES
 
@@ -166,7 +167,7 @@ ROUTES: tuple[Route, ...] = (
     *RUN_WORK_ROUTES,
     *ITEM_ROUTES,
     *OUTBOX_ROUTES,
-    *SCHEDULE_ROUTES,
+    *routes_of(Schedules, lambda call: call.services.schedules),
     *_OVERVIEW,
     *_ACCESS,
     *_SERVER,

@@ -1,0 +1,160 @@
+"""The base of every service: a namespace of a database, and in whose name it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
+from functools import cache, partial, wraps
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from perdure.access.endpoints import Endpoint, endpoints
+from perdure.access.model import Caller
+from perdure.access.operations import ensure_namespace, once
+from perdure.kernel.errors import NotSupported
+from perdure.kernel.merge import Merger
+from perdure.kernel.storage.port import Operation, Storage, Tx
+
+T = TypeVar("T")
+P = ParamSpec("P")
+S = TypeVar("S", bound="Service")
+
+POSTGRES_BATCHES = 3
+"""How many batches of the same calls may run at once where more than one connection writes."""
+
+
+class Transport(Protocol):
+    """What a service over HTTP sends its calls through."""
+
+    def send(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
+        """Send a call; what comes back is awaited or iterated."""
+        ...
+
+
+class Service:
+    """The object that callers of a domain hold, in one namespace.
+
+    `acting_as` gives the same service for a caller: in the caller's namespace, with the caller's name in the
+    audit. `over` gives it over HTTP. What a method does in the database it does in operations, through `read`
+    and `write`.
+    """
+
+    def __init__(self, storage: Storage, *, namespace: str = "default", caller: Caller | None = None) -> None:
+        self.storage = storage
+        self.namespace = namespace
+        self.caller = caller
+        self._number: int | None = None
+        self._merger = self._new_merger()
+
+    def _new_merger(self) -> Merger:
+        return Merger(POSTGRES_BATCHES if self.storage.engine == "postgres" else 1)
+
+    @property
+    def actor(self) -> str | None:
+        """Who is named in the audit; None leaves no entry."""
+        return None if self.caller is None else self.caller.actor
+
+    def acting_as(self, caller: Caller) -> Self:
+        """The same service in the caller's namespace, writing in the caller's name."""
+        sibling = self.in_namespace(caller.namespace)
+        sibling.caller = caller
+        return sibling
+
+    def in_namespace(self, namespace: str) -> Self:
+        """The same service in another namespace of the database."""
+        sibling = copy(self)
+        if namespace != self.namespace:
+            sibling.namespace, sibling._number = namespace, None
+        # Calls merge only within one namespace and one caller.
+        sibling._merger = sibling._new_merger()
+        return sibling
+
+    async def ns(self) -> int:
+        """The number of the namespace."""
+        if self._number is None:
+            self._number = await self.storage.run(ensure_namespace, self.namespace)
+        return self._number
+
+    async def read(
+        self,
+        operation: Callable[Concatenate[Tx, P], Coroutine[Any, Any, T]],
+        *args: P.args,
+        **_: P.kwargs,
+    ) -> T:
+        """Run a reading operation in this namespace."""
+        return await self.storage.read(operation, *args, ns=await self.ns())
+
+    async def write(
+        self,
+        operation: Callable[Concatenate[Tx, P], Coroutine[Any, Any, T]],
+        *args: P.args,
+        **_: P.kwargs,
+    ) -> T:
+        """Run a writing operation in this namespace, in the caller's name."""
+        return await self.storage.run(operation, *args, ns=await self.ns(), actor=self.actor)
+
+    async def write_once(
+        self,
+        key: str | None,
+        operation: Operation[..., Sequence[T | Exception]],
+        item: Any,
+        *rest: Any,
+        size: int = 0,
+    ) -> T:
+        """Run an operation on a list for one item, merged with concurrent calls.
+
+        A key that was used before gives its first answer. Only for operations that answer item by item; what
+        follows the items is equal in all calls that merge.
+        """
+        batch = partial(self._write_batch, operation, rest, key is not None)
+        answer: T = await self._merger.call(
+            (operation, key is not None, *rest), batch, (key, item), size=size
+        )
+        return answer
+
+    async def _write_batch(
+        self,
+        operation: Operation[..., Sequence[Any]],
+        rest: tuple[Any, ...],
+        keyed: bool,
+        calls: Sequence[tuple[Any, Any]],
+    ) -> Sequence[Any]:
+        items = [item for _, item in calls]
+        if not keyed:
+            return await self.write(operation, items, *rest)
+        keys = [key for key, _ in calls]
+        return await self.write(once, keys, operation.__name__, (operation,), items, *rest)
+
+    @classmethod
+    def over(cls, transport: Transport) -> Self:
+        """The same service behind a server."""
+        service: Self = object.__new__(remote_class(cls))  # type: ignore[arg-type]
+        vars(service)["transport"] = transport
+        return service
+
+
+@cache
+def remote_class(service: type[S]) -> type[S]:
+    """A subclass whose methods with an endpoint send their calls; made once for each service."""
+    senders = {name: _sender(endpoint) for name, endpoint in endpoints(service).items()}
+    return type(service.__name__, (service,), {**senders, "__getattr__": _not_here, "__repr__": _repr})
+
+
+def _sender(endpoint: Endpoint) -> Callable[..., Any]:
+    described = signature(endpoint.function)
+
+    @wraps(endpoint.function)
+    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = dict(described.bind(self, *args, **kwargs).arguments)
+        given.pop("self")
+        return self.transport.send(endpoint, given)
+
+    return send
+
+
+def _not_here(self: Any, name: str) -> Any:
+    raise NotSupported(f"{type(self).__name__}.{name} needs the database; it is not available over HTTP")
+
+
+def _repr(self: Any) -> str:
+    return f"{type(self).__name__}.over({vars(self)['transport']!r})"

@@ -1,0 +1,130 @@
+"""Calls of services over HTTP: from arguments to a request, from the answer to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from perdure.access.endpoints import KEY, PREFIX, Endpoint, wire_of
+from perdure.client.session import HttpSession, in_header, path_segment
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import Unreachable
+from perdure.kernel.pages import PaginatedResult
+
+Sender = Callable[["HttpTransport", Endpoint, dict[str, Any]], Any]
+"""Sends the calls of a method whose two ends are written by hand; what it returns is awaited or iterated."""
+
+
+class HttpTransport:
+    """Sends the calls of services to one server, in one session.
+
+    `senders` holds a sender for each method that streams, waits or claims.
+    """
+
+    def __init__(
+        self, session: HttpSession, senders: Mapping[Callable[..., Any], Sender] | None = None
+    ) -> None:
+        self.session = session
+        self.senders = dict(senders or {})
+
+    def send(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
+        """Send a call."""
+        sender = self.senders.get(endpoint.function)
+        return self.request(endpoint, arguments) if sender is None else sender(self, endpoint, arguments)
+
+    async def request(
+        self,
+        endpoint: Endpoint,
+        arguments: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        long_poll: bool = False,
+    ) -> Any:
+        """Send one request and decode its answer. Without an idempotency key it gets one of its own."""
+        shape = endpoint.shape
+        body: bytes | None = None
+        query: list[tuple[str, str]] = []
+        if shape.whole_body is not None:
+            body = encode_body(arguments[shape.whole_body])
+        elif endpoint.address.in_query:
+            query = query_of(wire_of(shape, arguments))
+        elif shape.parameters:
+            body = encode_body(wire_of(shape, arguments))
+        answer = await self.session.request(
+            endpoint.address.method,
+            path_of(endpoint, arguments),
+            body=body,
+            query=query,
+            headers=_key_header(arguments.get(KEY)) if shape.keyed else None,
+            effect=endpoint.effect,
+            timeout=timeout,
+            long_poll=long_poll,
+        )
+        return self.decode(endpoint, answer.body)
+
+    def decode(self, endpoint: Endpoint, body: bytes) -> Any:
+        """The answer of a method as its caller gets it."""
+        shape = endpoint.shape
+        if shape.answer is None:
+            return None
+        found = decode_answer(shape.answer, body)
+        if shape.paged:
+            return PaginatedResult(
+                items=found.items, limit=found.limit, offset=found.offset, total=found.total
+            )
+        if shape.listed:
+            return found.items
+        return found if shape.answer_form is None else shape.answer_form.from_wire(found)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.session.base_url!r})"
+
+
+def path_of(endpoint: Endpoint, arguments: Mapping[str, Any]) -> str:
+    """The path of a call, its parameters filled in."""
+    names = endpoint.shape.path
+    steps = {name: path_segment(arguments[name], name) for name in names}
+    return PREFIX + endpoint.address.path.format_map(steps)
+
+
+def _key_header(key: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": in_header(uuid4().hex if key is None else key, KEY)}
+
+
+def encode_body(body: Any) -> bytes:
+    """A body as JSON."""
+    return encode_json(body, what="the request").encode()
+
+
+def decode_answer(kind: Any, body: bytes) -> Any:
+    """An answer as its type."""
+    try:
+        return _decoder(kind).decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Unreachable(f"the answer is not from a perdure server: {error}") from error
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def query_of(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The terms of a query string; what is None is left out, and a list is one term for each item."""
+    found: list[tuple[str, str]] = []
+    for name, value in terms.items():
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            found += [(name, _term(item)) for item in value]
+        elif value is not None:
+            found.append((name, _term(value)))
+    return found
+
+
+def _term(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return encode_json(value, what="the query") if isinstance(value, Mapping) else str(value)

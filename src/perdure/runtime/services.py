@@ -1,0 +1,95 @@
+"""All services of a database, wired once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from copy import copy
+from functools import partial
+from typing import Self
+
+from perdure.access.model import Caller
+from perdure.access.service import Access
+from perdure.agents.store_section import ItemSetup
+from perdure.assistants.service import Assistants
+from perdure.items.service import Items
+from perdure.kernel.config import Settings
+from perdure.outbox.service import Outbox
+from perdure.outbox.webhooks.urls import check_webhook_url
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.run_target import RunTarget
+from perdure.runtime.stores import KINDS, open_configured
+from perdure.schedules.model import Targets
+from perdure.schedules.service import Schedules
+from perdure.schedules.timer import ScheduleTimer
+from perdure.threads.encoding import Policy
+from perdure.threads.service import ThreadService
+
+MAX_CALLERS = 256
+
+
+class Services:
+    """The services of one database, in one namespace. `acting_as` gives them in a caller's name."""
+
+    def __init__(
+        self, store: DatabaseLightningStore, settings: Settings, items: ItemSetup | None = None
+    ) -> None:
+        setup = items or ItemSetup()
+        storage, namespace = store.storage, store.namespace
+        self.storage = storage
+        self.store = store
+        self.access = Access(storage)
+        self.outbox = Outbox(storage)
+        self.assistants = Assistants(storage, namespace)
+        self.items = Items(storage, namespace, policy=setup.policy, index=setup.index)
+        self.threads = ThreadService(storage, KINDS, namespace=namespace, policy=policy_of(settings))
+        self.threads.items = self.items
+        targets = Targets(RunTarget(KINDS, self.threads.policy))
+        self.schedules = Schedules(storage, targets, namespace=namespace)
+        self.schedule_timer = ScheduleTimer(storage, targets)
+        self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
+
+    @classmethod
+    def open(cls, settings: Settings, items: ItemSetup | None = None) -> Self:
+        """Open the database that the settings name, and wire its services."""
+        return cls(open_configured(settings), settings, items)
+
+    def acting_as(self, caller: Caller) -> Self:
+        """The services in the caller's namespace, writing in the caller's name.
+
+        The same caller gets the same services, so that concurrent calls of one caller merge.
+        """
+        found = self._by_caller.get(caller)
+        if found is None:
+            found = self._by_caller[caller] = self._made_for(caller)
+            if len(self._by_caller) > MAX_CALLERS:
+                self._by_caller.popitem(last=False)
+        return found
+
+    def _made_for(self, caller: Caller) -> Self:
+        sibling = copy(self)
+        sibling.store = self.store.acting_as(caller.namespace, caller.actor)
+        sibling.assistants = self.assistants.acting_as(caller.namespace, caller.actor)
+        sibling.items = self.items.acting_as(caller.namespace, caller.actor)
+        sibling.threads = self.threads.acting_as(caller.namespace, caller.actor)
+        sibling.schedules = self.schedules.acting_as(caller)
+        return sibling
+
+    async def close(self) -> None:
+        """Finish what is under way, and close the database."""
+        await self.threads.close()
+        await self.store.close()
+
+
+def policy_of(settings: Settings) -> Policy:
+    """What the settings say about runs."""
+    return Policy(
+        timeout=settings.job_timeout,
+        max_attempts=settings.job_max_retries,
+        lease=settings.job_heartbeat,
+        grace=settings.job_heartbeat,
+        check_webhook=partial(
+            check_webhook_url,
+            allow_private=settings.webhook_allow_private,
+            allowed_hosts=settings.webhook_allowed_hosts,
+        ),
+    )

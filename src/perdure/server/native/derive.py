@@ -1,0 +1,104 @@
+"""Native routes from the methods of services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+
+from perdure.access.base import Service
+from perdure.access.endpoints import KEY, PREFIX, Endpoint, Items, arguments_of, endpoints
+from perdure.kernel.pages import Page, PaginatedResult
+from perdure.server.http.bodies import encode
+from perdure.server.http.problems import NATIVE
+from perdure.server.http.routes import Call, Handler, Route
+
+S = TypeVar("S", bound=Service)
+
+TOTAL = "X-Pagination-Total"
+
+
+def routes_of(
+    service: type[S],
+    find: Callable[[Call], S],
+    own: Mapping[Callable[..., Any], Handler] | None = None,
+    *,
+    tag: str | None = None,
+) -> tuple[Route, ...]:
+    """The routes of a service. `find` gives the service for the caller of a request.
+
+    `own` names the handlers of methods whose two ends are written by hand.
+    """
+    handlers = dict(own or {})
+    found = endpoints(service).values()
+    if unknown := handlers.keys() - {endpoint.function for endpoint in found}:
+        raise ValueError(f"{service.__name__} has no endpoint for {unknown}")
+    return tuple(
+        _route(
+            endpoint,
+            handlers[endpoint.function] if endpoint.function in handlers else handler_of(endpoint, find),
+            tag or service.__name__.lower(),
+        )
+        for endpoint in found
+    )
+
+
+def _route(endpoint: Endpoint, handler: Handler, tag: str) -> Route:
+    shape = endpoint.shape
+    return Route(
+        method=endpoint.address.method,
+        path=PREFIX + endpoint.address.path,
+        handler=handler,
+        protocol=NATIVE,
+        scope=endpoint.scope,
+        query=shape.query,
+        body=shape.body,
+        body_optional=shape.whole_body is None and not any(each.required for each in shape.parameters),
+        answer=shape.answer,
+        status=endpoint.status,
+        errors=endpoint.errors,
+        summary=endpoint.summary,
+        tag=tag,
+    )
+
+
+def handler_of(endpoint: Endpoint, find: Callable[[Call], Any]) -> Handler:
+    """A handler that calls the method with what the request holds."""
+    if endpoint.by_hand:
+        raise ValueError(f"{endpoint.function.__qualname__} needs a handler of its own")
+
+    async def handle(call: Call) -> Any:
+        return answer_of(endpoint, await endpoint.function(find(call), **arguments_for(endpoint, call)))
+
+    return handle
+
+
+def arguments_for(endpoint: Endpoint, call: Call) -> dict[str, Any]:
+    """The keyword arguments of a request."""
+    shape = endpoint.shape
+    body = call.body
+    if body is None and shape.body is not None and shape.whole_body is None:
+        body = shape.body()
+    arguments = {**call.path, **arguments_of(shape, call.query, body)}
+    if shape.keyed:
+        arguments[KEY] = call.idempotency_key
+    return arguments
+
+
+def answer_of(endpoint: Endpoint, answer: Any) -> Any:
+    """What a method returned, as it travels."""
+    shape = endpoint.shape
+    if shape.answer is None:
+        return Response(status_code=endpoint.status)
+    if shape.paged:
+        return paged(answer)
+    if shape.listed:
+        return Items(items=answer)
+    return answer if shape.answer_form is None else shape.answer_form.to_wire(answer)
+
+
+def paged(page: PaginatedResult[Any]) -> Response:
+    """A page, with its total in a header too."""
+    body = Page(items=list(page.items), limit=page.limit, offset=page.offset, total=page.total)
+    return Response(encode(body), headers={TOTAL: str(page.total)}, media_type="application/json")
