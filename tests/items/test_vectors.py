@@ -18,9 +18,8 @@ from tests.items.support import age
 from perdure.errors import InvalidInput
 from perdure.integrations.langgraph import PerdureStore
 from perdure.items import service
-from perdure.items.paths import texts_at
 from perdure.items.service import Items
-from perdure.items.vectors import ItemIndex
+from perdure.items.vectors import ItemIndex, texts_at
 from perdure.kernel.storage.port import Storage
 
 LETTERS = "abcdefgh"

@@ -8,8 +8,8 @@ from tests.kernel.support import until_true
 from tests.threads.support import World
 
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.match import contains
 from perdure.threads import service
-from perdure.threads.model import contains
 from perdure.threads.operations import search
 from perdure.threads.records import Lifetime
 

@@ -15,6 +15,7 @@ from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
+from perdure.kernel.match import has
 from perdure.kernel.storage.filters import Clause, given, order_by, where
 from perdure.kernel.storage.labels import drop_labels, labelled, set_labels
 from perdure.kernel.storage.port import Row, Tx
@@ -243,5 +244,4 @@ async def versions(
 
 def _has(text: str, wanted: Mapping[str, Any]) -> bool:
     """Whether the metadata of a version, which is in its body, has these values."""
-    metadata = decode_json(decode_json(text)["metadata"])
-    return all(key in metadata and metadata[key] == value for key, value in wanted.items())
+    return has(decode_json(decode_json(text)["metadata"]), wanted)

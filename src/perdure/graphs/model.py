@@ -124,11 +124,6 @@ def check_strategy(strategy: str) -> PruneStrategy:
     raise InvalidInput(f"strategy is {strategy!r}; it must be 'delete' or 'keep_latest'")
 
 
-def has_metadata(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
-    """Whether all wanted keys have the wanted values."""
-    return all(key in metadata and metadata[key] == value for key, value in (wanted or {}).items())
-
-
 # --- ranges -----------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ from perdure.graphs.model import (
     Segment,
     check_query,
     covered,
-    has_metadata,
     parts_of,
     piece_key,
 )
@@ -29,6 +28,7 @@ from perdure.graphs.records import (
     Version,
 )
 from perdure.kernel.codec import decode_json
+from perdure.kernel.match import has
 from perdure.kernel.storage.filters import MAX_ROWS, given, where
 from perdure.kernel.storage.port import Row, Tx
 
@@ -68,7 +68,7 @@ async def _chosen(tx: Tx, query: GraphQuery) -> list[Row]:
     offset = 0
     while len(found) < limit:
         rows = await tx.all(page, before=query.before or LAST, **{**values, "offset": offset})
-        found += [row for row in rows if not query.filter or has_metadata(decode_json(row[6]), query.filter)]
+        found += [row for row in rows if not query.filter or has(decode_json(row[6]), query.filter)]
         if len(rows) < size or not query.filter:
             break
         offset += size

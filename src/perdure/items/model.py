@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from perdure.items.records import Item, ItemPolicy, Match
 from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import check_text, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.match import COMPARISONS, has_operators
 from perdure.kernel.storage.port import Row
 
 MAX_PATH = 1024
@@ -186,7 +187,7 @@ def check_number(value: object, what: str, least: int = 0) -> int:
 
 
 def check_filter(given: object) -> dict[str, Any]:
-    """A filter as plain JSON data, with no operator that nobody knows."""
+    """A filter as plain JSON data; InvalidInput for an unknown operator."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -199,68 +200,16 @@ def check_filter(given: object) -> dict[str, Any]:
 
 def _check_condition(condition: Any) -> None:
     if isinstance(condition, dict):
-        if _has_operators(condition):
+        if has_operators(condition):
             for name in condition:
-                if name not in _OPERATORS:
-                    known = ", ".join(_OPERATORS)
+                if name not in COMPARISONS:
+                    known = ", ".join(COMPARISONS)
                     raise InvalidInput(f"filter has no operator {name[:64]!r}; it has {known}")
             return
         condition = list(condition.values())
     if isinstance(condition, list):
         for each in condition:
             _check_condition(each)
-
-
-def _has_operators(condition: dict[str, Any]) -> bool:
-    return any(name.startswith("$") for name in condition)
-
-
-def holds(value: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Whether a value has every field as the filter wants it; a field that is not there is null."""
-    return all(_agrees(value.get(name), condition) for name, condition in conditions.items())
-
-
-def _agrees(found: Any, condition: Any) -> bool:
-    if isinstance(condition, dict):
-        if _has_operators(condition):
-            return all(_OPERATORS[name](found, wanted) for name, wanted in condition.items())
-        return isinstance(found, dict) and holds(found, condition)
-    if isinstance(condition, list):
-        if not isinstance(found, list) or len(found) != len(condition):
-            return False
-        return all(map(_agrees, found, condition))
-    return bool(found == condition)
-
-
-def _compared(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Numbers are compared as numbers, and so are texts that are numbers; other texts as they sort."""
-
-    def test(found: Any, wanted: Any) -> bool:
-        left, right = _number(found), _number(wanted)
-        if left is not None and right is not None:
-            return compare(left, right)
-        return isinstance(found, str) and isinstance(wanted, str) and compare(found, wanted)
-
-    return test
-
-
-def _number(value: Any) -> float | None:
-    if not isinstance(value, str | int | float):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "$eq": lambda found, wanted: bool(found == wanted),
-    "$ne": lambda found, wanted: bool(found != wanted),
-    "$gt": _compared(lambda left, right: bool(left > right)),
-    "$gte": _compared(lambda left, right: bool(left >= right)),
-    "$lt": _compared(lambda left, right: bool(left < right)),
-    "$lte": _compared(lambda left, right: bool(left <= right)),
-}
 
 
 def needles(conditions: Mapping[str, Any]) -> list[str]:
@@ -276,7 +225,7 @@ def _texts(condition: Any) -> Iterator[str]:
         for each in condition:
             yield from _texts(each)
     elif isinstance(condition, dict):
-        if not _has_operators(condition):
+        if not has_operators(condition):
             yield from _texts(list(condition.values()))
         elif "$eq" in condition and isinstance(condition["$eq"], str):
             yield condition["$eq"]

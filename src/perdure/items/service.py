@@ -28,6 +28,7 @@ from perdure.items.records import (
 )
 from perdure.items.vectors import ItemIndex, Ranking
 from perdure.kernel.codec import decode_json
+from perdure.kernel.match import matches
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Row, Storage
 
@@ -352,7 +353,7 @@ async def _fitting(rows: Sequence[Row], at: int, conditions: Mapping[str, Any]) 
     """The rows whose value, which stands at a place in them, fits. Others do not stand still for many."""
 
     def look() -> list[Row]:
-        return [row for row in rows if model.holds(decode_json(row[at]), conditions)]
+        return [row for row in rows if matches(decode_json(row[at]), conditions)]
 
     return look() if len(rows) < SCAN_ROWS else await asyncio.to_thread(look)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -16,7 +17,7 @@ from operator import mul
 from struct import Struct
 from typing import Any
 
-from perdure.items.paths import WHOLE, texts_at
+from perdure.kernel import jsonpath
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Row
 
@@ -24,6 +25,22 @@ Vector = Sequence[float]
 Name = tuple[str, str]
 
 SLACK = 256
+
+
+WHOLE = "$"
+"""The path of a whole value."""
+
+
+def texts_at(value: Any, path: str) -> list[str]:
+    """The texts at a path, in order: objects and lists as JSON, everything else as Python writes it."""
+    if path in ("", WHOLE):
+        return [_json(value)]
+    found = jsonpath.find(value, jsonpath.parse(path))
+    return [_json(each) if isinstance(each, dict | list) else str(each) for each in found if each is not None]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 class ItemIndex:

@@ -137,20 +137,3 @@ def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
             else:
                 whole[key] = value
     return whole
-
-
-def contains(whole: Any, part: Any) -> bool:
-    """Whether a JSON value holds another: objects by their keys, lists by their items, all else as equals."""
-    if isinstance(part, Mapping):
-        return isinstance(whole, Mapping) and all(
-            key in whole and contains(whole[key], value) for key, value in part.items()
-        )
-    if isinstance(part, list):
-        return isinstance(whole, list) and all(any(contains(each, one) for each in whole) for one in part)
-    return (type(whole) is type(part) and bool(whole == part)) or _same_number(whole, part)
-
-
-def _same_number(one: Any, other: Any) -> bool:
-    numbers = (int, float)
-    plain = not isinstance(one, bool) and not isinstance(other, bool)
-    return plain and isinstance(one, numbers) and isinstance(other, numbers) and one == other

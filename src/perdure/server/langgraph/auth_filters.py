@@ -10,30 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.kernel.errors import Forbidden
+from perdure.kernel.match import CONTAINS, EQUAL, satisfies
 
-EQUAL = "$eq"
-CONTAINS = "$contains"
+OPERATORS = (EQUAL, CONTAINS)
 
 
 def matches(needed: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Whether metadata fit a filter."""
+    """Whether metadata fit a filter; a key that is missing fits nothing."""
     return all(key in metadata and _fits(test, metadata[key]) for key, test in needed.items())
 
 
 def _fits(test: Any, value: Any) -> bool:
-    if not isinstance(test, Mapping):
-        return bool(value == test)
-    return all(_holds(operator, wanted, value) for operator, wanted in test.items())
-
-
-def _holds(operator: str, wanted: Any, value: Any) -> bool:
-    if operator == EQUAL:
-        return bool(value == wanted)
-    if operator != CONTAINS:
-        raise Forbidden(f"the filter has an operator that is not known here: {operator!r}")
-    if not isinstance(value, list):
-        return False
-    return all(each in value for each in (wanted if isinstance(wanted, list) else [wanted]))
+    tests = test if isinstance(test, Mapping) else {EQUAL: test}
+    unknown = [name for name in tests if name not in OPERATORS]
+    if unknown:
+        raise Forbidden(
+            f"the filter has an unknown operator {unknown[0]!r}; it may have {' and '.join(OPERATORS)}"
+        )
+    return satisfies(value, tests)
 
 
 def equalities(needed: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.kernel.errors import Conflict, PerdureError
+from perdure.kernel.jsonpath import Path
 from perdure.server.http.routes import Call
 from perdure.server.langgraph import extract, thread_wire
 from perdure.server.langgraph.rooms import views_of
@@ -121,14 +122,14 @@ async def search_threads(call: Call) -> Response:
     return page(items, found.total, limit, offset)
 
 
-def _reads_states(select: list[Any] | None, paths: dict[str, extract.Path]) -> bool:
+def _reads_states(select: list[Any] | None, paths: dict[str, Path]) -> bool:
     """Whether anything that was asked for stands in the threads' states."""
     if not select or any(name in IN_STATES for name in select):
         return True
-    return any(path[0] in IN_STATES for path in paths.values())
+    return any(path[0][1] in IN_STATES for path in paths.values())
 
 
-def _shown(thread: ThreadShape, select: list[Any] | None, paths: dict[str, extract.Path]) -> dict[str, Any]:
+def _shown(thread: ThreadShape, select: list[Any] | None, paths: dict[str, Path]) -> dict[str, Any]:
     shown = selected(thread, select)
     if paths:
         shown["extracted"] = {name: extract.at(thread, path) for name, path in paths.items()}

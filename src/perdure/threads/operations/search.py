@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.match import contains
 from perdure.kernel.storage.filters import Clause, given, order_by, where
 from perdure.kernel.storage.labels import labelled
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
-from perdure.threads.model import contains
 from perdure.threads.operations.remove import THREAD
 from perdure.threads.operations.rows import ThreadAnswer, ThreadRow, thread_of
 from perdure.threads.operations.states import states_of

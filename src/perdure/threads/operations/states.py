@@ -11,6 +11,7 @@ from perdure.graphs.operations import copy_thread as copy_graphs
 from perdure.kernel import changes, ids
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.match import has
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.labels import set_labels
 from perdure.kernel.storage.port import Row, Tx
@@ -231,18 +232,11 @@ async def history(
     while len(found) < limit:
         page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), " ORDER BY position DESC", limit, 0)
         rows = await tx.all(page, thread_id=thread_id, before=place, **values)
-        found += [row for row in rows if _has(row[10], metadata)]
+        found += [row for row in rows if not metadata or has(decode_json(row[10]), metadata)]
         if len(rows) < limit or not metadata:
             break
         place = rows[-1][2]
     return await filled(tx, found[:limit])
-
-
-def _has(text: str, wanted: Mapping[str, Any]) -> bool:
-    if not wanted:
-        return True
-    metadata = decode_json(text)
-    return all(key in metadata and metadata[key] == value for key, value in wanted.items())
 
 
 async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, Row]:
