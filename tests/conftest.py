@@ -6,6 +6,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import hypothesis
@@ -17,6 +18,9 @@ from perdure.testing import redis_server, servers
 # xdist's workers are told of the servers by the environment that they inherit.
 _VARIABLE = "PERDURE_TEST_SERVERS"
 _REDIS_VARIABLE = "PERDURE_TEST_REDIS"
+
+
+SQLITE = "sqlite"
 
 
 class Server(NamedTuple):
@@ -76,6 +80,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     started = metafunc.config.stash[_SERVERS]
+    labels = ["postgres"] if len(started) <= 1 else [f"postgres {each.label}" for each in started]
+    for name in {"engine_url", "shared_engine_url"}.intersection(metafunc.fixturenames):
+        metafunc.parametrize(name, [SQLITE, *range(len(labels))], indirect=True, ids=[SQLITE, *labels])
     if "postgres_server_url" in metafunc.fixturenames and len(started) > 1:
         labels = [each.label for each in started]
         metafunc.parametrize("postgres_server_url", range(len(started)), indirect=True, ids=labels)
@@ -104,17 +111,35 @@ def databases() -> Iterator[Databases]:
 
 
 @pytest.fixture
-def migrated_database_url(postgres_server_url: str, databases: Databases) -> Iterator[str]:
-    """The URL of a new database with all tables that only this test uses; cheaper than an empty one."""
-    name = databases.copy(postgres_server_url)
-    yield servers.with_database(postgres_server_url, name)
-    servers.drop_database(postgres_server_url, name)
+def database_url(postgres_server_url: str, databases: Databases) -> str:
+    """The URL of a database with all tables and no rows, which no other test uses meanwhile."""
+    return databases.emptied(postgres_server_url)
 
 
 @pytest.fixture
 def shared_database_url(postgres_server_url: str, databases: Databases) -> str:
     """The URL of a database with all tables that tests share, each in a namespace of its own."""
     return databases.shared(postgres_server_url)
+
+
+@pytest.fixture
+def engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The place of a database without rows, on each engine: a path, or a URL of PostgreSQL."""
+    if request.param == SQLITE:
+        return str(tmp_path / "test.db")
+    server: Server = request.config.stash[_SERVERS][request.param]
+    databases: Databases = request.getfixturevalue("databases")
+    return databases.emptied(server.url)
+
+
+@pytest.fixture
+def shared_engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The place of a database on each engine, where a test keeps to a namespace of its own."""
+    if request.param == SQLITE:
+        return str(tmp_path / "test.db")
+    server: Server = request.config.stash[_SERVERS][request.param]
+    databases: Databases = request.getfixturevalue("databases")
+    return databases.shared(server.url)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
-from tests.agents.conftest import AGENTS
+from tests.assistants.conftest import AGENTS
 
 from perdure.access.service import Access
 from perdure.agents.records import AgentSpec

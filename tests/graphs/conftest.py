@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from tests.kernel.support import Database
@@ -14,10 +13,9 @@ from perdure.graphs.tables import TABLES
 from perdure.kernel.storage.port import Storage
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> Database:
-    urls = {"memory": ":memory:", "sqlite": str(tmp_path / "graphs.db"), "postgres": postgres_url}
-    return Database(request.param, urls[request.param])
+@pytest.fixture
+def database(engine_url: str) -> Database:
+    return Database("postgres" if engine_url.startswith("postgres") else "sqlite", engine_url)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every statement of the room finds its rows by an index, on both engines."""
+"""Every statement of graphs finds its rows by an index, on both engines."""
 
 from __future__ import annotations
 

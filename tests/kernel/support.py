@@ -72,6 +72,13 @@ async def stored(storage: Storage) -> list[str]:
     return await storage.read(get_ids, ns=NS)
 
 
+def open_database(where: str, tables: Iterable[Table], **options: Any) -> Storage:
+    """The storage at a path, or at a URL of PostgreSQL."""
+    if where.startswith("postgres"):
+        return PostgresStorage(where, tables, **{"timeout": PATIENCE, **options})
+    return SqliteStorage(where, tables, **options)
+
+
 @dataclass(frozen=True)
 class Database:
     """A database that a test may open more than once, one after the other or, on PostgreSQL, at once."""
@@ -80,9 +87,7 @@ class Database:
     where: str
 
     def open(self, tables: Iterable[Table] = (THINGS,), /, **options: Any) -> Storage:
-        if self.kind == "postgres":
-            return PostgresStorage(self.where, tables, **{"timeout": PATIENCE, **options})
-        return SqliteStorage(self.where, tables, **options)
+        return open_database(self.where, tables, **options)
 
 
 class Gate:

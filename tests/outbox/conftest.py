@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from tests.outbox.support import open_storage
@@ -11,14 +10,13 @@ from tests.outbox.support import open_storage
 from perdure.kernel.storage.port import Storage
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> str:
-    urls = {"memory": ":memory:", "sqlite": str(tmp_path / "outbox.db"), "postgres": postgres_url}
-    return urls[request.param]
+@pytest.fixture
+def url(engine_url: str) -> str:
+    return engine_url
 
 
 @pytest.fixture
-async def storage(url: str) -> AsyncIterator[Storage]:
-    opened = open_storage(url)
+async def storage(engine_url: str) -> AsyncIterator[Storage]:
+    opened = open_storage(engine_url)
     yield opened
     await opened.close()

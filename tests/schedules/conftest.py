@@ -7,18 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.schedules.support import ScheduleWorld
-from tests.threads.conftest import databases, url
 from tests.threads.support import open_storage
 
 from perdure.testing.clock import ManualClock
 
-__all__ = ["databases", "url", "world"]
-
 
 @pytest.fixture
-async def world(url: str) -> AsyncIterator[ScheduleWorld]:
+async def world(shared_engine_url: str) -> AsyncIterator[ScheduleWorld]:
     clock = ManualClock()
-    storage = open_storage(url, clock=clock)
+    storage = open_storage(shared_engine_url, clock=clock)
     made = await ScheduleWorld(storage, clock, namespace=f"test {uuid.uuid4().hex}").begin()
     yield made
     await made.timer.stop()

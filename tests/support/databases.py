@@ -4,47 +4,70 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import asyncpg
 
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
+EMPTY = """
+DO $$ DECLARE name text; BEGIN
+  FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'perdure_meta' LOOP
+    EXECUTE format('DELETE FROM %I', name);
+  END LOOP;
+END $$
+"""
+
 
 class Databases:
-    """On each PostgreSQL server: a template with all tables, and one database for tests with namespaces."""
+    """On each PostgreSQL server: one database with a namespace per test, and one emptied for each test."""
 
     def __init__(self) -> None:
-        self._templates: dict[str, str] = {}
         self._shared: dict[str, str] = {}
-
-    def copy(self, server_url: str) -> str:
-        """The name of a new database with all tables and no rows."""
-        if server_url not in self._templates:
-            self._templates[server_url] = self._migrated(server_url)
-        name = f"test_{uuid.uuid4().hex}"
-        servers.create_database(server_url, name, self._templates[server_url])
-        return name
+        self._emptied: dict[str, str] = {}
 
     def shared(self, server_url: str) -> str:
-        """The URL of the database that the tests of this process share."""
-        if server_url not in self._shared:
-            self._shared[server_url] = self._migrated(server_url)
-        return servers.with_database(server_url, self._shared[server_url])
+        """The URL of the database in which each test has a namespace of its own."""
+        return _found(self._shared, server_url)
+
+    def emptied(self, server_url: str) -> str:
+        """The URL of the database that one test uses at a time, with all tables and no rows."""
+        url = _found(self._emptied, server_url)
+        _wait_for(_empty(url))
+        return url
 
     def drop(self) -> None:
-        for made in (self._shared, self._templates):
+        for made in (self._shared, self._emptied):
             for server_url, name in made.items():
                 servers.drop_database(server_url, name)
 
-    def _migrated(self, server_url: str) -> str:
+
+def _found(made: dict[str, str], server_url: str) -> str:
+    if server_url not in made:
         name = f"test_{uuid.uuid4().hex}"
         servers.create_database(server_url, name)
-        # A thread of its own, since the caller's may be running an event loop.
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, _migrate(servers.with_database(server_url, name))).result()
-        return name
+        _wait_for(_migrate(servers.with_database(server_url, name)))
+        made[server_url] = name
+    return servers.with_database(server_url, made[server_url])
+
+
+def _wait_for(work: Coroutine[Any, Any, None]) -> None:
+    # A thread of its own, since the caller's may be running an event loop.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()
+
+
+async def _empty(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(EMPTY)
+    finally:
+        await connection.close()
 
 
 async def _migrate(url: str) -> None:
