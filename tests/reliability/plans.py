@@ -184,7 +184,7 @@ class _ExplainingTx:
             if rows and isinstance(bulk, BulkUpdate):
                 text, values = dialect.write_postgres([(bulk, rows)], self._tx.ns)
                 asked, first = dialect.write_sqlite(bulk, rows, self._tx.ns)
-                bound = values if self._plans._engine == "postgres" else next(iter(first))
+                bound = values if self._plans._engine == "postgres" else first[0]
                 await self._plans.add(self._tx, NAMES[bulk], (asked, text), bound)
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:

@@ -16,6 +16,7 @@ from perdure.server.http.sse import encode_events
 from perdure.streams import tail
 from perdure.streams.operations import Append
 from perdure.streams.service import Streams
+from perdure.streams.tail import Key
 
 JOINED = "thread/t"
 
@@ -248,7 +249,7 @@ async def test_a_slow_follower_costs_no_memory_and_misses_nothing(
         monkeypatch.setattr(tail, name, value)
     slow, quick = streams.follow(NS, "a", 0), streams.follow(NS, "a", 0)
     await soon(quick.started())
-    (kept,) = streams._tails[NS, "a", False]
+    (kept,) = streams._tails[Key(NS, "a", False)]
     for _ in range(60):
         await source.put("a", 5)
         assert len(await take(quick, 5)) == 5

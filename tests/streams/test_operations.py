@@ -23,12 +23,11 @@ from tests.streams.support import (
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage
-from perdure.streams.model import NewEvent
+from perdure.streams.model import Head, NewEvent
 from perdure.streams.operations import (
     EXPIRE_EVENTS,
     EXPIRE_STREAMS,
     Append,
-    Head,
     append,
     expire,
     heads,
@@ -60,7 +59,7 @@ async def test_numbers_are_dense_over_calls_and_batches(storage: Storage) -> Non
     assert [event.body for event in events] == ["1", "2", "3", "4", "5", "6"]
     assert [event.attempt for event in events] == [1, 1, 1, 1, 1, 2]
     assert {event.source for event in events} == {"a"}
-    assert head == Head(6, events[-1].ms, None)
+    assert head == Head("a", 6, events[-1].ms, None)
     assert reached == 6
     assert [event.attempt for event in (await page(storage, "b")).events] == [7]
 

@@ -1,14 +1,14 @@
-"""What a stream holds. Everything here is pure."""
+"""What a stream holds, as callers see it and as its rows are. Everything here is pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from typing import NamedTuple, overload
 
 import msgspec
 
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import Conflict, InvalidInput
 
 _ID = re.compile(r"^(?:\d{1,16}-)?(\d{1,18})$")
 
@@ -37,8 +37,83 @@ class Event(msgspec.Struct, frozen=True):
         return f"{self.ms}-{self.seq}"
 
 
+class EventRow(msgspec.Struct, gc=False):
+    """An event as it is stored."""
+
+    stream: str
+    seq: int
+    ms: int
+    attempt: int
+    event: str
+    body: str
+
+
+class LinkRow(msgspec.Struct, gc=False):
+    """Where a joined stream has `count` of its events: in `source`, from `source_seq` on."""
+
+    stream: str
+    seq: int
+    ms: int
+    source: str
+    source_seq: int
+    count: int
+
+
+class Head(msgspec.Struct, frozen=True):
+    """How far a stream goes now, and where it ends if that is known."""
+
+    stream: str
+    last_seq: int
+    last_ms: int
+    end_seq: int | None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a stream ended when something was appended to it."""
+
+    last_seq: int
+    ms: int
+
+
+class LockedHead(msgspec.Struct):
+    """A head under its lock, while events are appended."""
+
+    stream: str
+    last_seq: int
+    last_ms: int
+    end_seq: int | None
+    end_time: int | None = None
+    is_new: bool = False
+
+    def take(self, count: int, ms: int) -> int:
+        """Take the next `count` numbers, and return the first of them."""
+        if self.end_seq is not None:
+            raise Conflict(f"the stream {self.stream} has ended at {self.end_seq}")
+        first = self.last_seq + 1
+        self.last_seq += count
+        self.last_ms = max(self.last_ms, ms)
+        return first
+
+    @property
+    def place(self) -> Place:
+        return Place(self.last_seq, self.last_ms)
+
+
+class EndedStream(NamedTuple):
+    """A stream that has ended, in any namespace."""
+
+    ns: int
+    stream: str
+    last_seq: int
+
+
+def new_head(stream: str) -> LockedHead:
+    """The head of a stream that does not exist yet."""
+    return LockedHead(stream=stream, last_seq=0, last_ms=0, end_seq=None, is_new=True)
+
+
 def seq_of(event_id: str) -> int:
-    """The place in the stream that a `Last-Event-ID` names; -1 and 0 are before its beginning."""
+    """The number of the event that a `Last-Event-ID` names; -1 and 0 are before the first."""
     if event_id in ("-1", "0"):
         return 0
     found = _ID.match(event_id)
@@ -48,14 +123,14 @@ def seq_of(event_id: str) -> int:
 
 
 Encoding = Callable[[Sequence[Event]], bytes]
-"""How some readers want events; those that are equal want them alike."""
+"""How events are encoded for some readers. Equal encodings give equal bytes."""
 
 MAX_ENCODINGS = 8
-"""So many encodings of a burst are kept; whoever wants yet another one makes it anew."""
+"""How many encodings of a burst are kept; any other is made again each time."""
 
 
 class Burst(Sequence[Event]):
-    """Some events of a stream, shared by all who read them: all that there are in `after` < seq <= `last`."""
+    """All events of a stream with `after` < seq <= `last`, shared by all who read them."""
 
     __slots__ = ("_encoded", "_rest", "after", "events", "last", "size")
 
@@ -69,7 +144,7 @@ class Burst(Sequence[Event]):
         self._rest: Burst | None = None
 
     def encoded(self, encoding: Encoding) -> bytes:
-        """Its events in a form that many may want: it is made once."""
+        """Its events in an encoding, which is made once."""
         found = self._encoded.get(encoding)
         if found is None:
             found = encoding(self.events)
@@ -78,7 +153,7 @@ class Burst(Sequence[Event]):
         return found
 
     def beyond(self, seq: int) -> Burst:
-        """What of it comes after `seq`. Readers who were at the same place share that too."""
+        """The events after `seq`; readers at the same place share them too."""
         if seq <= self.after:
             return self
         rest = self._rest
@@ -102,4 +177,4 @@ class Burst(Sequence[Event]):
 
 
 NOTHING = Burst((), 0, 0)
-"""What a reader gets whose time is up."""
+"""What a reader gets when its time is up."""

@@ -1,20 +1,19 @@
 """Operations on streams: append, read, drop.
 
-Whoever appends has locked the heads of all streams concerned, in the order of their names. A head that does
-not exist yet is inserted; of two who do so at once, one is run again and finds the other's.
+An append locks the heads of all its streams, in the order of their names. A head that does not exist yet is
+inserted; of two transactions that do so at once, one is run again and finds the other's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from perdure.kernel.errors import Conflict
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.streams import sql
-from perdure.streams.model import Event, NewEvent
+from perdure.streams.model import Event, EventRow, Head, LinkRow, LockedHead, NewEvent, Place, new_head
 
 CHANNEL = "streams"
 """The channel of hints; a key is `<ns>/<stream>`."""
@@ -36,27 +35,12 @@ class Append(msgspec.Struct, frozen=True):
     """Whether nothing comes after these; a joined stream never ends."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where a stream ended when something was appended to it."""
-
-    last_seq: int
-    ms: int
-
-
 class Appended(msgspec.Struct, frozen=True):
-    """Where the last event of an append stands: in its own stream, and in the joined one."""
+    """The place of the last event of an append: in its own stream, and in the joined one."""
 
     last_seq: int
     ms: int
     joined: Place | None = None
-
-
-class Head(msgspec.Struct, frozen=True):
-    """How far a stream goes now, and where it ends if that is known."""
-
-    last_seq: int
-    last_ms: int
-    end_seq: int | None = None
 
 
 class Page(NamedTuple):
@@ -75,84 +59,55 @@ def hint_key(ns: int | None, stream: str) -> str:
 # --- append -----------------------------------------------------------------------------------------------
 
 
-class _HeadRow(msgspec.Struct):
-    """A locked head on its way back into the table."""
-
-    stream: str
-    last_seq: int = 0
-    last_ms: int = 0
-    end_seq: int | None = None
-    end_time: int | None = None
-    is_new: bool = False
-
-    def take(self, count: int, ms: int) -> int:
-        """The first of the next `count` numbers."""
-        if self.end_seq is not None:
-            raise Conflict(f"the stream {self.stream} has ended at {self.end_seq}")
-        first = self.last_seq + 1
-        self.last_seq += count
-        self.last_ms = max(self.last_ms, ms)
-        return first
-
-    @property
-    def place(self) -> Place:
-        return Place(self.last_seq, self.last_ms)
-
-
 async def append(tx: Tx, appends: Sequence[Append]) -> list[Appended]:
-    """Append to streams, in the order given, and say where each append ended. Conflict if one has ended."""
+    """Append to streams, in the order given; returns where each append ended. Conflict if one has ended."""
     heads = await _lock_heads(tx, appends)
-    events: list[tuple[Any, ...]] = []
-    links: list[tuple[Any, ...]] = []
+    events: list[EventRow] = []
+    links: list[LinkRow] = []
     done = [_place(tx, each, heads, events, links) for each in appends]
     ordered = [heads[stream] for stream in sorted(heads)]
     await tx.defer(
-        (sql.ADD_HEADS, [_new_row(tx, head) for head in ordered if head.is_new]),
-        (sql.MOVE_HEADS, [_moved_row(tx, head) for head in ordered if not head.is_new]),
-        (sql.ADD_EVENTS, events),
-        (sql.ADD_LINKS, links),
+        sql.ADD_HEADS.of([head for head in ordered if head.is_new]),
+        sql.MOVE_HEADS.of([head for head in ordered if not head.is_new]),
+        sql.ADD_EVENTS.of(events),
+        sql.ADD_LINKS.of(links),
     )
     for stream in heads:
         tx.hint(CHANNEL, hint_key(tx.ns, stream))
     return done
 
 
-async def _lock_heads(tx: Tx, appends: Sequence[Append]) -> dict[str, _HeadRow]:
+async def _lock_heads(tx: Tx, appends: Sequence[Append]) -> dict[str, LockedHead]:
     names = {each.stream for each in appends} | {each.into for each in appends if each.into is not None}
-    found = {row[0]: _HeadRow(*row) for row in await tx.all(sql.LOCK_HEADS, streams=sorted(names))}
-    return {name: found.get(name) or _HeadRow(name, is_new=True) for name in names}
+    found = {head.stream: head for head in await tx.all(sql.LOCK_HEADS, streams=sorted(names))}
+    return {name: found.get(name) or new_head(name) for name in names}
 
 
 def _place(
-    tx: Tx,
-    each: Append,
-    heads: dict[str, _HeadRow],
-    events: list[tuple[Any, ...]],
-    links: list[tuple[Any, ...]],
+    tx: Tx, each: Append, heads: dict[str, LockedHead], events: list[EventRow], links: list[LinkRow]
 ) -> Appended:
     """Number the events of an append, and make them rows of the tables."""
-    ns, stream, count, now = tx.ns, each.stream, len(each.events), tx.now // 1000
+    stream, count, now = each.stream, len(each.events), tx.now // 1000
     head = heads[stream]
     first = head.take(count, now)
     ms, attempt = head.last_ms, each.attempt
-    events += [(ns, stream, seq, ms, attempt, e.event, e.body) for seq, e in enumerate(each.events, first)]
+    events += [
+        EventRow(stream=stream, seq=seq, ms=ms, attempt=attempt, event=new.event, body=new.body)
+        for seq, new in enumerate(each.events, first)
+    ]
     if each.ends:
         head.end_seq, head.end_time = head.last_seq, tx.now
     if each.into is None:
         return Appended(head.last_seq, ms)
     joined = heads[each.into]
-    place = joined.take(count, now)
+    seq = joined.take(count, now)
     if count:
-        links.append((ns, each.into, place, joined.last_ms, stream, first, count))
+        links.append(
+            LinkRow(
+                stream=each.into, seq=seq, ms=joined.last_ms, source=stream, source_seq=first, count=count
+            )
+        )
     return Appended(head.last_seq, ms, joined.place)
-
-
-def _new_row(tx: Tx, head: _HeadRow) -> tuple[Any, ...]:
-    return tx.ns, head.stream, head.last_seq, head.last_ms, head.end_seq, head.end_time
-
-
-def _moved_row(tx: Tx, head: _HeadRow) -> tuple[Any, ...]:
-    return head.last_seq, head.last_ms, head.end_seq, head.end_time, tx.ns, head.stream
 
 
 # --- read -------------------------------------------------------------------------------------------------
@@ -167,30 +122,27 @@ async def read(
     size: int = PAGE_BYTES,
 ) -> Page:
     """The events after a number, up to `limit` of them or somewhat more than `size` bytes, and the head."""
-    row = await tx.one(sql.GET_HEAD, stream=stream)
-    head = None if row is None else _head(row)
+    head = await tx.one(sql.GET_HEAD, stream=stream)
     if head is None or head.last_seq <= after:
         return Page([], head, after)
     wanted = sql.READ_JOINED if joined else sql.READ_EVENTS
-    rows = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
-    reached = rows[-1][0] if _is_cut(rows, limit, size) else head.last_seq
-    return Page([Event(*tuple(row)[:6]) for row in rows], head, reached)
+    events = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
+    reached = events[-1].seq if _is_cut(events, limit, size) else head.last_seq
+    return Page(events, head, reached)
 
 
-def _is_cut(rows: Sequence[Row], limit: int, size: int) -> bool:
-    """Whether more may follow. In a joined stream the rest may be gone with the streams it stood in."""
-    if not rows:
-        return False
-    return len(rows) >= limit or rows[-1][6] + len(rows[-1][5].encode()) >= size
+def _is_cut(events: Sequence[Event], limit: int, size: int) -> bool:
+    """Whether more may follow. In a joined stream the rest may be gone with the streams it was in."""
+    return len(events) >= limit or sum([_octets(event.body) for event in events]) >= size
+
+
+def _octets(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 async def heads(tx: Tx, streams: Sequence[str]) -> dict[str, Head]:
     """The heads of those of the streams that exist."""
-    return {row[0]: _head(row) for row in await tx.all(sql.GET_HEADS, streams=list(streams))}
-
-
-def _head(row: Row) -> Head:
-    return Head(row[1], row[2], row[3])
+    return {head.stream: head for head in await tx.all(sql.GET_HEADS, streams=list(streams))}
 
 
 # --- drop -------------------------------------------------------------------------------------------------
@@ -213,14 +165,14 @@ async def _drop(tx: Tx, ns: int | None, streams: list[str]) -> None:
 
 async def expire(tx: Tx, age: int) -> int:
     """Drop some of the streams that ended more than `age` microseconds ago; returns how many."""
-    rows = await tx.all(sql.ENDED_BEFORE, before=tx.now - age, n=EXPIRE_STREAMS)
+    ended = await tx.all(sql.ENDED_BEFORE, before=tx.now - age, n=EXPIRE_STREAMS)
     chosen: dict[int, list[str]] = {}
     events = count = 0
-    for ns, stream, last_seq in rows:
-        events += last_seq
+    for each in ended:
+        events += each.last_seq
         if count and events > EXPIRE_EVENTS:
             break
-        chosen.setdefault(ns, []).append(stream)
+        chosen.setdefault(each.ns, []).append(each.stream)
         count += 1
     for ns in sorted(chosen):
         await _drop(tx, ns, sorted(chosen[ns]))

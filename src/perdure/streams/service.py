@@ -1,4 +1,4 @@
-"""The object that callers of this room hold: it hands what was appended to those who follow."""
+"""Streams as callers hold them: appended events are passed on to the followers in this process."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Streams:
     def offer(self, ns: int, append: Append, appended: Appended) -> None:
         """Hand what was appended to its followers in this process, once it is committed; from any thread."""
         end = appended.last_seq if append.ends else None
-        self._hand((ns, append.stream, False), append, appended.last_seq, appended.ms, end)
+        self._hand(Key(ns, append.stream, False), append, appended.last_seq, appended.ms, end)
         if append.into is not None and appended.joined is not None:
             place = appended.joined
-            self._hand((ns, append.into, True), append, place.last_seq, place.ms, None)
+            self._hand(Key(ns, append.into, True), append, place.last_seq, place.ms, None)
 
     def _hand(self, key: Key, append: Append, last: int, ms: int, end: int | None) -> None:
         tails = self._tails.get(key)
@@ -53,7 +53,7 @@ class Streams:
 
     def follow(self, ns: int, stream: str, after: int | None, *, joined: bool = False) -> Follower:
         """Begin to read a stream after a place, or from now on with None; it need not exist yet."""
-        return Follower(self._tail((ns, stream, joined)), after)
+        return Follower(self._tail(Key(ns, stream, joined)), after)
 
     def _tail(self, key: Key) -> Tail:
         loop = asyncio.get_running_loop()
@@ -80,17 +80,17 @@ class Streams:
         """Make up for lost hints: look whether any stream that is followed has changed."""
         with self._lock:
             tails = [tail for each in self._tails.values() for tail in each if tail.end is None]
-        for ns in sorted({tail.key[0] for tail in tails}):
-            mine = [tail for tail in tails if tail.key[0] == ns]
+        for ns in sorted({tail.key.ns for tail in tails}):
+            mine = [tail for tail in tails if tail.key.ns == ns]
             for start in range(0, len(mine), POLL_STREAMS):
                 await self._compare(ns, mine[start : start + POLL_STREAMS])
 
     async def _compare(self, ns: int, tails: list[Tail]) -> None:
-        found = await self.storage.read(heads, sorted({tail.key[1] for tail in tails}), ns=ns)
+        found = await self.storage.read(heads, sorted({tail.key.stream for tail in tails}), ns=ns)
         for tail in tails:
             if tail.loop.is_closed():
                 self._forget(tail)
-            elif tail.differs(found.get(tail.key[1])):
+            elif tail.differs(found.get(tail.key.stream)):
                 tail.tell(tail.stir)
 
     def start_timers(self, stream_ttl: float | None) -> None:

@@ -1,34 +1,44 @@
-"""The SQL of the streams room, written once for both engines."""
+"""The SQL of streams, written once for both engines."""
 
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
+from perdure.streams.model import EndedStream, Event, EventRow, Head, LinkRow, LockedHead
 from perdure.streams.tables import STREAM_EVENTS, STREAM_LINKS, STREAMS
 
 # --- heads ------------------------------------------------------------------------------------------------
 
-HEAD_VIEW = "stream, last_seq, last_ms, end_seq"
-GET_HEAD = statement("SELECT " + HEAD_VIEW + " FROM streams WHERE ns = :ns AND stream = :stream")
-GET_HEADS = statement("SELECT " + HEAD_VIEW + " FROM streams WHERE ns = :ns AND stream {among:streams}")
+# The head of one stream.
+GET_HEAD = statement("SELECT {columns} FROM streams WHERE ns = :ns AND stream = :stream", row=Head)
+# The heads of some streams.
+GET_HEADS = statement("SELECT {columns} FROM streams WHERE ns = :ns AND stream {among:streams}", row=Head)
+# Lock the heads of some streams, in the order of their names.
 LOCK_HEADS = statement(
-    "SELECT " + HEAD_VIEW + " FROM streams WHERE ns = :ns AND stream {among:streams} ORDER BY stream {lock}"
+    "SELECT {columns} FROM streams WHERE ns = :ns AND stream {among:streams} ORDER BY stream {lock}",
+    row=LockedHead,
 )
-ADD_HEADS = BulkInsert(STREAMS)
-MOVE_HEADS = BulkUpdate(STREAMS, sets=("last_seq", "last_ms", "end_seq", "end_time"), keys=("ns", "stream"))
+# Add the heads of new streams.
+ADD_HEADS = BulkInsert(STREAMS, LockedHead)
+# Write back the heads of streams that have grown or ended.
+MOVE_HEADS = BulkUpdate(
+    STREAMS, LockedHead, sets=("last_seq", "last_ms", "end_seq", "end_time"), keys=("ns", "stream")
+)
 
 # --- events -----------------------------------------------------------------------------------------------
 
-ADD_EVENTS = BulkInsert(STREAM_EVENTS)
-ADD_LINKS = BulkInsert(STREAM_LINKS)
+# Add events to streams.
+ADD_EVENTS = BulkInsert(STREAM_EVENTS, EventRow)
+# Add the places of events to joined streams.
+ADD_LINKS = BulkInsert(STREAM_LINKS, LinkRow)
 
-# A page ends after so many events or with the one that makes its bodies too large.
+# A page ends after `limit` events, or with the one that makes its bodies larger than `size`.
 _UP_TO_SIZE_FROM = (
-    "SELECT seq, ms, source, attempt, event, body, ahead FROM"
-    " (SELECT seq, ms, source, attempt, event, body,"
+    "SELECT {columns} FROM (SELECT {columns},"
     " sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS ahead FROM"
 )
 _UP_TO_SIZE = " AS page) AS sized WHERE ahead < :size ORDER BY seq"
 
+# A page of the events of a stream.
 READ_EVENTS = statement(
     _UP_TO_SIZE_FROM
     + """
@@ -38,9 +48,10 @@ READ_EVENTS = statement(
     ORDER BY seq
     LIMIT :limit)
     """
-    + _UP_TO_SIZE
+    + _UP_TO_SIZE,
+    row=Event,
 )
-# The last link that begins at `after` or before may still hold some of what comes after it.
+# A page of a joined stream. The last link at or before `after` may hold events that come after it.
 READ_JOINED = statement(
     _UP_TO_SIZE_FROM
     + """
@@ -56,23 +67,30 @@ READ_JOINED = statement(
     ORDER BY l.seq, e.seq
     LIMIT :limit)
     """
-    + _UP_TO_SIZE
+    + _UP_TO_SIZE,
+    row=Event,
 )
 
 # --- dropping ---------------------------------------------------------------------------------------------
 
+# Drop the heads of streams.
 DROP_HEADS = statement("DELETE FROM streams WHERE ns = :ns AND stream {among:streams}")
+# Drop the events of streams.
 DROP_EVENTS = statement("DELETE FROM stream_events WHERE ns = :ns AND stream {among:streams}")
+# Drop the links of joined streams.
 DROP_LINKS = statement("DELETE FROM stream_links WHERE ns = :ns AND stream {among:streams}")
+# Drop the links that lead to streams.
 DROP_LINKS_TO = statement("DELETE FROM stream_links WHERE ns = :ns AND source {among:streams}")
+# Some streams of all namespaces that ended before a time, those that ended first.
 ENDED_BEFORE = statement(
     """
-    SELECT ns, stream, last_seq
+    SELECT {columns}
     FROM streams
     WHERE end_time <= :before
     ORDER BY end_time
     LIMIT :n {skip}
-    """
+    """,
+    row=EndedStream,
 )
 
 name_statements(globals())

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.storage.port import Storage
-from perdure.streams.model import NOTHING, Burst
-from perdure.streams.operations import CHANNEL, PAGE_EVENTS, Head, Page, hint_key, read
+from perdure.streams.model import NOTHING, Burst, Head
+from perdure.streams.operations import CHANNEL, PAGE_EVENTS, Page, hint_key, read
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,13 @@ QUIET_SECONDS = 0.1
 BEHIND_ALL = 2**62
 """A place after which there is nothing: who reads there gets the head alone."""
 
-Key = tuple[int, str, bool]
-"""The namespace, the stream, and whether it is a joined one."""
+
+class Key(NamedTuple):
+    """Which stream a tail reads."""
+
+    ns: int
+    stream: str
+    joined: bool
 
 
 class Tail:
@@ -55,7 +60,7 @@ class Tail:
         self._pages: dict[int, asyncio.Task[Burst | Exception | None]] = {}
         self._again = False
         self._reading: asyncio.Task[None] | None = None
-        self._watch = storage.signals.watch(CHANNEL, [hint_key(key[0], key[1])])
+        self._watch = storage.signals.watch(CHANNEL, [hint_key(key.ns, key.stream)])
         self._listening = self.loop.create_task(self._listen())
         self.stir()
 
@@ -145,7 +150,7 @@ class Tail:
         except StorageClosed as error:
             self._fail(error)
         except StorageError as error:
-            logger.warning("stream %s: %s; it is read again at the next poll", self.key[1], error)
+            logger.warning("stream %s: %s; it is read again at the next poll", self.key.stream, error)
         except Exception as error:  # noqa: BLE001 - it is the followers' answer
             self._fail(error)
 

@@ -28,7 +28,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from perdure.kernel.storage.rows import Maker, R, R_co, Reader, Row, columns_of
@@ -227,9 +227,14 @@ class BulkUpdate(Generic[R]):
         """Keys are never folded: a constant would tempt the planner to scan a whole namespace."""
         return range(len(self.sets), len(self.sets) + len(self.keys))
 
-    @property
+    @cached_property
     def sqlite(self) -> str:
-        return _update_sqlite(self)
+        marks = iter(_places(self))
+        sets = ", ".join(map("{} = {}".format, self.sets, marks))
+        where = [*map("{} = {}".format, self.keys, marks), *map("{} IS {}".format, self.guards, marks)]
+        return commented(
+            self, " ".join(("UPDATE", self.table.name, "SET", sets, "WHERE", " AND ".join(where)))
+        )
 
     def postgres(self, values: Sequence[str], source: str) -> str:
         sets = ", ".join(map("{} = {}".format, self.sets, values))
@@ -269,9 +274,11 @@ class BulkInsert(Generic[R]):
     def kept(self) -> range:
         return range(len(self.table.key) - 1, len(self.table.key))
 
-    @property
+    @cached_property
     def sqlite(self) -> str:
-        return _insert_sqlite(self)
+        names, marks = ", ".join(self.columns), ", ".join(_places(self))
+        words = ("INSERT INTO", self.table.name, "(", names, ") VALUES (", marks, ")")
+        return commented(self, " ".join((*words, _translate(self.conflict_clause)[0])).strip())
 
     def postgres(self, values: Sequence[str], source: str) -> str:
         words = ("INSERT INTO", self.table.name, "(", ", ".join(self.columns), ") SELECT", ", ".join(values))
@@ -303,18 +310,13 @@ def plain_insert(table: Table) -> BulkInsert[tuple[Any, ...]]:
     return BulkInsert(table)
 
 
-@lru_cache(maxsize=256)
-def _update_sqlite(update: BulkUpdate[Any]) -> str:
-    sets = ", ".join(map("{} = ?".format, update.sets))
-    where = " AND ".join([*map("{} = ?".format, update.keys), *map("{} IS ?".format, update.guards)])
-    return commented(update, " ".join(("UPDATE", update.table.name, "SET", sets, "WHERE", where)))
-
-
-@lru_cache(maxsize=256)
-def _insert_sqlite(insert: BulkInsert[Any]) -> str:
-    names, marks = ", ".join(insert.columns), ", ".join("?" * len(insert.columns))
-    words = ("INSERT INTO", insert.table.name, "(", names, ") VALUES (", marks, ")")
-    return commented(insert, " ".join((*words, _translate(insert.conflict_clause)[0])).strip())
+def _places(bulk: Bulk) -> list[str]:
+    """SQLite's parameter for each column; the transaction's namespace is the first where it is added."""
+    at = None if bulk.reader is None else bulk.reader.ns_at
+    if at is None:
+        return ["?"] * len(bulk.columns)
+    numbers = [*range(2, at + 2), 1, *range(at + 2, len(bulk.columns) + 1)]
+    return ["?" + str(number) for number in numbers]
 
 
 def commented(bulk: Bulk, text: str) -> str:
@@ -322,7 +324,7 @@ def commented(bulk: Bulk, text: str) -> str:
     return _commented(bulk.name, text) if bulk.name else text
 
 
-def write_sqlite(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[str, Iterable[Sequence[Any]]]:
+def write_sqlite(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[str, Sequence[Any]]:
     """SQLite's text of a bulk write, and the parameters of each row."""
     return bulk.sqlite, rows if bulk.reader is None else bulk.reader.tuples(rows, ns)
 
@@ -388,7 +390,9 @@ def _fold(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[Folded, list
     count, kept, column_of = len(rows), bulk.kept, bulk.table.column
     folded: list[bool] = []
     sent: list[Any] = []
-    columns = zip(*rows, strict=True) if bulk.reader is None else map(tuple, bulk.reader.columns(rows, ns))
+    columns: Iterable[tuple[Any, ...]] = (
+        zip(*rows, strict=True) if bulk.reader is None else bulk.reader.columns(rows, ns)
+    )
     for place, (name, column) in enumerate(zip(bulk.columns, columns, strict=True)):
         once = place not in kept and column.count(column[0]) == count
         folded.append(once)

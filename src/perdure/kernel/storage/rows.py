@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import repeat, starmap
+from itertools import starmap
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -75,26 +75,37 @@ class Maker(Generic[R]):
 
 
 class Reader:
-    """Reads the columns of a bulk write from records. `ns` is the transaction's where they have none."""
+    """Reads the values of a bulk write from records. `ns` is the transaction's where they have none."""
 
-    __slots__ = ("_columns", "_is_plain")
+    __slots__ = ("_read", "ns_at")
 
     def __init__(self, row: type[Any], what: str, attributes: Sequence[str]) -> None:
         missing = [name for name in attributes if name != "ns" and not hasattr(row, name)]
         if missing:
             raise AssertionError(f"{what}: {row.__name__} has no {', '.join(missing)}")
-        self._is_plain = tuple(getattr(row, "_fields", ())) == tuple(attributes)
-        self._columns = [
-            None if name == "ns" and not hasattr(row, name) else attrgetter(name) for name in attributes
-        ]
+        own = tuple(name for name in attributes if hasattr(row, name))
+        self.ns_at = attributes.index("ns") if len(own) < len(attributes) else None
+        """The place of the transaction's `ns` among the values, if it is to be added."""
+        self._read = _reader_of(row, own)
 
-    def columns(self, rows: Sequence[Any], ns: int | None) -> Iterable[Iterable[Any]]:
-        """The values of each column."""
-        if self._is_plain:
-            return zip(*rows, strict=True)
-        count = len(rows)
-        return [repeat(ns, count) if read is None else map(read, rows) for read in self._columns]
+    def tuples(self, rows: Sequence[Any], ns: int | None) -> list[Any]:
+        """The values of each record; a namespace that is added comes first."""
+        read = self._read
+        return list(map(read, rows)) if self.ns_at is None else [(ns, *read(row)) for row in rows]
 
-    def tuples(self, rows: Sequence[Any], ns: int | None) -> Iterable[Sequence[Any]]:
-        """The values of each row, in the order of the columns."""
-        return rows if self._is_plain else zip(*self.columns(rows, ns), strict=True)
+    def columns(self, rows: Sequence[Any], ns: int | None) -> list[tuple[Any, ...]]:
+        """The values of each column, in the order of the attributes."""
+        columns = list(zip(*map(self._read, rows), strict=True))
+        if self.ns_at is not None:
+            columns.insert(self.ns_at, (ns,) * len(rows))
+        return columns
+
+
+def _reader_of(row: type[Any], names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads these fields: of a whole record, the quickest way there is."""
+    if getattr(row, "_fields", None) == names:
+        return tuple
+    if getattr(row, "__struct_fields__", None) == names:
+        return msgspec.structs.astuple
+    # With one name it would return the value alone.
+    return attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)

@@ -90,9 +90,12 @@ class SqliteTx:
 
     async def defer(self, *writes: Write) -> None:
         for bulk, rows in writes:
-            self._write(bulk, rows)
+            if rows:
+                self._connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
 
     def _write(self, bulk: Bulk, rows: Sequence[Any]) -> int:
+        if not rows:
+            return 0
         before = self._connection.total_changes()
         self._connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
         return self._connection.total_changes() - before

@@ -10,7 +10,8 @@ from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim, claim
-from perdure.streams.operations import Head, heads
+from perdure.streams.model import Head
+from perdure.streams.operations import heads
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN, merged
 from perdure.threads.operations.rows import Made, RunRow, ThreadRow, checkpoint_of, run_limits, run_of
