@@ -1,6 +1,8 @@
-"""How the LangGraph protocol says no: `{"detail": …}`, with the status that `langgraph_sdk` reads."""
+"""How the LangGraph protocol reports errors, as `langgraph_sdk` reads them, and authenticates callers."""
 
 from __future__ import annotations
+
+from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,27 +10,29 @@ from starlette.responses import Response
 from perdure.access.model import Caller
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import BadBody, BadQuery, PerdureError
+from perdure.langgraph.custom_auth import User
 from perdure.runtime.app import App
 from perdure.server.http.bodies import encode
 from perdure.server.http.problems import headers_of
+from perdure.server.http.routes import Call
 
 UNPROCESSABLE = 422
 USER = "langgraph_user"
-"""Where in a request's scope its user stands, if the operator's own auth let it in."""
+"""The key of a request's scope under which the user is kept that custom auth has authenticated."""
 
 
-class LangGraphDoor:
-    """The LangGraph protocol's manner of saying no."""
+class LangGraphProtocol:
+    """Error responses and authentication of the LangGraph routes."""
 
     name = "langgraph"
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
-        """The error as the SDK reads it: its message in `detail`, and its code for who looks closer."""
+        """The error as the SDK reads it: its message in `detail`, and its code beside it."""
         body = {"detail": _detail(error), "code": error.code}
         return Response(encode(body), _status(error), headers_of(error), "application/json")
 
     async def admit(self, request: Request, app: App) -> Caller | None:
-        """Who calls, where the operator's own auth decides; None where it does not."""
+        """The caller that custom auth authenticates; None without custom auth."""
         if app.auth is None:
             return None
         user = await app.auth.authenticate(request)
@@ -44,8 +48,13 @@ def _detail(error: PerdureError) -> str:
 
 
 def _status(error: PerdureError) -> int:
-    """A filter or a sort key that does not exist is a field with a wrong value here."""
+    """An unknown filter or sort key is a field with a wrong value here."""
     return UNPROCESSABLE if isinstance(error, BadQuery) else error.http_status
 
 
-DOOR = LangGraphDoor()
+def user_of(call: Call) -> User | None:
+    """The user that custom auth has authenticated; None without custom auth."""
+    return cast("User | None", call.request.scope.get(USER))
+
+
+PROTOCOL = LangGraphProtocol()

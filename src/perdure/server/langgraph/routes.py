@@ -1,12 +1,16 @@
-"""The table of the LangGraph protocol."""
+"""All routes of the LangGraph protocol."""
 
 from __future__ import annotations
 
-from perdure.server.http.routes import Route
-from perdure.server.langgraph.assistant_routes import ASSISTANT_ROUTES
-from perdure.server.langgraph.cron_routes import CRON_ROUTES
-from perdure.server.langgraph.run_routes import RUN_ROUTES
-from perdure.server.langgraph.store_routes import STORE_ROUTES
-from perdure.server.langgraph.thread_routes import THREAD_ROUTES
+from perdure.server.langgraph.assistants import assistants
+from perdure.server.langgraph.crons import crons
+from perdure.server.langgraph.routing import LangGraphRoute
+from perdure.server.langgraph.runs import runs
+from perdure.server.langgraph.states import states
+from perdure.server.langgraph.store import store
+from perdure.server.langgraph.streams import streams, thread_streams
+from perdure.server.langgraph.threads import threads
 
-ROUTES: tuple[Route, ...] = (*ASSISTANT_ROUTES, *THREAD_ROUTES, *RUN_ROUTES, *CRON_ROUTES, *STORE_ROUTES)
+_RESOURCES = (assistants, threads, states, runs, streams, thread_streams, crons, store)
+
+ROUTES: tuple[LangGraphRoute, ...] = tuple(route for resource in _RESOURCES for route in resource.routes)

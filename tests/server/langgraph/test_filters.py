@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.kernel.errors import Forbidden
-from perdure.server.langgraph.auth_filters import equalities, matches, memberships, narrowed, stamped
+from perdure.server.langgraph.filters import equalities, matches, memberships, narrow, with_owner
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_the_parts_of_a_filter() -> None:
 
 
 def test_a_new_object_is_its_makers_whatever_they_say() -> None:
-    assert stamped({"owner": "bob", "x": 1}, {"owner": "ann"}) == {"owner": "ann", "x": 1}
-    assert stamped(None, {"members": {"$contains": "ann"}}) == {}
+    assert with_owner({"owner": "bob", "x": 1}, {"owner": "ann"}) == {"owner": "ann", "x": 1}
+    assert with_owner(None, {"members": {"$contains": "ann"}}) == {}
 
 
 def test_a_search_asks_for_both_or_for_nothing() -> None:
-    assert narrowed({"x": 1}, {"owner": "ann"}) == {"x": 1, "owner": "ann"}
-    assert narrowed({"owner": "ann"}, {"owner": {"$eq": "ann"}}) == {"owner": "ann"}
-    assert narrowed({"owner": "bob"}, {"owner": "ann"}) is None
-    assert narrowed(None, {}) == {}
+    assert narrow({"x": 1}, {"owner": "ann"}) == {"x": 1, "owner": "ann"}
+    assert narrow({"owner": "ann"}, {"owner": {"$eq": "ann"}}) == {"owner": "ann"}
+    assert narrow({"owner": "bob"}, {"owner": "ann"}) is None
+    assert narrow(None, {}) == {}

@@ -1,0 +1,82 @@
+"""Declares the LangGraph routes: path, authorization rule and handler of each in one place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+from perdure.access.model import Scope
+from perdure.kernel.errors import NotSupported, PerdureError
+from perdure.server.http.routes import Call, Handler, Route
+from perdure.server.langgraph.authorization import Authorization, Rule
+from perdure.server.langgraph.protocol import PROTOCOL
+from perdure.server.langgraph.wire import check_uuid
+
+IDS = ("assistant_id", "thread_id", "run_id", "cron_id")
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+H = TypeVar("H", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LangGraphRoute(Route):
+    """A route with the rule that custom auth applies to it."""
+
+    rule: Rule
+
+
+class Resource:
+    """The routes of one resource, in the order in which they are declared."""
+
+    def __init__(self, name: str) -> None:
+        self.routes: list[LangGraphRoute] = []
+        self._tag = f"langgraph {name}"
+
+    def route(
+        self,
+        method: str,
+        path: str,
+        *,
+        rule: Rule,
+        scope: Scope,
+        summary: str,
+        errors: tuple[type[PerdureError], ...] = (),
+        **rest: Any,
+    ) -> Callable[[H], H]:
+        """Declare a route to the decorated handler, which stays as it is."""
+
+        def declare(handler: H) -> H:
+            self.routes.append(
+                LangGraphRoute(
+                    method=method,
+                    path=path,
+                    handler=_checked(handler, rule, path),
+                    rule=rule,
+                    protocol=PROTOCOL,
+                    scope=scope,
+                    summary=summary,
+                    tag=self._tag,
+                    errors=(*errors, NotSupported),
+                    **rest,
+                )
+            )
+            return handler
+
+        return declare
+
+
+def _checked(handler: Handler, rule: Rule, path: str) -> Handler:
+    """The handler behind a check of the ids in the path, and behind its rule where there is custom auth."""
+    names = [name for name in _PARAMETER.findall(path) if name in IDS]
+
+    @wraps(handler)
+    async def checked(call: Call) -> Any:
+        if names:
+            call.path = {**call.path, **{name: check_uuid(call.path[name], name) for name in names}}
+        auth = call.app.auth
+        return await (handler(call) if auth is None else rule(Authorization(call, auth), handler))
+
+    return checked

@@ -1,0 +1,475 @@
+"""Runs of the LangGraph protocol: create, wait, read, cancel and delete."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+from starlette.types import Send
+
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import BadRequest, Conflict, Forbidden, InvalidInput, NotFound
+from perdure.server.http.delayed_json import DelayedJson
+from perdure.server.http.disconnect import cancel_on_disconnect
+from perdure.server.http.routes import Call
+from perdure.server.langgraph.authorization import (
+    Authorization,
+    before,
+    idempotency_key_of,
+    on_thread,
+    with_user,
+)
+from perdure.server.langgraph.protocol import PROTOCOL
+from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.run_requests import Batch, RunBody, batch_request, request_of
+from perdure.server.langgraph.threads import THREAD
+from perdure.server.langgraph.wire import (
+    PAGE,
+    Body,
+    Limit,
+    Offset,
+    answer,
+    check_uuid,
+    check_uuid_or_none,
+    failure_of,
+    iso,
+    no_content,
+    selected,
+    uuid_or_none,
+)
+from perdure.threads.model import FAILURES
+from perdure.threads.records import (
+    RUN_STATUSES,
+    CancelAction,
+    MultitaskStrategy,
+    Run,
+    RunEnd,
+    RunStatus,
+)
+from perdure.threads.service import MAX_BATCH, ThreadService
+
+runs = Resource("runs")
+
+RUN = THREAD + "/runs/{run_id}"
+ACCEPTED = 202
+ROLLED_BACK = "rollback"
+Record = dict[str, Any]
+
+
+class RunShape(TypedDict):
+    """A run, with its request in `kwargs`."""
+
+    run_id: str
+    thread_id: str
+    assistant_id: str
+    status: RunStatus
+    metadata: dict[str, Any]
+    kwargs: dict[str, Any]
+    multitask_strategy: MultitaskStrategy
+    created_at: str
+    updated_at: str
+
+
+FIELDS = tuple(RunShape.__annotations__)
+
+
+def run_of(run: Run) -> RunShape:
+    return {
+        "run_id": run.run_id,
+        "thread_id": run.thread_id,
+        "assistant_id": run.assistant_id,
+        "status": run.status,
+        "metadata": run.metadata,
+        "kwargs": kwargs_of(run),
+        "multitask_strategy": run.multitask_strategy,
+        "created_at": iso(run.created_at),
+        "updated_at": iso(run.updated_at),
+    }
+
+
+def kwargs_of(run: Run) -> dict[str, Any]:
+    """The request of a run; the options of its graph are beside the other fields."""
+    kwargs: dict[str, Any] = msgspec.to_builtins(run.kwargs)
+    kwargs.pop("traceparent", None)
+    options = kwargs.pop("options", None) or {}
+    return {**kwargs, **options, "webhook": run.webhook, "on_disconnect": run.on_disconnect}
+
+
+def url_of(run: Run, rest: str = "") -> str:
+    return f"/threads/{run.thread_id}/runs/{run.run_id}{rest}"
+
+
+def locations(run: Run, rest: str) -> dict[str, str]:
+    """The headers that name a run, and where to continue after a lost connection."""
+    return {"Location": url_of(run, rest), "Content-Location": url_of(run)}
+
+
+# --- create -----------------------------------------------------------------------------------------------
+
+
+@before
+async def authorize_create(request: Authorization) -> None:
+    await _authorize_run(request, request.call.body, request.call.path.get("thread_id"))
+
+
+async def _authorize_run(request: Authorization, body: RunBody, thread_id: str | None) -> None:
+    value: dict[str, Any] = {
+        "thread_id": uuid_or_none(thread_id),
+        "assistant_id": body.assistant_id,
+        "run_id": None,
+        "status": "pending",
+        "metadata": dict(body.metadata or {}),
+        "multitask_strategy": body.multitask_strategy or "enqueue",
+        "if_not_exists": body.if_not_exists or "reject",
+        "after_seconds": body.after_seconds or 0,
+        "kwargs": {"input": body.input, "config": body.config or {}, "context": body.context},
+    }
+    filter = await request.authorize_create("threads", "create_run", value)
+    if thread_id is not None and filter and not await _creates_thread(request, body, thread_id):
+        await request.check_thread(thread_id, filter)
+    await request.authorize_execution(body.assistant_id)
+    body.metadata = value["metadata"]
+
+
+async def _creates_thread(request: Authorization, body: RunBody, thread_id: str) -> bool:
+    if body.if_not_exists != "create":
+        return False
+    try:
+        await request.call.threads.get_thread(thread_id)
+    except NotFound:
+        return True
+    return False
+
+
+async def created(call: Call) -> Run:
+    """Create the run of the body, on the thread of the path if there is one."""
+    request = with_user(call, request_of(call.body, call.path.get("thread_id")))
+    return await call.threads.create_run(request, idempotency_key=idempotency_key_of(call))
+
+
+CREATING: dict[str, Any] = {
+    "rule": authorize_create,
+    "scope": "write",
+    "body": RunBody,
+    "errors": (BadRequest, NotFound, Conflict),
+}
+"""What the routes have in common that create a run."""
+
+
+@runs.route("POST", "/runs", summary="Create a run on a temporary thread", answer=Record, **CREATING)
+@runs.route("POST", THREAD + "/runs", summary="Create a run on a thread", answer=Record, **CREATING)
+async def create_run(call: Call) -> Response:
+    run = await created(call)
+    return answer(run_of(run), headers={"Content-Location": url_of(run)})
+
+
+@runs.route(
+    "POST",
+    "/runs/wait",
+    summary="Create a run on a temporary thread and wait for its final values",
+    answer=Any,
+    **CREATING,
+)
+@runs.route(
+    "POST",
+    THREAD + "/runs/wait",
+    summary="Create a run on a thread and wait for its final values; blank lines come before them",
+    answer=Any,
+    **CREATING,
+)
+async def create_and_wait(call: Call) -> Response:
+    run = await created(call)
+    return FinalValues(
+        call,
+        _final_values(call.threads, run.run_id, fresh=True),
+        headers=locations(run, "/join"),
+        on_disconnect=cancel_on_disconnect(call.threads, run.run_id, run.on_disconnect == "cancel"),
+    )
+
+
+@before
+async def _authorize_batch(request: Authorization) -> None:
+    for body in request.call.body:
+        await _authorize_run(request, body, check_uuid_or_none(body.thread_id, "thread_id"))
+
+
+@runs.route(
+    "POST",
+    "/runs/batch",
+    rule=_authorize_batch,
+    scope="write",
+    summary="Create many runs, all of them or none",
+    body=Batch,
+    answer=list[Record],
+    errors=(BadRequest, NotFound, Conflict),
+)
+async def create_batch(call: Call) -> Response:
+    requests = [with_user(call, batch_request(each)) for each in call.body]
+    return answer([run_of(run) for run in await call.threads.create_runs(requests)])
+
+
+# --- final values -----------------------------------------------------------------------------------------
+
+
+class FinalValues(DelayedJson):
+    """The values at the end of a run. If the server stops first, the client asks again at `Location`."""
+
+    protocol = PROTOCOL
+
+    async def stopped(self, send: Send) -> None:
+        """Begin the response and do not end it: to the client the connection is lost, and it asks again."""
+        await self._send(send, b"\n", more=True)
+
+
+async def _final_values(threads: ThreadService, run_id: str, *, fresh: bool = False) -> Any:
+    return values_of(await threads.join_run(run_id, fresh=fresh))
+
+
+def values_of(end: RunEnd) -> Any:
+    """The values of the thread with the interrupts that wait for an answer, or why the run failed."""
+    if end.run.status in FAILURES and end.run.error is not None:
+        return {"__error__": failure_of(end.run.error)}
+    values = {} if end.values is None else end.values
+    if not end.interrupts:
+        return values
+    interrupts = [{"value": each.value, "id": each.id} for each in end.interrupts]
+    return {**(values if isinstance(values, Mapping) else {}), "__interrupt__": interrupts}
+
+
+class JoinQuery(msgspec.Struct, kw_only=True):
+    """Whether to cancel the run when the client disconnects."""
+
+    cancel_on_disconnect: bool = False
+
+
+@runs.route(
+    "GET",
+    RUN + "/join",
+    rule=on_thread("read"),
+    scope="read",
+    summary="Wait for the final values of a run; blank lines come before them",
+    query=JoinQuery,
+    answer=Any,
+    errors=(NotFound,),
+)
+async def join_run(call: Call) -> Response:
+    run = await find_joinable(call)
+    if call.request.method == "HEAD":
+        return answer(None)
+    return FinalValues(
+        call,
+        _final_values(call.threads, run.run_id),
+        headers=locations(run, "/join"),
+        on_disconnect=cancel_on_disconnect(call.threads, run.run_id, call.query.cancel_on_disconnect),
+    )
+
+
+# --- read -------------------------------------------------------------------------------------------------
+
+
+async def find_run(call: Call) -> Run:
+    """The run of the path; NotFound also for one that was rolled back."""
+    run_id = call.path["run_id"]
+    run = await call.threads.get_run(run_id, call.path.get("thread_id"))
+    if run.status == ROLLED_BACK:
+        raise NotFound(f"Run {run_id} not found")
+    return run
+
+
+async def find_joinable(call: Call) -> Run:
+    """The run of the path, also for a while after it was deleted with its temporary thread."""
+    try:
+        return await find_run(call)
+    except NotFound:
+        with contextlib.suppress(TimeoutError):
+            run = (await call.threads.join_run(call.path["run_id"], 0)).run
+            on_thread_of_path = call.path.get("thread_id") in (None, run.thread_id)
+            if run.temporary and on_thread_of_path and run.status != ROLLED_BACK:
+                return run
+        raise
+
+
+@runs.route(
+    "GET",
+    RUN,
+    rule=on_thread("read"),
+    scope="read",
+    summary="Get a run",
+    answer=Record,
+    errors=(NotFound,),
+)
+async def get_run(call: Call) -> Response:
+    return answer(run_of(await find_run(call)))
+
+
+class RunsQuery(msgspec.Struct, kw_only=True):
+    """Which runs of a thread to list, the newest first, and which of their fields."""
+
+    limit: Limit = PAGE
+    offset: Offset = 0
+    status: str | None = None
+    select: list[str] | None = None
+
+
+@runs.route(
+    "GET",
+    THREAD + "/runs",
+    rule=on_thread("read"),
+    scope="read",
+    summary="List the runs of a thread, the newest first",
+    query=RunsQuery,
+    answer=list[Record],
+    errors=(NotFound,),
+)
+async def list_runs(call: Call) -> Response:
+    query: RunsQuery = call.query
+    names = query_list(query.select, "select")
+    unknown = [name for name in names if name not in FIELDS]
+    if unknown:
+        raise InvalidInput(f"a run has no field {unknown[0]!r}; it has {', '.join(FIELDS)}")
+    status = query.status or None
+    if status is not None and status not in RUN_STATUSES:
+        raise InvalidInput(f"status is {status!r}; it must be one of {', '.join(RUN_STATUSES)}")
+    found = await call.threads.list_runs(
+        thread_id=call.path["thread_id"],
+        status=status,
+        limit=query.limit,
+        offset=query.offset,
+        undone=False,
+    )
+    return answer([selected(run_of(run), names) for run in found.items])
+
+
+def query_list(given: Sequence[str] | None, name: str) -> list[str]:
+    """A list in a query: as repeated items, with commas, or as JSON; clients differ."""
+    found: list[str] = []
+    for text in given or ():
+        found += _json_list(text, name) if text.startswith("[") else text.split(",")
+    return [item for item in found if item]
+
+
+def _json_list(text: str, name: str) -> list[str]:
+    found = decode_json(text)
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise InvalidInput(f"{name} must be a list of strings")
+    return found
+
+
+# --- cancel and delete ------------------------------------------------------------------------------------
+
+
+class CancelQuery(msgspec.Struct, kw_only=True):
+    """How to cancel a run, and whether to wait until it has stopped."""
+
+    wait: bool = False
+    action: CancelAction = "interrupt"
+
+
+@runs.route(
+    "POST",
+    RUN + "/cancel",
+    rule=on_thread("update"),
+    scope="write",
+    summary="Cancel a run that has not ended",
+    query=CancelQuery,
+    status=202,
+    errors=(NotFound,),
+)
+async def cancel_run(call: Call) -> Response:
+    query: CancelQuery = call.query
+    run = await find_run(call)
+    try:
+        await call.threads.cancel_run(run.run_id, action=query.action)
+    except Conflict as error:
+        raise NotFound(error.message) from None
+    if not query.wait:
+        return Response(status_code=ACCEPTED)
+    return FinalValues(call, _values_when_stopped(call.threads, run.run_id), headers=locations(run, "/join"))
+
+
+async def _values_when_stopped(threads: ThreadService, run_id: str) -> Any:
+    """The values of the thread once no worker executes the run any longer."""
+    await threads.stopped(run_id)
+    return await _final_values(threads, run_id)
+
+
+class CancelManyQuery(msgspec.Struct, kw_only=True):
+    """How to cancel runs."""
+
+    action: CancelAction = "interrupt"
+
+
+class CancelMany(Body, kw_only=True):
+    """Which runs to cancel: some of a thread, or all with a status."""
+
+    thread_id: str | None = None
+    run_ids: Annotated[list[str], Meta(max_length=MAX_BATCH)] | None = None
+    status: Literal["pending", "running", "all"] | None = None
+
+
+@before
+async def _authorize_cancel(request: Authorization) -> None:
+    body: CancelMany = request.call.body
+    thread_id = check_uuid_or_none(body.thread_id, "thread_id")
+    value: dict[str, Any] = {
+        "thread_id": uuid_or_none(thread_id),
+        "action": request.call.query.action,
+        "metadata": {"run_ids": body.run_ids, "status": body.status},
+    }
+    filter = await request.authorize("threads", "update", value)
+    if filter and thread_id is None:
+        raise Forbidden("a user who may see only some runs must cancel them by thread_id and run_ids")
+    if thread_id is not None:
+        await request.check_thread(thread_id, filter)
+
+
+@runs.route(
+    "POST",
+    "/runs/cancel",
+    rule=_authorize_cancel,
+    scope="write",
+    summary="Cancel runs that have not ended, by their ids or by their status",
+    body=CancelMany,
+    query=CancelManyQuery,
+    status=204,
+    errors=(NotFound,),
+)
+async def cancel_runs(call: Call) -> Response:
+    body: CancelMany = call.body
+    _check_cancel(body)
+    cancelled = await call.threads.cancel_runs(
+        thread_id=check_uuid_or_none(body.thread_id, "thread_id"),
+        run_ids=None if body.run_ids is None else [check_uuid(each, "run_id") for each in body.run_ids],
+        status=body.status,
+        action=call.query.action,
+    )
+    if not cancelled:
+        raise NotFound("no runs to cancel: they are unknown or have ended")
+    return no_content()
+
+
+def _check_cancel(body: CancelMany) -> None:
+    if body.status is not None:
+        if body.thread_id is not None or body.run_ids is not None:
+            raise InvalidInput("give either a status, or a thread_id with run_ids, and not both")
+    elif body.thread_id is None or not body.run_ids:
+        raise InvalidInput("give a status, or a thread_id with run_ids")
+
+
+@runs.route(
+    "DELETE",
+    RUN,
+    rule=on_thread("delete"),
+    scope="write",
+    summary="Delete a run with its checkpoints and its stream",
+    status=204,
+    errors=(NotFound,),
+)
+async def delete_run(call: Call) -> Response:
+    run = await find_run(call)
+    await call.threads.delete_run(run.run_id)
+    return no_content()

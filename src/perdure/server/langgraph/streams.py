@@ -1,0 +1,262 @@
+"""Streams of events in the LangGraph protocol: of a run that is created or joined, and of a whole thread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from starlette.responses import Response
+
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import InvalidInput, NotFound, NotSupported
+from perdure.server.http.disconnect import cancel_on_disconnect
+from perdure.server.http.routes import Call
+from perdure.server.http.sse import (
+    BEGINNING,
+    MEDIA_TYPE,
+    STREAMS_AN_ACTOR,
+    EventStreamResponse,
+    crlf_frame,
+    follow_events,
+)
+from perdure.server.langgraph.authorization import Authorization, before, on_thread
+from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.run_requests import RESUMABLE
+from perdure.server.langgraph.runs import CREATING, RUN, created, find_joinable, locations, query_list
+from perdure.server.langgraph.states import STATE_UPDATE
+from perdure.server.langgraph.threads import THREAD
+from perdure.streams.model import Event
+from perdure.threads.model import LIVE_STATUSES
+from perdure.threads.records import Run
+
+streams = Resource("runs")
+thread_streams = Resource("threads")
+
+END: Final = "end"
+METADATA: Final = "metadata"
+MESSAGES: Final = "messages"
+RUN_MODES: Final = "run_modes"
+LIFECYCLE: Final = "lifecycle"
+THREAD_STREAM_MODES: Final = (RUN_MODES, LIFECYCLE, STATE_UPDATE)
+ANY_MESSAGES: Final = frozenset({MESSAGES, "messages-tuple"})
+"""Modes that select every form of message events."""
+FROM_START: Final = frozenset({"-1", "-", "0"})
+"""Values of Last-Event-ID that ask for all events."""
+
+STREAMED: dict[str, Any] = {"answer": str, "answer_form": MEDIA_TYPE}
+"""What the routes have in common that answer with server-sent events."""
+
+
+class RunStream(EventStreamResponse):
+    """A stream of nothing but events and heartbeats."""
+
+    greeting = b""
+    heartbeat = b": heartbeat\r\n\r\n"
+
+
+# --- frames -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunFrames:
+    """The events of a run. Its end is the end of the stream, without an event."""
+
+    ids: bool
+    """Whether each event has an id to resume after."""
+    modes: frozenset[str] | None = None
+    """Which events; None is all."""
+
+    def __call__(self, events: Sequence[Event]) -> bytes:
+        frames = [
+            crlf_frame(each.event, each.body, each.id if self.ids else None)
+            for each in events
+            if each.event != END and (self.modes is None or has_mode(each.event, self.modes))
+        ]
+        return "".join(frames).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFrames:
+    """The events of all runs of a thread, with the end of each run."""
+
+    modes: frozenset[str]
+
+    def __call__(self, events: Sequence[Event]) -> bytes:
+        return "".join([_thread_frame(each) for each in events if self._wants(each)]).encode()
+
+    def _wants(self, event: Event) -> bool:
+        if event.event == STATE_UPDATE:
+            return STATE_UPDATE in self.modes
+        return RUN_MODES in self.modes or (LIFECYCLE in self.modes and event.event in (METADATA, END))
+
+
+def _thread_frame(event: Event) -> str:
+    if event.event != END:
+        return crlf_frame(event.event, event.body, event.id)
+    return crlf_frame(METADATA, encode_json({"status": "run_done", "run_id": event.source}), event.id)
+
+
+def has_mode(event: str, modes: Collection[str]) -> bool:
+    """Whether an event is of one of the modes; an event of a subgraph has its mode before the bar."""
+    mode = event.partition("|")[0]
+    if mode in modes:
+        return True
+    return mode.partition("/")[0] == MESSAGES and not ANY_MESSAGES.isdisjoint(modes)
+
+
+# --- streams of runs --------------------------------------------------------------------------------------
+
+
+def _is_resumable(run: Run) -> bool:
+    return bool(run.kwargs.options.get(RESUMABLE))
+
+
+def last_event_id(call: Call) -> str | None:
+    """The event to continue after; None is from now on."""
+    given: str | None = call.request.headers.get("last-event-id") or None
+    return BEGINNING if given in FROM_START else given
+
+
+@streams.route(
+    "POST",
+    "/runs/stream",
+    summary="Create a run on a temporary thread and stream its events",
+    **STREAMED,
+    **CREATING,
+)
+@streams.route(
+    "POST",
+    THREAD + "/runs/stream",
+    summary="Create a run on a thread and stream its events",
+    **STREAMED,
+    **CREATING,
+)
+async def create_and_stream(call: Call) -> Response:
+    run = await created(call)
+    return await follow_events(
+        call,
+        partial(call.threads.follow_run, run.run_id, fresh=True),
+        RunFrames(_is_resumable(run)),
+        BEGINNING,
+        response=RunStream,
+        headers=locations(run, "/stream"),
+        on_disconnect=cancel_on_disconnect(call.threads, run.run_id, run.on_disconnect == "cancel"),
+    )
+
+
+class StreamQuery(msgspec.Struct, kw_only=True):
+    """Which events, and whether to cancel the run when the client disconnects."""
+
+    stream_mode: list[str] | None = None
+    cancel_on_disconnect: bool = False
+
+
+@before
+async def _authorize_join(request: Authorization) -> None:
+    """Here the path does not name the thread of the run."""
+    run = await find_joinable(request.call)
+    await request.authorize_thread("read", run.thread_id, run_id=UUID(run.run_id))
+
+
+@streams.route(
+    "GET",
+    "/runs/{run_id}/stream",
+    rule=_authorize_join,
+    scope="read",
+    summary="Stream the events of a run whose thread the caller does not know",
+    query=StreamQuery,
+    errors=(NotFound,),
+    **STREAMED,
+)
+@streams.route(
+    "GET",
+    RUN + "/stream",
+    rule=on_thread("read"),
+    scope="read",
+    summary="Stream the events of a run from now on, or after Last-Event-ID",
+    query=StreamQuery,
+    errors=(NotFound,),
+    **STREAMED,
+)
+async def join_stream(call: Call) -> Response:
+    query: StreamQuery = call.query
+    run, after = await find_joinable(call), last_event_id(call)
+    if after is None and run.status not in LIVE_STATUSES:
+        return RunStream(call, _NoEvents(), call.app.streams, STREAMS_AN_ACTOR)
+    modes = query_list(query.stream_mode, "stream_mode")
+    return await follow_events(
+        call,
+        partial(call.threads.follow_run, run.run_id),
+        RunFrames(_is_resumable(run), frozenset(modes) or None),
+        after,
+        response=RunStream,
+        on_disconnect=cancel_on_disconnect(call.threads, run.run_id, query.cancel_on_disconnect),
+    )
+
+
+class _NoEvents:
+    """The source of a stream that has ended already."""
+
+    async def next(self) -> bytes | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+# --- streams of threads -----------------------------------------------------------------------------------
+
+
+class ThreadStreamQuery(msgspec.Struct, kw_only=True):
+    """Which events of a thread."""
+
+    stream_mode: list[str] | None = None
+    stream_modes: list[str] | None = None
+
+
+@thread_streams.route(
+    "GET",
+    THREAD + "/stream",
+    rule=on_thread("read"),
+    scope="read",
+    summary="Stream the events of all runs of a thread from now on, or after Last-Event-ID",
+    query=ThreadStreamQuery,
+    errors=(NotFound,),
+    **STREAMED,
+)
+async def join_thread(call: Call) -> Response:
+    query: ThreadStreamQuery = call.query
+    given = [*(query.stream_mode or ()), *(query.stream_modes or ())]
+    modes = query_list(given, "stream_mode") or [RUN_MODES]
+    unknown = [mode for mode in modes if mode not in THREAD_STREAM_MODES]
+    if unknown:
+        known = ", ".join(THREAD_STREAM_MODES)
+        raise InvalidInput(f"a thread has no stream mode {unknown[0]!r}; it has {known}")
+    follow = partial(call.threads.follow_thread, call.path["thread_id"])
+    frames = ThreadFrames(frozenset(modes))
+    return await follow_events(call, follow, frames, last_event_id(call), response=RunStream)
+
+
+@thread_streams.route(
+    "POST",
+    THREAD + "/commands",
+    rule=on_thread("update"),
+    scope="read",
+    summary="The v3 streaming protocol, which is not supported",
+)
+@thread_streams.route(
+    "POST",
+    THREAD + "/stream/events",
+    rule=on_thread("read"),
+    scope="read",
+    summary="The v3 streaming protocol, which is not supported",
+)
+async def refuse_v3(call: Call) -> Response:
+    raise NotSupported(
+        "the v3 streaming protocol (threads.stream) is not supported here; use runs.stream, "
+        "runs.join_stream or threads.join_stream"
+    )

@@ -1,0 +1,467 @@
+"""Threads of the LangGraph protocol; their states are in `states`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from perdure.assistants.records import IfExists
+from perdure.kernel import jsonpath
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError
+from perdure.kernel.jsonpath import Path
+from perdure.server.http.routes import Call
+from perdure.server.langgraph.authorization import (
+    Authorization,
+    before,
+    check_not_taken,
+    counting,
+    on_thread,
+    searching,
+)
+from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.wire import (
+    PAGE,
+    Body,
+    FailureShape,
+    InterruptShape,
+    Limit,
+    Metadata,
+    Offset,
+    SortOrder,
+    answer,
+    check_uuid,
+    check_uuid_or_none,
+    failure_of,
+    iso,
+    iso_or_none,
+    no_content,
+    page,
+    selected,
+    uuid_or_none,
+    views_of,
+)
+from perdure.threads.records import Interrupt, Lifetime, PruneStrategy, Thread, ThreadStatus
+
+threads = Resource("threads")
+
+THREAD = "/threads/{thread_id}"
+MAX_THREADS = 1000
+MAX_STEPS = 1000
+STATE_FIELDS = ("values", "interrupts")
+"""The fields of a thread that are read from its last state."""
+
+ThreadField = Literal[
+    "thread_id",
+    "created_at",
+    "updated_at",
+    "state_updated_at",
+    "metadata",
+    "config",
+    "context",
+    "status",
+    "values",
+    "interrupts",
+    "error",
+]
+ThreadSort = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
+
+
+class TtlShape(TypedDict):
+    """When a thread expires, and what happens to it then."""
+
+    strategy: PruneStrategy
+    ttl_minutes: float
+    expires_at: str | None
+
+
+class ThreadShape(TypedDict):
+    """A thread, with the values and interrupts of its last state."""
+
+    thread_id: str
+    status: ThreadStatus
+    metadata: dict[str, Any]
+    config: dict[str, Any]
+    values: Any
+    interrupts: dict[str, list[InterruptShape]]
+    error: FailureShape | None
+    created_at: str
+    updated_at: str
+    state_updated_at: str
+    ttl: NotRequired[TtlShape | None]
+
+
+def thread_of(thread: Thread) -> ThreadShape:
+    return {
+        "thread_id": thread.thread_id,
+        "status": thread.status,
+        "metadata": thread.metadata,
+        "config": thread.config,
+        "values": thread.values,
+        "interrupts": interrupts_of(thread.interrupts),
+        "error": failure_of(thread.error),
+        "created_at": iso(thread.created_at),
+        "updated_at": iso(thread.updated_at),
+        "state_updated_at": iso(thread.state_updated_at),
+    }
+
+
+def interrupts_of(interrupts: Iterable[Interrupt]) -> dict[str, list[InterruptShape]]:
+    """Interrupts by the task that waits for an answer."""
+    found: dict[str, list[InterruptShape]] = {}
+    for each in interrupts:
+        task_id = each.task_id if isinstance(each.task_id, str) else each.id
+        found.setdefault(task_id, []).append({"id": each.id, "value": each.value})
+    return found
+
+
+def ttl_of(lifetime: Lifetime | None) -> TtlShape | None:
+    if lifetime is None:
+        return None
+    return {
+        "strategy": lifetime.strategy,
+        "ttl_minutes": lifetime.minutes,
+        "expires_at": iso_or_none(lifetime.expires_at),
+    }
+
+
+# --- create -----------------------------------------------------------------------------------------------
+
+
+class Ttl(Body, kw_only=True):
+    """After how many minutes a thread expires, and what happens to it then."""
+
+    ttl: Annotated[float, Meta(gt=0, le=100 * 366 * 1440)]
+    strategy: PruneStrategy | None = None
+
+
+class Update(Body, kw_only=True):
+    """The values or the command that a node is taken to have written."""
+
+    as_node: str
+    values: dict[str, Any] | list[Any] | None = None
+    command: dict[str, Any] | None = None
+
+
+class Superstep(Body, kw_only=True):
+    """Updates of the same step."""
+
+    updates: Annotated[list[Update], Meta(max_length=MAX_STEPS)]
+
+
+class ThreadCreate(Body, kw_only=True):
+    """A new thread."""
+
+    thread_id: str | None = None
+    metadata: Metadata | None = None
+    if_exists: IfExists | None = None
+    ttl: Ttl | Annotated[float, Meta(gt=0)] | None = None
+    supersteps: Annotated[list[Superstep], Meta(max_length=MAX_STEPS)] | None = None
+
+
+@before
+async def _authorize_create(request: Authorization) -> None:
+    body: ThreadCreate = request.call.body
+    thread_id = check_uuid_or_none(body.thread_id, "thread_id")
+    value: dict[str, Any] = {
+        "thread_id": uuid_or_none(thread_id),
+        "metadata": dict(body.metadata or {}),
+        "if_exists": body.if_exists or "raise",
+    }
+    filter = await request.authorize_create("threads", "create", value)
+    if thread_id is not None and filter:
+        await check_not_taken(request.call.threads.get_thread, thread_id, filter)
+    body.metadata = value["metadata"]
+
+
+@threads.route(
+    "POST",
+    "/threads",
+    rule=_authorize_create,
+    scope="write",
+    summary="Create a thread",
+    body=ThreadCreate,
+    answer=ThreadShape,
+    errors=(NotFound, Conflict),
+)
+async def create_thread(call: Call) -> Response:
+    body: ThreadCreate = call.body
+    thread_id = check_uuid_or_none(body.thread_id, "thread_id")
+    try:
+        thread = await call.threads.create_thread(
+            thread_id, metadata=body.metadata, lifetime=_lifetime(body.ttl)
+        )
+    except Conflict:
+        if thread_id is None or body.if_exists != "do_nothing":
+            raise
+        thread = await call.threads.get_thread(thread_id)
+    else:
+        thread = await _apply_supersteps(call, thread, body)
+    return answer(thread_of(thread))
+
+
+async def _apply_supersteps(call: Call, thread: Thread, body: ThreadCreate) -> Thread:
+    """A new thread with the requested states; if they cannot be made, the thread is deleted again."""
+    if not body.supersteps:
+        return thread
+    steps = [msgspec.to_builtins(step) for step in body.supersteps]
+    graph_id = (body.metadata or {}).get("graph_id")
+    try:
+        await views_of(call).supersteps(
+            thread.thread_id, steps, graph_id if isinstance(graph_id, str) else None
+        )
+    except PerdureError:
+        await call.threads.delete_thread(thread.thread_id)
+        raise
+    return await call.threads.get_thread(thread.thread_id)
+
+
+def _lifetime(ttl: Ttl | float | None) -> Lifetime | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, Ttl):
+        return Lifetime(minutes=ttl)
+    return Lifetime(minutes=ttl.ttl, strategy=ttl.strategy or "delete")
+
+
+# --- search -----------------------------------------------------------------------------------------------
+
+
+class ThreadCount(Body, kw_only=True):
+    """Which threads to count."""
+
+    metadata: Metadata | None = None
+    values: dict[str, Any] | None = None
+    status: ThreadStatus | None = None
+
+
+class ThreadSearch(ThreadCount, kw_only=True):
+    """Which threads to list, which of their fields, and in which order."""
+
+    ids: Annotated[list[str], Meta(max_length=MAX_THREADS)] | None = None
+    limit: Limit | None = None
+    offset: Offset | None = None
+    sort_by: ThreadSort | None = None
+    sort_order: SortOrder | None = None
+    select: list[ThreadField] | None = None
+    extract: dict[str, str] | None = None
+
+
+@threads.route(
+    "POST",
+    "/threads/search",
+    rule=searching("threads"),
+    scope="read",
+    summary="Search threads, the newest first",
+    body=ThreadSearch,
+    answer=list[dict[str, Any]],
+)
+async def search_threads(call: Call) -> Response:
+    body: ThreadSearch = call.body
+    limit, offset = body.limit or PAGE, body.offset or 0
+    paths = parse_paths(body.extract or {})
+    found = await call.threads.search_threads(
+        status=body.status,
+        metadata=body.metadata,
+        ids=None if body.ids is None else [check_uuid(each, "ids") for each in body.ids],
+        having=body.values,
+        values=_needs_states(body.select, paths),
+        sort_by=body.sort_by or "created_at",
+        sort_order=body.sort_order or "desc",
+        limit=limit,
+        offset=offset,
+    )
+    items = [_shown(thread_of(each), body.select, paths) for each in found.items]
+    return page(items, found.total, limit, offset)
+
+
+def _needs_states(select: list[ThreadField] | None, paths: Mapping[str, Path]) -> bool:
+    """Whether a field was asked for that is read from the threads' states."""
+    if not select or any(name in STATE_FIELDS for name in select):
+        return True
+    return any(path[0][1] in STATE_FIELDS for path in paths.values())
+
+
+def _shown(
+    thread: ThreadShape, select: list[ThreadField] | None, paths: Mapping[str, Path]
+) -> dict[str, Any]:
+    shown = selected(thread, select)
+    if paths:
+        shown["extracted"] = {name: _value_at(thread, path) for name, path in paths.items()}
+    return shown
+
+
+@threads.route(
+    "POST",
+    "/threads/count",
+    rule=counting("threads", ThreadSearch, search_threads),
+    scope="read",
+    summary="Count threads",
+    body=ThreadCount,
+    answer=int,
+)
+async def count_threads(call: Call) -> Response:
+    body: ThreadCount = call.body
+    count = await call.threads.count_threads(status=body.status, metadata=body.metadata, having=body.values)
+    return answer(count)
+
+
+# --- values to extract from threads -----------------------------------------------------------------------
+
+ROOTS = ("config", "interrupts", "metadata", "values")
+MAX_PATHS = 10
+MAX_PATH = 1000
+_PATH = re.compile(r"\w[\w-]*(\.[\w-]+|\[-?\d{1,9}\])*")
+
+
+def parse_paths(paths: Mapping[str, str]) -> dict[str, Path]:
+    """Paths such as `values.messages[-1].content` by name; InvalidInput for one that no thread could have."""
+    if len(paths) > MAX_PATHS:
+        raise InvalidInput(f"extract: {len(paths)} paths; at most {MAX_PATHS} are allowed")
+    return {name: _parse_path(path) for name, path in paths.items()}
+
+
+def _parse_path(path: str) -> Path:
+    if len(path) > MAX_PATH or not _PATH.fullmatch(path):
+        raise InvalidInput(f"extract: {path[:64]!r} is not a path; write values.key, or values.list[-1].key")
+    steps = jsonpath.parse(path)
+    if steps[0][1] not in ROOTS:
+        raise InvalidInput(f"extract: the path {path[:64]!r} must begin with one of {', '.join(ROOTS)}")
+    return steps
+
+
+def _value_at(record: Any, path: Path) -> Any:
+    return next(iter(jsonpath.find(record, path)), None)
+
+
+# --- one thread -------------------------------------------------------------------------------------------
+
+
+class ThreadQuery(msgspec.Struct, kw_only=True):
+    """Further fields to include, separated by commas: `ttl`."""
+
+    include: str = ""
+
+
+@threads.route(
+    "GET",
+    THREAD,
+    rule=on_thread("read"),
+    scope="read",
+    summary="Get a thread",
+    query=ThreadQuery,
+    answer=ThreadShape,
+    errors=(NotFound,),
+)
+async def get_thread(call: Call) -> Response:
+    thread_id = call.path["thread_id"]
+    shown = thread_of(await call.threads.get_thread(thread_id))
+    if "ttl" in [name.strip() for name in call.query.include.split(",")]:
+        shown["ttl"] = ttl_of(await call.threads.get_lifetime(thread_id))
+    return answer(shown)
+
+
+class ThreadPatch(Body, kw_only=True):
+    """Metadata to merge into those of a thread, and a new time to live."""
+
+    metadata: Metadata | None = None
+    ttl: Ttl | Annotated[float, Meta(gt=0)] | None = None
+
+
+@before
+async def _authorize_update(request: Authorization) -> None:
+    body, thread_id = request.call.body, request.call.path["thread_id"]
+    value = {"thread_id": UUID(thread_id), "metadata": dict(body.metadata or {})}
+    await request.check_thread(thread_id, await request.authorize("threads", "update", value))
+    body.metadata = value["metadata"]
+
+
+@threads.route(
+    "PATCH",
+    THREAD,
+    rule=_authorize_update,
+    scope="write",
+    summary="Merge into a thread's metadata; with Prefer: return=minimal the response has no body",
+    body=ThreadPatch,
+    answer=ThreadShape,
+    errors=(NotFound,),
+)
+async def update_thread(call: Call) -> Response:
+    body: ThreadPatch = call.body
+    thread = await call.threads.update_thread(
+        call.path["thread_id"], metadata=body.metadata or {}, lifetime=_lifetime(body.ttl)
+    )
+    prefer = call.request.headers.get("prefer", "").replace(" ", "").lower()
+    return no_content() if "return=minimal" in prefer else answer(thread_of(thread))
+
+
+@threads.route(
+    "DELETE",
+    THREAD,
+    rule=on_thread("delete"),
+    scope="write",
+    summary="Delete a thread with its runs and states",
+    status=204,
+    errors=(NotFound,),
+)
+async def delete_thread(call: Call) -> Response:
+    await call.threads.delete_thread(call.path["thread_id"])
+    return no_content()
+
+
+@before
+async def _authorize_copy(request: Authorization) -> None:
+    await request.authorize_thread("read", request.call.path["thread_id"])
+    await request.authorize("threads", "create", {"metadata": {}})
+
+
+@threads.route(
+    "POST",
+    THREAD + "/copy",
+    rule=_authorize_copy,
+    scope="write",
+    summary="Copy a thread with its states",
+    answer=ThreadShape,
+    errors=(NotFound,),
+)
+async def copy_thread(call: Call) -> Response:
+    return answer(thread_of(await call.threads.copy_thread(call.path["thread_id"])))
+
+
+class ThreadPrune(Body, kw_only=True):
+    """Which threads to delete, or to reduce to their latest state."""
+
+    thread_ids: Annotated[list[str], Meta(max_length=MAX_THREADS)]
+    strategy: PruneStrategy | None = None
+
+
+def _thread_ids(body: ThreadPrune) -> list[str]:
+    return [check_uuid(each, "thread_ids") for each in body.thread_ids]
+
+
+@before
+async def _authorize_prune(request: Authorization) -> None:
+    thread_ids = _thread_ids(request.call.body)
+    filter = await request.authorize("threads", "delete", {"thread_ids": list(map(UUID, thread_ids))})
+    for thread_id in thread_ids:
+        await request.check_thread(thread_id, filter)
+
+
+@threads.route(
+    "POST",
+    "/threads/prune",
+    rule=_authorize_prune,
+    scope="write",
+    summary="Delete threads, or all of their states but the latest",
+    body=ThreadPrune,
+    answer=dict[str, int],
+)
+async def prune_threads(call: Call) -> Response:
+    body: ThreadPrune = call.body
+    count = await call.threads.prune_threads(_thread_ids(body), body.strategy or "delete")
+    return answer({"pruned_count": count})
