@@ -139,7 +139,7 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: tu
             check=False,
         )
     assert ended.returncode == 1
-    assert re.fullmatch(r"perdure: the system refused: .+\n", ended.stderr), ended.stderr
+    assert re.fullmatch(r"perdure: system error: .+\n", ended.stderr), ended.stderr
 
 
 def test_a_name_that_the_system_refuses_is_one_line(tmp_path: Path) -> None:

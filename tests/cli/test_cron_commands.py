@@ -36,7 +36,7 @@ def test_nothing_yet_says_how_to_begin(tmp_path: Path) -> None:
     empty = said(run_here(tmp_path, "cron", "ls", *DATABASE))
     assert empty.startswith("No crons yet.")
     assert "perdure cron create greet '0 9 * * MON-FRI'" in empty
-    assert said(run_here(tmp_path, "cron", "ls", "--paused", *DATABASE)) == "No cron is like that."
+    assert said(run_here(tmp_path, "cron", "ls", "--paused", *DATABASE)) == "No crons match."
     listed = json.loads(said(run_here(tmp_path, "cron", "ls", "--json", *DATABASE)))
     assert listed == {"items": [], "total": 0}
 
@@ -61,14 +61,14 @@ def test_a_cron_is_made_listed_paused_resumed_and_removed(server: Server) -> Non
     }
     assert (shown["metadata"], shown["firings"]) == ({"team": "blue"}, [])
     assert re.search(rf"{made} +0 9 1 1 \* +Europe/Berlin +in \d+ d", said(server.run("cron", "ls")))
-    assert said(server.run("cron", "pause", made)) == f"{made} is paused"
+    assert said(server.run("cron", "pause", made)) == f"Cron {made} is paused."
     assert server.json("cron", "ls", "--enabled", "-m", "team:blue")["total"] == 0
     assert server.json("cron", "ls", "--paused", "-m", "team:blue")["total"] == 1
-    assert re.fullmatch(rf"{made} fires in \d+ d", said(server.run("cron", "resume", made)))
+    assert re.fullmatch(rf"Cron {made} fires in \d+ d\.", said(server.run("cron", "resume", made)))
     assert re.search(r"next +in \d+ d \(20\d\d-01-01 08:00:00 UTC\)", said(server.run("cron", "show", made)))
     refused = server.run("cron", "rm", made)
     assert (refused.returncode, "add --yes" in refused.stderr) == (2, True)
-    assert said(server.run("cron", "rm", made, "--yes")) == f"{made} is deleted"
+    assert said(server.run("cron", "rm", made, "--yes")) == f"Deleted cron {made}."
     gone = server.run("cron", "show", made)
     assert (gone.returncode, gone.stderr) == (4, f"perdure: not_found: Schedule {made} not found\n")
 
@@ -108,10 +108,14 @@ def test_a_thread_that_it_runs_on(server: Server) -> None:
         (("greet", YEARLY, "--timezone", "Mars/Olympus"), 1, "there is no time zone 'Mars/Olympus'"),
         (("nobody", YEARLY), 4, "Assistant nobody not found"),
         (("greet", YEARLY, "--thread", "nowhere"), 4, "Thread nowhere not found"),
-        (("greet", YEARLY, "--until", "soon"), 2, "--until is a time"),
+        (("greet", YEARLY, "--until", "soon"), 2, "--until must be a time"),
         (("greet", YEARLY, "{"), 2, "INPUT is not JSON"),
-        (("greet", YEARLY, "--thread", "t", "--keep"), 2, "--keep is for runs without a thread"),
-        (("greet", YEARLY, "--strategy", "shove"), 1, "shove"),
+        (("greet", YEARLY, "--thread", "t", "--keep"), 2, "--keep cannot be used with --thread"),
+        (
+            ("greet", YEARLY, "--strategy", "shove"),
+            2,
+            "--strategy must be reject, enqueue, interrupt or rollback",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure import open_store
+from perdure.cli.commands.spans import span_duration
 from perdure.cli.demo.agents import CONFIG, Plan
-from perdure.cli.shell.render import duration
 
 from .command import COLOR, COMMAND, Terminal, perdure, settings
 
@@ -22,8 +22,8 @@ FEW = ("--rollouts", "3")
 
 
 def assert_tells_the_story(text: str) -> None:
-    assert "falls silent in the middle of ro-" in text
-    assert "the watchdog heard nothing for 1 s" in text
+    assert "stops sending heartbeats during ro-" in text
+    assert "the watchdog got no heartbeat for 1 s" in text
     assert re.search(r"of 3 rollouts succeeded.* \d+ attempts, \d+ of them retries", text)
     assert re.search(r"attempt 1 by worker-\d: unresponsive", text)
     assert re.search(r"└── attempt \d by worker-\d: (succeeded|failed), in \d", text)
@@ -137,12 +137,12 @@ async def test_on_postgresql_in_a_namespace_of_its_own(tmp_path: Path, postgres_
 def test_in_memory_it_says_that_nothing_stays(tmp_path: Path) -> None:
     ended = perdure(tmp_path, "demo", "--rollouts", "1", "--database", "memory:")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "It was in memory and is gone now" in ended.stdout
+    assert "The database was in memory and is gone" in ended.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 async def assert_kept(tmp_path: Path, output: str) -> None:
-    path = re.search(r"Stopped\. What was acknowledged is in (\S+demo\.db)", output)
+    path = re.search(r"Stopped\. The data is in (\S+demo\.db)", output)
     assert path is not None, output
     assert Path(path[1]).is_relative_to(tmp_path)
     async with open_store(path[1]) as store:
@@ -169,7 +169,7 @@ def test_an_interrupt_without_a_terminal_ends_it_cleanly(tmp_path: Path) -> None
     )
     with process:
         assert process.stdout is not None
-        while "rollouts are queued" not in process.stdout.readline():
+        while not re.search(r"enqueued \d+ rollouts", process.stdout.readline()):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate()
@@ -195,7 +195,7 @@ def test_exactly_one_attempt_falls_silent(rollouts: int) -> None:
 
 
 def test_durations_have_a_unit_that_suits_them() -> None:
-    assert [duration(seconds) for seconds in (0.0012, 0.5, 1.0, 75.5)] == [
+    assert [span_duration(seconds) for seconds in (0.0012, 0.5, 1.0, 75.5)] == [
         "1 ms",
         "500 ms",
         "1.00 s",

@@ -24,7 +24,7 @@ def test_a_new_folder_is_well_and_stays_empty(tmp_path: Path) -> None:
     document = examine(tmp_path, 0)
     assert document["settings"]["database_url"] == {"value": "sqlite:///perdure.db", "source": "default"}
     assert document["checks"]["database"]["state"] == "note"
-    assert "not there yet" in document["checks"]["database"]["found"]
+    assert "does not exist yet" in document["checks"]["database"]["found"]
     assert document["versions"]["perdure"]
     assert list(tmp_path.iterdir()) == []
 
@@ -43,7 +43,7 @@ def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> N
     assert settings["api_key"]["value"] == "***"
     assert document["checks"]["database"]["state"] == "failed"
     assert document["checks"]["Redis"]["state"] == "failed"
-    assert document["checks"]["Redis"]["found"].startswith("named by REDIS_URL, and does not answer")
+    assert document["checks"]["Redis"]["found"].startswith("set by REDIS_URL, but does not answer")
     shown = json.dumps(document) + run_here(tmp_path, "doctor", more=more).stdout
     for secret in ("hunter22", "a-key-of", ":secret@"):
         assert secret not in shown
@@ -52,10 +52,10 @@ def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> N
 def test_it_asks_redis_where_redis_is_used(tmp_path: Path, redis_url: str, postgres_url: str) -> None:
     document = examine(tmp_path, 0, more={"REDIS_URI": redis_url})
     assert document["checks"]["Redis"]["state"] == "note"
-    assert "named by REDIS_URI, but not used" in document["checks"]["Redis"]["found"]
+    assert "set by REDIS_URI, but not used" in document["checks"]["Redis"]["found"]
     document = examine(tmp_path, 0, more={"REDIS_URI": redis_url, "DATABASE_URI": postgres_url})
     assert document["checks"]["Redis"]["state"] == "ok"
-    assert re.search(r"named by REDIS_URI: \w+ [\d.]+ answers within", document["checks"]["Redis"]["found"])
+    assert re.search(r"set by REDIS_URI: \w+ [\d.]+, answered in", document["checks"]["Redis"]["found"])
 
 
 def test_it_looks_at_the_file_and_the_server(tmp_path: Path) -> None:

@@ -29,20 +29,20 @@ def test_items_over_a_server(server: Server) -> None:
     assert said(server.run("item", "namespaces")).startswith("No items yet.")
     assert (
         said(server.run("item", "put", "users.ada", "theme", '{"dark": true}'))
-        == "theme is kept in users.ada"
+        == "Stored theme in users.ada."
     )
     said(server.run("item", "put", "users.bob", "theme", '{"dark": false}', "--ttl", "1h"))
     shown = said(server.run("item", "ls"))
     assert re.search(r'users\.ada +theme +[\d.]+ s ago +{"dark":true}', shown)
     found = server.json("item", "ls", "users", "--filter", '{"dark": false}')["items"]
     assert [item["namespace"] for item in found] == [["users", "bob"]]
-    assert said(server.run("item", "ls", "nowhere")) == "No item is like that."
-    assert re.search(r"lasts +60 min", said(server.run("item", "get", "users.bob", "theme")))
+    assert said(server.run("item", "ls", "nowhere")) == "No items match."
+    assert re.search(r"ttl +60 min", said(server.run("item", "get", "users.bob", "theme")))
     assert server.json("item", "get", "users.ada", "theme")["value"] == {"dark": True}
     assert said(server.run("item", "namespaces", "users")).split() == ["users.ada", "users.bob"]
     assert server.json("item", "namespaces", "--max-depth", "1") == {"namespaces": [["users"]]}
     assert server.json("item", "namespaces", "--suffix", "bob") == {"namespaces": [["users", "bob"]]}
-    said(server.run("item", "rm", "users.bob", "theme"))
+    assert said(server.run("item", "rm", "users.bob", "theme")) == "Deleted theme from users.bob."
     missing = server.run("item", "get", "users.bob", "theme")
     assert (missing.returncode, missing.stderr) == (
         4,
@@ -65,4 +65,4 @@ def test_items_on_a_database(tmp_path: Path) -> None:
     assert json.loads(run("put", "a.b", "k", '{"n": 1}', "--json"))["kept"] is True
     assert json.loads(run("ls", "a", "--json"))["items"][0]["value"] == {"n": 1}
     assert json.loads(run("rm", "a.b", "k", "--json"))["deleted"] is True
-    assert run("namespaces", "a") == "No namespace is like that."
+    assert run("namespaces", "a") == "No namespaces match."

@@ -84,7 +84,7 @@ def test_a_failure_has_its_reason_and_its_exit_code(server: Server) -> None:
 def test_a_thread_is_asked_and_answered(server: Server) -> None:
     said(server.run("thread", "create", "trip", "--metadata", '{"user": "ann"}'))
     asked = said(server.run("run", "create", "book", '{"city": "Rome"}', "--thread", "trip", "--wait"))
-    assert "it waits for an answer to Book a flight to Rome?" in asked
+    assert "Paused. The agent asks: Book a flight to Rome?" in asked
     assert "perdure run create book --thread trip --resume" in asked
     assert "Thread trip waits for an answer to Book a flight" in said(server.run("why", "trip"))
     assert server.json("why", "trip")["rule"] == "waits_for_answer"
@@ -99,7 +99,7 @@ def test_a_thread_is_asked_and_answered(server: Server) -> None:
     assert len(server.json("thread", "history", copy)["items"]) == 2
     found = server.json("thread", "ls", "--metadata", "user:ann", "--status", "idle")["items"]
     assert "trip" in {each["thread_id"] for each in found}
-    assert said(server.run("thread", "delete", copy, "--yes")) == f"{copy} is deleted"
+    assert said(server.run("thread", "delete", copy, "--yes")) == f"Deleted thread {copy}."
     assert server.run("thread", "get", copy).returncode == 4
 
 
@@ -124,7 +124,7 @@ def test_runs_that_wait_are_explained_and_ended(server: Server) -> None:
     assert [
         each["run_id"] for each in server.json("run", "cancel", "--status", "pending", "--yes")["changed"]
     ] == [waiting]
-    assert said(server.run("run", "delete", waiting, "--yes")) == f"{waiting} is deleted"
+    assert said(server.run("run", "delete", waiting, "--yes")) == f"Deleted run {waiting}."
     assert server.run("run", "get", waiting).returncode == 4
 
 
@@ -140,7 +140,7 @@ def test_assistants_have_versions(server: Server) -> None:
     assert [each["version"] for each in versions] == [2, 1]
     assert server.json("assistant", "update", made, "--version", "1")["config"] == {"tags": ["a"]}
     assert "French" in said(server.run("assistant", "get", made))
-    assert "say what is to change" in server.run("assistant", "update", made).stderr
+    assert "give at least one change" in server.run("assistant", "update", made).stderr
     run = server.json("run", "create", made, '{"name": "Ann"}', "--wait")
     assert run["values"] == {"greeting": "Hello, Ann!"}
     assert "--yes" in server.run("assistant", "delete", made).stderr
@@ -151,7 +151,7 @@ def test_assistants_have_versions(server: Server) -> None:
 
 
 def test_agents_tells_what_is_configured(tmp_path: Path) -> None:
-    assert "No agents were found" in said(run_here(tmp_path, "agents"))
+    assert "No agents found" in said(run_here(tmp_path, "agents"))
     (tmp_path / "good.py").write_text("async def good(ctx, input):\n    'Is good.'\n")
     (tmp_path / "perdure.toml").write_text(
         '[perdure.agents]\ngood = "./good.py:good"\nbad = "./bad.py:bad"\n'
@@ -183,11 +183,9 @@ def test_webhooks_are_listed_shown_and_retried(tmp_path: Path) -> None:
     webhook = asyncio.run(prepare())
     listed = said(run_here(tmp_path, "webhook", "ls", *DATABASE))
     assert re.search(rf"{webhook} +pending +0 +run-1 +https://example.com", listed)
-    assert (
-        said(run_here(tmp_path, "webhook", "ls", "--status", "dead", *DATABASE)) == "No webhook is like that."
-    )
+    assert said(run_here(tmp_path, "webhook", "ls", "--status", "dead", *DATABASE)) == "No webhooks match."
     assert "success" in said(run_here(tmp_path, "webhook", "get", webhook, *DATABASE))
-    assert "due now" in said(run_here(tmp_path, "webhook", "retry", webhook, *DATABASE))
+    assert "will be delivered now" in said(run_here(tmp_path, "webhook", "retry", webhook, *DATABASE))
     assert run_here(tmp_path, "webhook", "retry", "nothing", *DATABASE).returncode == 4
     found = json.loads(said(run_here(tmp_path, "stats", "--json", *DATABASE)))
     assert found["outbox"] == {"pending": 1, "dead": 0}
@@ -201,7 +199,7 @@ def create(folder: Path) -> tuple[str, ...]:
 
 def test_statistics_of_a_server(server: Server) -> None:
     shown = said(server.run("stats"))
-    assert re.search(r"workers +1 alive, \d+ of \d+ places taken", shown)
+    assert re.search(r"workers +1 alive, \d+ of \d+ slots busy", shown)
     found = server.json("stats")
     assert {"n_pending", "n_running", "min_age_secs", "med_age_secs"} <= set(found)
     assert found["workers"]["max"] >= 1
@@ -224,7 +222,7 @@ def test_a_database_is_asked_without_a_server(tmp_path: Path) -> None:
     assert "No assistants yet" in asked("assistant", "ls")
     assert re.search(r"t +idle", asked("thread", "ls"))
     assert re.search(r'values +{"n":1}', asked("thread", "get", "t"))
-    assert "none is alive; start one with `perdure worker`" in asked("stats")
+    assert "none alive; start one with `perdure worker`" in asked("stats")
     missing = run_here(tmp_path, "run", "create", "greet", *DATABASE)
     assert (missing.returncode, "Assistant greet not found" in missing.stderr) == (4, True)
 
@@ -233,21 +231,25 @@ def test_a_database_is_asked_without_a_server(tmp_path: Path) -> None:
     ("arguments", "code", "words"),
     [
         (("run", "create", "greet", "{"), 2, "INPUT is not JSON"),
-        (("run", "create", "greet", "{}", "--strategy", "queue"), 2, "queue"),
-        (("run", "create", "greet", "{}", "--config", "[]"), 2, "--config is a JSON object"),
+        (
+            ("run", "create", "greet", "{}", "--strategy", "queue"),
+            2,
+            "--strategy must be reject, enqueue, interrupt or rollback, not 'queue'",
+        ),
+        (("run", "create", "greet", "{}", "--config", "[]"), 2, "--config must be a JSON object"),
         (("run", "create", "nobody", "{}"), 4, "Assistant nobody not found"),
         (("run", "create", "greet", "{}", "--thread", "nowhere"), 4, "Thread nowhere not found"),
         (("run", "get", NOBODY), 4, f"Run {NOBODY} not found"),
         (("run", "watch", NOBODY), 4, f"Run {NOBODY} not found"),
         (("run", "wait", NOBODY), 4, f"Run {NOBODY} not found"),
-        (("run", "cancel"), 2, "name runs by their ids"),
+        (("run", "cancel"), 2, "give run IDs or --status"),
         (("run", "cancel", "--status", "all"), 2, "--yes"),
-        (("run", "ls", "--status", "done"), 2, "--status is one of pending"),
-        (("thread", "ls", "--metadata", "user"), 2, "key:text"),
+        (("run", "ls", "--status", "done"), 2, "--status must be pending"),
+        (("thread", "ls", "--metadata", "user"), 2, "key:value"),
         (("thread", "cancel", "nowhere"), 4, "Thread nowhere not found"),
         (("thread", "delete", "nowhere", "--yes"), 4, "Thread nowhere not found"),
         (("why", "nothing"), 4, "no rollout, run or thread nothing"),
-        (("webhook", "ls", "--status", "lost"), 2, "--status is one of pending"),
+        (("webhook", "ls", "--status", "lost"), 2, "--status must be pending"),
     ],
 )
 def test_what_is_wrong_is_said(server: Server, arguments: tuple[str, ...], code: int, words: str) -> None:

@@ -46,7 +46,7 @@ def test_it_says_where_it_listens_and_what_it_serves(tmp_path: Path) -> None:
     terminal.read_until("PERDURE_API_KEY is set")
     terminal.press_ctrl_c()
     assert terminal.end() == 130
-    assert re.search(r"perdure listens on http://127\.0\.0\.1:\d+", terminal.text)
+    assert re.search(r"perdure is listening on http://127\.0\.0\.1:\d+", terminal.text)
     assert "database   memory:" in terminal.text
     assert "Aborted" not in terminal.text
 
@@ -155,8 +155,8 @@ def test_store_takes_the_flags_of_agl_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--tracker", "statsd"), "prometheus, console"),
-        (("--backend", "mongo"), "no MongoDB"),
+        (("--tracker", "statsd"), "prometheus or console"),
+        (("--backend", "mongo"), "MongoDB is not supported"),
         (("--backend", "postgres"), "postgresql://"),
         (("--n-workers", "0"), "n-workers"),
         (("--log-level", "LOUD"), "log_level"),

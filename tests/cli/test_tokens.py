@@ -33,7 +33,7 @@ def test_the_first_token_is_made_without_a_server_and_closes_the_door(tmp_path: 
         assert [token["name"] for token in tokens] == ["first", "reader"]
         assert "secret" not in json.dumps(tokens)
         listed = server.run("token", "list", more=admin).stdout
-        assert re.search(r"reader +read +default .* live for", listed)
+        assert re.search(r"reader +read +default .* active, expires in", listed)
 
         assert server.run("token", "revoke", reader["token_id"], more=admin).returncode == 0
         assert server.run("rollout", "list", more=reading).returncode == 1

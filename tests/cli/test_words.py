@@ -8,8 +8,8 @@ from rich.console import Console
 
 from perdure import Attempt, Rollout, RolloutConfig, Span, TraceStatus
 from perdure.cli.commands.rollouts import last_error
+from perdure.cli.commands.spans import trace_tree
 from perdure.cli.shell.output import ago, human_duration, make_table, parse_duration, shorten
-from perdure.cli.shell.render import trace_tree
 
 NOW = 1000.0
 
@@ -91,7 +91,7 @@ def drawn(*spans: Span, task: Any = None) -> list[str]:
 
 
 def test_any_input_heads_a_trace() -> None:
-    assert drawn(task={"question": "why?"})[0] == "ro-1 asked: why? running"
+    assert drawn(task={"question": "why?"})[0] == "ro-1 question: why? running"
     assert drawn(task={"question": 1})[0] == 'ro-1 {"question":1} running'
     assert drawn(task=[1, "a"])[0] == 'ro-1 [1,"a"] running'
     assert drawn()[1].startswith("└── attempt 1: running")

@@ -1,1 +1,1 @@
-"""The client commands, one file a noun."""
+"""Client commands, one file for each noun."""

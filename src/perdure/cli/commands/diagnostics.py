@@ -1,4 +1,4 @@
-"""`perdure why` and `perdure stats`: what holds something, and how everything stands."""
+"""`perdure why`, `perdure stats` and `perdure health`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import CommandContext, at_desk
-from perdure.cli.shell.output import facts_table, human_duration, parse_duration
+from perdure.cli.shell.options import CommandContext, client_command, duration, flag
+from perdure.cli.shell.output import facts_table, human_duration, make_table, shorten
+from perdure.kernel.errors import Unauthorized
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,21 +20,19 @@ if TYPE_CHECKING:
     from perdure.schedules.why import ScheduleWhy
     from perdure.threads.why import Why
 
-LOOK_SECONDS = 2.0
+INTERVAL_SECONDS = 2.0
+HEALTHY = ("ok", "ready", "healthy")
 
 
-@at_desk
+@client_command
 async def why(
-    desk: CommandContext,
-    id: Annotated[str, typer.Argument(metavar="ID", help="Of a rollout, a run, a thread or a cron.")],
+    context: CommandContext,
+    id: Annotated[str, typer.Argument(metavar="ID", help="ID of a run, thread, rollout or cron.")],
 ) -> None:
-    """Say why a rollout, a run, a thread or a cron stands where it stands, and by which rule."""
-    async with desk.target.open() as connection:
+    """Show why a run, thread, rollout or cron is waiting, or how it ended."""
+    async with context.connect() as connection:
         found = await _why(connection, id)
-    if desk.as_json:
-        desk.output.document(found)
-    else:
-        desk.output.say(found.sentence)
+    context.answer(found, found.sentence)
 
 
 async def _why(connection: Connection, id: str) -> Why | ScheduleWhy:
@@ -50,57 +49,73 @@ async def _why(connection: Connection, id: str) -> Why | ScheduleWhy:
     return explain(schedule, time.time())
 
 
-@at_desk
+@client_command
 async def stats(
-    desk: CommandContext,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[
-        float | None,
-        typer.Option("--every", parser=parse_duration, metavar="TIME", help="How often to look."),
-    ] = None,
-    times: Annotated[int | None, typer.Option(min=1, help="Look so many times, and end.")] = None,
+    context: CommandContext,
+    watch: Annotated[bool, flag("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float | None, duration("Refresh interval, 2s by default", "--every")] = None,
+    times: Annotated[int | None, typer.Option(min=1, help="Stop after this many refreshes.")] = None,
 ) -> None:
-    """Say how much waits and runs, who works, how full the pools are, and what is to be delivered."""
-    looks = times if times is not None else None if watch else 1
-    async with desk.target.open() as connection:
+    """Show queue depth, workers, connection pools and undelivered webhooks."""
+    count = times if times is not None else None if watch else 1
+    async with context.connect() as connection:
         number = 0
         while True:
             found = await connection.stats()
-            _show(desk, found, several=looks != 1, first=number == 0)
+            _show(context, found, several=count != 1, first=number == 0)
             number += 1
-            if number == looks:
+            if number == count:
                 return
-            await asyncio.sleep(every or LOOK_SECONDS)
+            await asyncio.sleep(every or INTERVAL_SECONDS)
 
 
-def _show(desk: CommandContext, found: Mapping[str, Any], *, several: bool, first: bool) -> None:
-    if desk.as_json:
-        (desk.output.line if several else desk.output.document)(found)
+def _show(context: CommandContext, found: Mapping[str, Any], *, several: bool, first: bool) -> None:
+    if context.as_json:
+        (context.output.line if several else context.output.document)(found)
         return
-    if desk.output.console.is_terminal and not first:
-        desk.output.console.clear()
+    if context.output.console.is_terminal and not first:
+        context.output.console.clear()
     elif not first:
-        desk.output.say("")
-    desk.output.show(table_of(found))
+        context.output.say("")
+    context.output.show(stats_table(found))
 
 
-def table_of(found: Mapping[str, Any]) -> Table:
-    """Statistics, a line for each kind."""
-    workers, outbox = found["workers"], found["outbox"]
+def stats_table(found: Mapping[str, Any]) -> Table:
+    """Statistics, a line for each subject."""
+    webhooks = found["outbox"]
     rows = [("runs", f"{found['n_pending']} pending, {found['n_running']} running")]
     if found["min_age_secs"] is not None:
         oldest, median = human_duration(found["min_age_secs"]), human_duration(found["med_age_secs"] or 0.0)
-        rows.append(("waiting", f"the oldest for {oldest}, the one in the middle for {median}"))
-    rows.append(("workers", _workers(workers)))
+        rows.append(("waiting time", f"oldest {oldest}, median {median}"))
+    rows.append(("workers", _workers(found["workers"])))
     for name, pool in found["pools"].items():
         used, limit = pool["in_use_connections"], pool["max_connections"]
         rows.append((f"{name} pool", f"{used} of {limit} in use, {pool['idle_connections']} idle"))
-    rows.append(("webhooks", f"{outbox['pending']} to be delivered, {outbox['dead']} given up"))
+    rows.append(("webhooks", f"{webhooks['pending']} pending, {webhooks['dead']} dead"))
     return facts_table(rows)
 
 
 def _workers(workers: Mapping[str, int]) -> str:
     if not workers["alive"]:
-        return "none is alive; start one with `perdure worker`"
-    places = f"{workers['active']} of {workers['max']} places taken, {workers['available']} free"
-    return f"{workers['alive']} alive, {places}"
+        return "none alive; start one with `perdure worker`"
+    slots = f"{workers['active']} of {workers['max']} slots busy, {workers['available']} free"
+    return f"{workers['alive']} alive, {slots}"
+
+
+@client_command
+async def health(context: CommandContext) -> None:
+    """Check the health of a server or database (exit code 1 if unhealthy)."""
+    async with context.connect() as connection:
+        facts = await connection.health()
+        try:
+            statistics = dict(await connection.store.statistics())
+        except Unauthorized:
+            # Health is public; statistics need a token.
+            statistics = {}
+    if context.as_json:
+        context.output.document({**facts, "statistics": statistics})
+    else:
+        rows = [*facts.items(), *statistics.items()]
+        context.output.show(make_table(("health", ""), [(name, shorten(value)) for name, value in rows]))
+    if facts.get("status") not in HEALTHY:
+        raise typer.Exit(1)

@@ -1,29 +1,31 @@
-"""`perdure item`: what agents remember beyond a thread."""
+"""`perdure item`: JSON values that agents store by namespace and key."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.shell.arguments import input_of, object_of
-from perdure.cli.shell.options import CommandContext, DurationOption, LimitOption, at_desk
-from perdure.cli.shell.output import ago, facts_table, make_table, shorten
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, text
+from perdure.cli.shell.output import ago, human_duration, shorten
+from perdure.cli.shell.results import listing, showing
 
 if TYPE_CHECKING:
     from perdure.items.records import Item
 
-EMPTY = """No items yet. Agents keep them; you can as well:
+EMPTY = """No items yet. Agents store them, and so can you:
 
   perdure item put users.ada theme '{"dark": true}'"""
+COLUMNS = ("namespace", "key", "updated", "value")
 
-app = typer.Typer(help="Look at what agents remember, and change it.", no_args_is_help=True)
+app = CommandGroup("Store, list, show and delete items (the long-term memory of agents).")
 
 PlaceArgument = Annotated[
-    str, typer.Argument(metavar="NAMESPACE", help="Its labels, with periods between them.")
+    str, typer.Argument(metavar="NAMESPACE", help="Namespace labels separated by dots: users.ada")
 ]
 PrefixArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAMESPACE]", help="Only at or below this one.", show_default=False)
+    str | None, typer.Argument(metavar="NAMESPACE", help="Only this namespace and those below it.")
 ]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY")]
 
@@ -36,114 +38,94 @@ def _dotted(item: Item) -> str:
     return ".".join(item.namespace)
 
 
-@app.command("list", hidden=True)
-@app.command("ls")
-@at_desk
+@app.client_command("list")
 async def list_items(
-    desk: CommandContext,
+    context: CommandContext,
     place: PrefixArgument = None,
     filter: Annotated[
-        str | None, typer.Option(help="""A JSON object, such as '{"n": {"$gt": 1}}'.""")
+        str | None, text("JSON", """Filter by value, such as '{"n": {"$gt": 1}}'.""", "--filter")
     ] = None,
     query: Annotated[
-        str | None, typer.Option(help="The nearest in meaning first, where the server is set up for that.")
+        str | None,
+        text("TEXT", "Sort by similarity to this text, if the server has embeddings.", "--query"),
     ] = None,
     limit: LimitOption = 20,
 ) -> None:
-    """List items, those changed last first."""
+    """List items, last updated first."""
     wanted = object_of(filter, "--filter")
-    async with desk.target.open() as connection:
+    async with context.connect() as connection:
         found = await connection.items.search(
             _labels(place), filter=wanted, query=query, limit=limit, refresh_ttl=False
         )
-    if desk.as_json:
-        desk.output.document({"items": found})
-    elif not found:
-        desk.output.say("No item is like that." if place or wanted or query else EMPTY)
-    else:
-        rows = [(_dotted(item), item.key, ago(item.updated_at), shorten(item.value)) for item in found]
-        desk.output.show(make_table(("namespace", "key", "changed", "value"), rows))
+    filtered = bool(place or wanted or query)
+    listing(context, found, COLUMNS, _row, noun="items", empty=EMPTY, filtered=filtered)
 
 
-@app.command("show", hidden=True)
-@app.command("get")
-@at_desk
-async def get_item(desk: CommandContext, place: PlaceArgument, key: KeyArgument) -> None:
+def _row(item: Item) -> tuple[Any, ...]:
+    return _dotted(item), item.key, ago(item.updated_at), shorten(item.value)
+
+
+@app.client_command("show")
+async def show_item(context: CommandContext, place: PlaceArgument, key: KeyArgument) -> None:
     """Show an item."""
-    from perdure.kernel.clock import human_duration
     from perdure.kernel.errors import NotFound
 
-    async with desk.target.open() as connection:
+    async with context.connect() as connection:
         item = await connection.items.get(_labels(place), key, refresh_ttl=False)
     if item is None:
         raise NotFound(f"Item {key} not found in the namespace {place}")
-    if desk.as_json:
-        desk.output.document(item)
-        return
-    lasts = None if item.expires_at is None else human_duration(item.expires_at - item.updated_at)
     rows = (
         ("namespace", _dotted(item)),
         ("key", item.key),
-        ("made", ago(item.created_at)),
-        ("changed", ago(item.updated_at)),
-        ("lasts", lasts),
+        ("created", ago(item.created_at)),
+        ("updated", ago(item.updated_at)),
+        ("ttl", None if item.expires_at is None else human_duration(item.expires_at - item.updated_at)),
         ("value", item.value),
     )
-    desk.output.show(facts_table(rows))
+    showing(context, item, rows)
 
 
-@app.command("put")
-@at_desk
+@app.client_command("put")
 async def put_item(
-    desk: CommandContext,
+    context: CommandContext,
     place: PlaceArgument,
     key: KeyArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="A JSON object, or @FILE with one.")],
-    ttl: DurationOption = None,
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="JSON object, or @FILE to read it from a file.")
+    ],
+    ttl: Annotated[float | None, duration("Delete the item after this time")] = None,
 ) -> None:
-    """Keep an item, in the place of what was there; with --ttl it goes by itself."""
+    """Store an item, replacing an existing one."""
     from msgspec import UNSET
 
     minutes = UNSET if ttl is None else ttl / 60
-    async with desk.target.open(create=True) as connection:
+    async with context.connect(create=True) as connection:
         await connection.items.put(_labels(place), key, input_of(value), ttl_minutes=minutes)
-    if desk.as_json:
-        desk.output.document({"namespace": _labels(place), "key": key, "kept": True})
-    else:
-        desk.output.say(f"{key} is kept in {place}")
+    context.answer({"namespace": _labels(place), "key": key, "kept": True}, f"Stored {key} in {place}.")
 
 
-@app.command("delete", hidden=True)
-@app.command("rm")
-@at_desk
-async def delete_item(desk: CommandContext, place: PlaceArgument, key: KeyArgument) -> None:
-    """Remove an item, if it is there."""
-    async with desk.target.open() as connection:
+@app.client_command("delete")
+async def delete_item(context: CommandContext, place: PlaceArgument, key: KeyArgument) -> None:
+    """Delete an item; one that does not exist is no error."""
+    async with context.connect() as connection:
         await connection.items.delete(_labels(place), key)
-    if desk.as_json:
-        desk.output.document({"namespace": _labels(place), "key": key, "deleted": True})
-    else:
-        desk.output.say(f"{key} is not in {place} any more")
+    context.answer({"namespace": _labels(place), "key": key, "deleted": True}, f"Deleted {key} from {place}.")
 
 
-@app.command("namespaces")
-@at_desk
+@app.client_command("namespaces")
 async def list_namespaces(
-    desk: CommandContext,
+    context: CommandContext,
     prefix: PrefixArgument = None,
-    suffix: Annotated[str | None, typer.Option(help="Only those that end like this.")] = None,
-    max_depth: Annotated[int | None, typer.Option(min=1, help="Cut to so many labels.")] = None,
+    suffix: Annotated[
+        str | None, text("LABELS", "Only namespaces that end with these labels.", "--suffix")
+    ] = None,
+    max_depth: Annotated[int | None, typer.Option(min=1, help="Shorten to this many labels.")] = None,
     limit: LimitOption = 100,
 ) -> None:
-    """List the namespaces that hold items; the label * stands for any."""
-    async with desk.target.open() as connection:
+    """List the namespaces of items; in a filter, the label * matches any."""
+    async with context.connect() as connection:
         found = await connection.items.list_namespaces(
             prefix=_labels(prefix), suffix=_labels(suffix), max_depth=max_depth, limit=limit
         )
-    if desk.as_json:
-        desk.output.document({"namespaces": found})
-    elif not found:
-        desk.output.say("No namespace is like that." if prefix or suffix else EMPTY)
-    else:
-        for labels in found:
-            desk.output.say(".".join(labels))
+    empty = "No namespaces match." if prefix or suffix else EMPTY
+    context.answer({"namespaces": found}, "\n".join(map(".".join, found)) or empty)

@@ -1,4 +1,4 @@
-"""`perdure resources`: prompts, models and endpoints, and what has changed in them."""
+"""`perdure resources`: prompts, models and endpoints, and the changes between their versions."""
 
 from __future__ import annotations
 
@@ -7,74 +7,66 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import CommandContext, LimitOption, at_desk
-from perdure.cli.shell.output import ago, make_table
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption
+from perdure.cli.shell.output import ago
+from perdure.cli.shell.results import listing
 from perdure.kernel.errors import NotFound
 
 if TYPE_CHECKING:
     from perdure import ResourcesUpdate
 
-EMPTY = """No resources yet. From Python:
+EMPTY = """No resources yet. Add some from Python:
 
   await store.add_resources({"prompt": PromptTemplate(template="Answer: {question}", engine="f-string")})"""
+COLUMNS = ("resources_id", "version", "updated", "names")
 HIDDEN_FIELDS = ("api_key",)
 
-app = typer.Typer(help="Look at resources.", no_args_is_help=True)
+app = CommandGroup("List, show and compare resources (prompts, models, endpoints).")
 ResourcesArgument = Annotated[str, typer.Argument(metavar="RESOURCES_ID")]
 
 
-@app.command("ls", hidden=True)
-@app.command("list")
-@at_desk
-async def list_resources(desk: CommandContext, limit: LimitOption = 20) -> None:
-    """List the resources, the newest first."""
-    async with desk.target.open() as connection:
+@app.client_command("list")
+async def list_resources(context: CommandContext, limit: LimitOption = 20) -> None:
+    """List resources, last updated first."""
+    async with context.connect() as connection:
         page = await connection.store.query_resources(sort_by="update_time", sort_order="desc", limit=limit)
-    if desk.as_json:
-        desk.output.document({"items": [plain(each) for each in page], "total": page.total})
-    elif not page:
-        desk.output.say(EMPTY)
-    else:
-        rows = [
-            (each.resources_id, each.version, ago(each.update_time), ", ".join(each.resources))
-            for each in page
-        ]
-        desk.output.show(make_table(("resources_id", "version", "changed", "names"), rows))
+    listing(context, page, COLUMNS, _row, noun="resources", empty=EMPTY, document=plain)
 
 
-@app.command("get", hidden=True)
-@app.command("show")
-@at_desk
-async def show_resources(
-    desk: CommandContext, resources_id: Annotated[str, typer.Argument(metavar="[RESOURCES_ID]")] = "latest"
-) -> None:
-    """Show resources by their id, or the latest."""
-    async with desk.target.open() as connection:
+def _row(found: ResourcesUpdate) -> tuple[Any, ...]:
+    return found.resources_id, found.version, ago(found.update_time), ", ".join(found.resources)
+
+
+@app.client_command("show")
+async def show_resources(context: CommandContext, resources_id: ResourcesArgument = "latest") -> None:
+    """Show resources by ID, or the latest."""
+    async with context.connect() as connection:
         store = connection.store
         latest = resources_id == "latest"
         found = await (store.get_latest_resources() if latest else store.get_resources_by_id(resources_id))
     if found is None:
-        raise NotFound("there are no resources yet" if latest else f"there are no resources {resources_id}")
-    if desk.as_json:
-        desk.output.document(plain(found))
-        return
-    desk.output.say(f"{found.resources_id}, version {found.version}, changed {ago(found.update_time)}\n")
-    desk.output.say("\n".join(lines_of(found)))
+        raise NotFound("no resources yet" if latest else f"resources {resources_id} not found")
+    head = f"{found.resources_id}, version {found.version}, updated {ago(found.update_time)}"
+    context.answer(plain(found), "\n".join((head, "", *lines_of(found))))
 
 
-@app.command("diff")
-@at_desk
+@app.client_command("diff")
 async def diff_resources(
-    desk: CommandContext,
+    context: CommandContext,
     resources_id: ResourcesArgument,
-    old: Annotated[int | None, typer.Argument(min=1, metavar="[OLD]", help="The version before it.")] = None,
-    new: Annotated[int | None, typer.Argument(min=1, metavar="[NEW]", help="The newest version.")] = None,
+    old: Annotated[
+        int | None,
+        typer.Argument(min=1, metavar="OLD", help="Old version (default: the one before NEW)."),
+    ] = None,
+    new: Annotated[
+        int | None, typer.Argument(min=1, metavar="NEW", help="New version (default: the newest).")
+    ] = None,
 ) -> None:
-    """Show what changed between two versions of resources; between the last two if none are named."""
-    async with desk.target.open() as connection:
+    """Show the changes between two versions of resources; by default the last two."""
+    async with context.connect() as connection:
         current = await connection.store.get_resources_by_id(resources_id)
         if current is None:
-            raise NotFound(f"there are no resources {resources_id}")
+            raise NotFound(f"resources {resources_id} not found")
         after = current if new in (None, current.version) else await connection.version(resources_id, new)
         number = after.version - 1 if old is None else old
         before = await connection.version(resources_id, number) if number else None
@@ -87,23 +79,23 @@ async def diff_resources(
             lineterm="",
         )
     )
-    if desk.as_json:
+    if context.as_json:
         document = {"resources_id": resources_id, "old": before and before.version, "new": after.version}
-        desk.output.document({**document, "diff": diff})
+        context.output.document({**document, "diff": diff})
     else:
-        _print_diff(desk, diff)
+        _print_diff(context, diff)
 
 
-def _print_diff(desk: CommandContext, diff: list[str]) -> None:
+def _print_diff(context: CommandContext, diff: list[str]) -> None:
     from rich.text import Text
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    for line in diff or ["The two versions hold the same."]:
-        desk.output.show(Text(line, style=styles.get(line[:1], "")))
+    for line in diff or ["The versions are identical."]:
+        context.output.show(Text(line, style=styles.get(line[:1], "")))
 
 
 def plain(found: ResourcesUpdate) -> dict[str, Any]:
-    """Resources as they may be shown: without the keys that they hold."""
+    """Resources with their API keys masked."""
     document = found.model_dump(mode="json")
     for resource in document["resources"].values():
         for name in HIDDEN_FIELDS:
@@ -113,7 +105,7 @@ def plain(found: ResourcesUpdate) -> dict[str, Any]:
 
 
 def lines_of(found: ResourcesUpdate) -> list[str]:
-    """Resources line by line: a template keeps its own lines, so that a diff shows what changed in it."""
+    """Resources line by line; a template keeps its own lines, so that a diff shows the changed ones."""
     lines = []
     for name, resource in sorted(plain(found)["resources"].items()):
         lines.append(f"[{name}]")

@@ -1,90 +1,95 @@
-"""`perdure run`: ask for runs, look at them, follow them, end them."""
+"""`perdure run`: create, list, show, watch, wait for, cancel and delete runs."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choice_of, confirm, input_of, json_of, object_of
-from perdure.cli.shell.options import CommandContext, DurationOption, LimitOption, YesOption, at_desk
-from perdure.cli.shell.output import (
-    TIMED_OUT,
-    ago,
-    facts_table,
-    human_duration,
-    make_table,
-    parse_duration,
-    shorten,
-    warn,
+from perdure.cli.shell.arguments import choice_of, confirm, input_of, json_of, object_of, optional_choice
+from perdure.cli.shell.options import (
+    CommandContext,
+    CommandGroup,
+    ConfigOption,
+    ContextOption,
+    LimitOption,
+    MetadataOption,
+    TimeoutOption,
+    YesOption,
+    duration,
+    flag,
+    text,
 )
+from perdure.cli.shell.output import TIMED_OUT, ago, error_text, human_duration, shorten, warn
+from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
     from perdure.cli.shell.target import Connection
     from perdure.streams.model import Event
-    from perdure.threads.records import CancelAction, Run, RunEnd, RunRequest, RunStatus
+    from perdure.threads.records import CancelAction, Run, RunEnd, RunRequest
 
 FAILED = 1
-EMPTY = """No runs yet. With a worker that has an agent called greet (see `perdure agents`), try:
+EMPTY = """No runs yet. If a worker has an agent called greet (see `perdure agents`), try:
 
   perdure run create greet '{"name": "Ann"}' --wait"""
+COLUMNS = ("run_id", "agent", "status", "attempt", "created", "thread_id", "input")
+STRATEGIES = ("reject", "enqueue", "interrupt", "rollback")
+CANCEL_ACTIONS: tuple[CancelAction, ...] = ("interrupt", "rollback")
 
-app = typer.Typer(help="Ask for runs, follow them, end them.", no_args_is_help=True)
+app = CommandGroup("Create, show, watch and cancel runs.")
 
 IdArgument = Annotated[str, typer.Argument(metavar="RUN_ID")]
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[RUN_ID]...")]
-ThreadOption = Annotated[str | None, typer.Option("--thread", metavar="ID", help="The thread.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="RUN_ID")]
+AssistantArgument = Annotated[
+    str, typer.Argument(metavar="ASSISTANT", help="Assistant ID or agent name.", show_default=False)
+]
+InputArgument = Annotated[
+    str | None, typer.Argument(metavar="INPUT", help="Input as JSON, or @FILE to read it from a file.")
+]
 ActionOption = Annotated[
-    str, typer.Option(help="interrupt keeps what the run saved, rollback takes it back.")
-]
-ModesOption = Annotated[
-    list[str] | None, typer.Option("--event", "-e", help="Only events of this name; repeat it for more.")
+    str,
+    text("ACTION", "interrupt keeps the state the run saved; rollback discards it.", "--action"),
 ]
 
 
-@app.command("create")
-@at_desk
+@app.client_command("create")
 async def create_run(
-    desk: CommandContext,
-    assistant: Annotated[str, typer.Argument(metavar="ASSISTANT", help="An assistant, or an agent's name.")],
-    input: Annotated[
-        str | None, typer.Argument(metavar="[INPUT]", help="JSON; @FILE reads it there.")
+    context: CommandContext,
+    assistant: AssistantArgument,
+    input: InputArgument = None,
+    thread: Annotated[
+        str | None, text("THREAD_ID", "Run on this thread (default: a new one).", "--thread")
     ] = None,
-    thread: ThreadOption = None,
-    new_thread: Annotated[
-        bool, typer.Option("--new-thread", help="Make the thread if it does not exist.")
-    ] = False,
+    new_thread: Annotated[bool, flag("--new-thread", help="Create the thread if it does not exist.")] = False,
     temporary: Annotated[
-        bool, typer.Option("--temporary", help="Without a thread: remove the run when it has ended.")
+        bool, flag("--temporary", help="Without --thread: delete the run and its thread when it ends.")
     ] = False,
     strategy: Annotated[
-        str, typer.Option(help="If the thread is busy: reject, enqueue, interrupt or rollback.")
+        str,
+        text("STRATEGY", "If the thread is busy: reject, enqueue, interrupt or rollback.", "--strategy"),
     ] = "reject",
     resume: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The answer that the thread's interrupt waits for.")
+        str | None, text("JSON", "Answer to the question that paused the thread.", "--resume")
     ] = None,
-    config: Annotated[str | None, typer.Option(help="A JSON object.")] = None,
-    context: Annotated[str | None, typer.Option(help="A JSON object.")] = None,
-    metadata: Annotated[str | None, typer.Option(help="A JSON object.")] = None,
-    after: Annotated[
-        float | None,
-        typer.Option(parser=parse_duration, metavar="TIME", help="Start after 30s, 10m, 1h, and no sooner."),
+    config: ConfigOption = None,
+    run_context: ContextOption = None,
+    metadata: MetadataOption = None,
+    after: Annotated[float | None, duration("Delay before the start", "--after")] = None,
+    webhook: Annotated[str | None, text("URL", "URL to POST when the run ends.", "--webhook")] = None,
+    priority: Annotated[int, typer.Option(help="Higher priorities are claimed first.")] = 0,
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Maximum number of attempts.")] = None,
+    limit: Annotated[float | None, duration("Timeout of each attempt", "--limit")] = None,
+    key: Annotated[
+        str | None, text("KEY", "Idempotency key: a repeated request returns the same run.", "--key")
     ] = None,
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Where its end is told.")] = None,
-    priority: Annotated[int, typer.Option(help="A higher one is claimed first.")] = 0,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="How often it is tried.")] = None,
-    limit: Annotated[
-        float | None,
-        typer.Option("--limit", parser=parse_duration, metavar="TIME", help="How long an attempt may take."),
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="An idempotency key: the same key asks once.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end, and print the values.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Print its events until its end.")] = False,
-    timeout: DurationOption = None,
+    wait: Annotated[bool, flag("--wait", help="Wait until the run ends and print its values.")] = False,
+    watch: Annotated[bool, flag("--watch", help="Print events until the run ends.")] = False,
+    timeout: TimeoutOption = None,
 ) -> None:
-    """Ask for a run of an assistant: on a thread, or on a new one."""
+    """Create a run of an assistant and print its ID."""
     request = _request(
         assistant_id=assistant,
         input=None if input is None else input_of(input),
@@ -92,9 +97,9 @@ async def create_run(
         thread_id=thread,
         if_not_exists="create" if new_thread else "reject",
         on_completion="delete" if temporary else "keep",
-        multitask_strategy=strategy,
+        multitask_strategy=choice_of(strategy, STRATEGIES, "--strategy"),
         config=object_of(config, "--config") or {},
-        context=object_of(context, "--context"),
+        context=object_of(run_context, "--context"),
         metadata=object_of(metadata, "--metadata") or {},
         after_seconds=after,
         webhook=webhook,
@@ -102,240 +107,231 @@ async def create_run(
         max_attempts=max_attempts,
         timeout_seconds=limit,
     )
-    async with desk.target.open(create=True) as connection:
+    async with context.connect(create=True) as connection:
         run = await connection.threads.create_run(request, idempotency_key=key)
         if watch:
-            raise typer.Exit(await _watch(desk, connection, run.run_id, "-1", None, timeout))
+            raise typer.Exit(await _watch(context, connection, run.run_id, "-1", None, timeout))
         if wait:
-            raise typer.Exit(await _wait(desk, connection, run.run_id, timeout))
-    if desk.as_json:
-        desk.output.document(run)
-    else:
-        desk.output.say(run.run_id)
+            raise typer.Exit(await _wait(context, connection, run.run_id, timeout))
+    context.answer(run, run.run_id)
 
 
 def _request(**values: Any) -> RunRequest:
     import msgspec
 
+    from perdure.kernel.validation import explain
     from perdure.threads.records import RunRequest
 
     try:
         return msgspec.convert(values, RunRequest)
     except msgspec.ValidationError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(explain(error, RunRequest, "the run request")) from None
 
 
-@app.command("list", hidden=True)
-@app.command("ls")
-@at_desk
+@app.client_command("list")
 async def list_runs(
-    desk: CommandContext,
+    context: CommandContext,
     status: Annotated[
-        str | None,
-        typer.Option("--status", "-s", help="pending, running, success, error, timeout, interrupted, …"),
+        str | None, text("STATUS", "Filter by status: pending, running, success, error, …", "--status", "-s")
     ] = None,
-    thread: ThreadOption = None,
+    thread: Annotated[str | None, text("THREAD_ID", "Filter by thread.", "--thread")] = None,
     limit: LimitOption = 20,
 ) -> None:
-    """List the newest runs."""
+    """List runs, newest first."""
     from perdure.threads.records import RUN_STATUSES
 
-    chosen = cast("RunStatus | None", choice_of(status, RUN_STATUSES, "--status"))
-    async with desk.target.open() as connection:
-        page = await connection.threads.list_runs(status=chosen, thread_id=thread, limit=min(limit, 1000))
-    if desk.as_json:
-        desk.output.document({"items": page.items, "total": page.total})
-    elif not page:
-        desk.output.say(EMPTY if status is None and thread is None else "No run is like that.")
-    else:
-        columns = ("run_id", "agent", "status", "attempt", "created", "thread_id", "input")
-        desk.output.show(make_table(columns, map(_row, page)))
-        if page.total > len(page):
-            desk.output.say(f"{len(page)} of {page.total}; --limit shows more")
+    chosen = optional_choice(status, RUN_STATUSES, "--status")
+    async with context.connect() as connection:
+        found = await pages(
+            lambda limit, offset: connection.threads.list_runs(
+                status=chosen, thread_id=thread, limit=limit, offset=offset
+            ),
+            limit,
+        )
+    filtered = status is not None or thread is not None
+    listing(context, found, COLUMNS, _row, noun="runs", empty=EMPTY, filtered=filtered)
 
 
 def _row(run: Run) -> tuple[Any, ...]:
     thread = None if run.temporary else run.thread_id
-    created = (
-        ago(run.created_at)
-        if run.created_at <= time.time()
-        else f"in {human_duration(run.created_at - time.time())}"
-    )
+    wait = run.created_at - time.time()
+    created = ago(run.created_at) if wait <= 0 else f"in {human_duration(wait)}"
     return run.run_id, run.agent, run.status, run.attempt or None, created, thread, shorten(run.kwargs.input)
 
 
-@app.command("show", hidden=True)
-@app.command("get")
-@at_desk
-async def get_run(desk: CommandContext, run_id: IdArgument) -> None:
-    """Show a run, and why it stands where it stands."""
-    async with desk.target.open() as connection:
+@app.client_command("show")
+async def show_run(context: CommandContext, run_id: IdArgument) -> None:
+    """Show a run, and why it is waiting or how it ended."""
+    async with context.connect() as connection:
         run = await connection.threads.get_run(run_id)
         why = await connection.threads.why(run_id)
-    if desk.as_json:
-        desk.output.document({"run": run, "why": why})
-        return
     rows = (
         ("run", run.run_id),
         ("status", run.status),
         ("why", why.sentence),
         ("agent", run.agent),
         ("assistant", run.assistant_id),
-        ("thread", f"{run.thread_id}{' (ends with it)' if run.temporary else ''}"),
+        ("thread", f"{run.thread_id}{' (temporary)' if run.temporary else ''}"),
         ("strategy", run.multitask_strategy),
         ("attempts", run.attempt),
         ("created", ago(run.created_at)),
         ("ended", ago(run.ended_at)),
-        ("error", None if run.error is None else f"{run.error.error}: {run.error.message}"),
+        ("error", error_text(run.error)),
         ("webhook", run.webhook),
         ("metadata", run.metadata or None),
         ("input", run.kwargs.input),
     )
-    desk.output.show(facts_table(rows))
+    showing(context, {"run": run, "why": why}, rows)
 
 
-@app.command("stream", hidden=True)
-@app.command("watch")
-@at_desk
+@app.client_command("watch", "stream")
 async def watch_run(
-    desk: CommandContext,
+    context: CommandContext,
     run_id: IdArgument,
-    after: Annotated[str, typer.Option(metavar="EVENT_ID", help="Go on after this event.")] = "-1",
-    event: ModesOption = None,
-    timeout: DurationOption = None,
+    after: Annotated[str, text("EVENT_ID", "Start after this event.", "--after")] = "-1",
+    event: Annotated[
+        list[str] | None, text("NAME", "Filter by event name; repeatable.", "--event", "-e")
+    ] = None,
+    timeout: TimeoutOption = None,
 ) -> None:
-    """Print the events of a run, from its beginning until its end; it may be over already."""
-    async with desk.target.open() as connection:
+    """Print the events of a run from its start until it ends."""
+    async with context.connect() as connection:
         await connection.threads.get_run(run_id)
-        code = await _watch(desk, connection, run_id, after, event, timeout)
+        code = await _watch(context, connection, run_id, after, event, timeout)
     raise typer.Exit(code)
 
 
 async def _watch(
-    desk: CommandContext,
+    context: CommandContext,
     connection: Connection,
     run_id: str,
     after: str,
     only: Sequence[str] | None,
     timeout: float | None,
 ) -> int:
-    import asyncio
-
     status = None
     try:
         async with asyncio.timeout(timeout):
             async for burst in connection.threads.stream_run(run_id, after):
                 for each in burst:
-                    status = _ended(each) or status
+                    status = _end_status(each) or status
                     if not only or each.event in only:
-                        _tell(desk, each)
+                        _print_event(context, each)
     except TimeoutError:
-        warn(f"timed_out: run {run_id} has not ended after {timeout:g} s")
-        return TIMED_OUT
-    return _code(status)
+        return _timed_out(run_id, timeout)
+    return _exit_code(status)
 
 
-def _tell(desk: CommandContext, event: Event) -> None:
+def _timed_out(run_id: str, timeout: float | None) -> int:
+    warn(f"timed_out: run {run_id} did not end within {timeout:g} s")
+    return TIMED_OUT
+
+
+def _print_event(context: CommandContext, event: Event) -> None:
     from perdure.kernel.codec import decode_json
 
-    if desk.as_json:
-        desk.output.line({"id": event.id, "event": event.event, "data": decode_json(event.body)})
+    if context.as_json:
+        context.output.line({"id": event.id, "event": event.event, "data": decode_json(event.body)})
         return
     from rich.text import Text
 
     clock = time.strftime("%H:%M:%S", time.localtime(event.ms / 1000))
     line = Text.assemble((clock, "dim"), f"  {event.event:<9} ", shorten(event.body, 10_000))
-    desk.output.console.print(line, soft_wrap=True)
+    context.output.console.print(line, soft_wrap=True)
 
 
-def _ended(event: Event) -> str | None:
+def _end_status(event: Event) -> str | None:
     from perdure.kernel.codec import decode_json
 
     return str(decode_json(event.body)["status"]) if event.event == "end" else None
 
 
-def _code(status: str | None) -> int:
+def _exit_code(status: str | None) -> int:
     return FAILED if status in ("error", "timeout") else 0
 
 
-@app.command("wait")
-@at_desk
-async def wait_for_run(desk: CommandContext, run_id: IdArgument, timeout: DurationOption = None) -> None:
-    """Wait for the end of a run, and print its thread's values then; 1 if it failed, 5 if time is up."""
-    async with desk.target.open() as connection:
-        code = await _wait(desk, connection, run_id, timeout)
+@app.client_command("wait")
+async def wait_for_run(context: CommandContext, run_id: IdArgument, timeout: TimeoutOption = None) -> None:
+    """Wait until a run ends and print its values (exit code 1 if it failed, 5 on timeout)."""
+    async with context.connect() as connection:
+        code = await _wait(context, connection, run_id, timeout)
     raise typer.Exit(code)
 
 
-async def _wait(desk: CommandContext, connection: Connection, run_id: str, timeout: float | None) -> int:
+async def _wait(context: CommandContext, connection: Connection, run_id: str, timeout: float | None) -> int:
     try:
-        end: RunEnd = await connection.threads.join_run(run_id, timeout)
+        end = await connection.threads.join_run(run_id, timeout)
     except TimeoutError:
-        warn(f"timed_out: run {run_id} has not ended after {timeout:g} s")
-        return TIMED_OUT
-    if desk.as_json:
-        desk.output.document(end)
+        return _timed_out(run_id, timeout)
+    if context.as_json:
+        context.output.document(end)
     elif end.run.error is not None:
-        warn(f"{end.run.status}: {end.run.error.error}: {end.run.error.message}")
+        warn(f"{end.run.status}: {error_text(end.run.error)}")
     elif end.interrupts:
-        asked = ", ".join(shorten(each.value, 200) for each in end.interrupts)
-        desk.output.say(f"{end.run.status}; it waits for an answer to {asked}")
-        desk.output.say(f"  perdure run create {end.run.agent} --thread {end.run.thread_id} --resume '…'")
+        _print_question(context, end)
     else:
-        desk.output.say(shorten(end.values, 100_000) if end.run.status == "success" else end.run.status)
-    return _code(end.run.status)
+        context.output.say(shorten(end.values, 100_000) if end.run.status == "success" else end.run.status)
+    return _exit_code(end.run.status)
 
 
-@app.command("cancel")
-@at_desk
+def _print_question(context: CommandContext, end: RunEnd) -> None:
+    questions = ", ".join(shorten(each.value, 200) for each in end.interrupts)
+    context.output.say(f"Paused. The agent asks: {questions}")
+    context.output.say("Answer with:")
+    context.output.say(
+        f"  perdure run create {end.run.agent} --thread {end.run.thread_id} --resume '\"ANSWER\"' --wait"
+    )
+
+
+@app.client_command("cancel")
 async def cancel_runs(
-    desk: CommandContext,
+    context: CommandContext,
     run_ids: IdsArgument = None,
-    status: Annotated[str | None, typer.Option("--status", "-s", help="pending, running or all.")] = None,
+    status: Annotated[
+        str | None,
+        text("STATUS", "Cancel all runs with this status: pending, running or all.", "--status", "-s"),
+    ] = None,
     action: ActionOption = "interrupt",
-    wait: Annotated[bool, typer.Option("--wait", help="Until whoever executes them has stopped.")] = False,
+    wait: Annotated[bool, flag("--wait", help="Wait until the worker has stopped.")] = False,
     yes: YesOption = False,
 ) -> None:
-    """End runs by their ids, or all that are pending or running."""
+    """Cancel runs by ID, or all that are pending or running."""
     if bool(run_ids) == bool(status):
-        raise typer.BadParameter("name runs by their ids, or give --status")
-    choice_of(status, ("pending", "running", "all"), "--status")
-    how = cast("CancelAction", choice_of(action, ("interrupt", "rollback"), "--action"))
-    if status is not None and not yes:
-        confirm(f"This ends every run that is {status if status != 'all' else 'pending or running'}. Go on?")
-    async with desk.target.open() as connection:
+        raise typer.BadParameter("give run IDs or --status")
+    chosen = optional_choice(status, ("pending", "running", "all"), "--status")
+    how = cancel_action(action)
+    if chosen is not None and not yes:
+        confirm(f"Cancel all {'pending and running' if chosen == 'all' else chosen} runs?")
+    async with context.connect() as connection:
         threads = connection.threads
         if run_ids and (wait or len(run_ids) == 1):
-            ended = [await threads.cancel_run(each, action=how, wait=wait) for each in dict.fromkeys(run_ids)]
+            ids = dict.fromkeys(run_ids)
+            cancelled = [await threads.cancel_run(each, action=how, wait=wait) for each in ids]
         else:
-            ended = await threads.cancel_runs(run_ids=run_ids or None, status=status, action=how)
-    tell_ended(desk, ended)
+            cancelled = await threads.cancel_runs(run_ids=run_ids or None, status=chosen, action=how)
+    print_cancelled(context, cancelled)
 
 
-def tell_ended(desk: CommandContext, ended: Sequence[Run]) -> None:
-    """Say which runs were ended."""
-    if desk.as_json:
-        desk.output.document({"changed": [{"run_id": each.run_id, "status": each.status} for each in ended]})
-        return
-    for each in ended:
-        desk.output.say(f"{each.run_id} is {each.status}")
-    if not ended:
-        desk.output.say("No run is like that.")
+def cancel_action(action: str) -> CancelAction:
+    """The value of --action."""
+    return choice_of(action, CANCEL_ACTIONS, "--action")
 
 
-@app.command("delete")
-@at_desk
-async def delete_run(desk: CommandContext, run_id: IdArgument, yes: YesOption = False) -> None:
-    """Remove a run with its checkpoints and its events; its trace stays."""
-    if not yes:
-        confirm(f"This removes run {run_id} with what it saved. Go on?")
-    async with desk.target.open() as connection:
-        await connection.threads.delete_run(run_id)
-    tell_deleted(desk, "run_id", run_id)
+def print_cancelled(context: CommandContext, cancelled: Sequence[Run]) -> None:
+    """Print the runs that were cancelled, with their new status."""
+    changed = [{"run_id": each.run_id, "status": each.status} for each in cancelled]
+    lines = [f"{each.run_id} is {each.status}" for each in cancelled]
+    context.answer({"changed": changed}, "\n".join(lines) or "No runs match.")
 
 
-def tell_deleted(desk: CommandContext, name: str, id: str) -> None:
-    if desk.as_json:
-        desk.output.document({name: id, "deleted": True})
-    else:
-        desk.output.say(f"{id} is deleted")
+@app.client_command("delete")
+async def delete_run(context: CommandContext, run_id: IdArgument, yes: YesOption = False) -> None:
+    """Delete a run with its checkpoints and events; its trace is kept."""
+    await removing(
+        context,
+        "run",
+        run_id,
+        lambda connection: connection.threads.delete_run(run_id),
+        yes=yes,
+        along="its checkpoints and events",
+    )

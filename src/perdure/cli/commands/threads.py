@@ -1,202 +1,188 @@
-"""`perdure thread`: the threads that runs work on, and their states."""
+"""`perdure thread`: threads and their states."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.commands.runs import ActionOption, tell_deleted, tell_ended
-from perdure.cli.shell.arguments import choice_of, confirm, json_of, metadata_of, object_of
-from perdure.cli.shell.options import CommandContext, LimitOption, YesOption, at_desk
-from perdure.cli.shell.output import ago, facts_table, make_table, shorten
+from perdure.cli.commands.runs import ActionOption, cancel_action, print_cancelled
+from perdure.cli.shell.arguments import choice_of, json_of, metadata_of, object_of, optional_choice
+from perdure.cli.shell.options import (
+    CommandContext,
+    CommandGroup,
+    LimitOption,
+    MetadataFilter,
+    MetadataOption,
+    YesOption,
+    text,
+)
+from perdure.cli.shell.output import ago, error_text, shorten
+from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
-    from perdure.threads.records import CancelAction, Checkpoint
+    from perdure.threads.records import Checkpoint, Thread
 
-EMPTY = """No threads yet. A thread keeps what runs on it have said and done:
+EMPTY = """No threads yet. A thread keeps the state of the runs on it:
 
   perdure thread create my-thread
   perdure run create greet '{"name": "Ann"}' --thread my-thread --wait"""
+NO_STATE = "No state yet: no run has saved one."
+COLUMNS = ("thread_id", "status", "created", "updated", "metadata")
+STATE_COLUMNS = ("checkpoint_id", "step", "saved", "run_id", "values")
 
-app = typer.Typer(help="Look at threads and their states.", no_args_is_help=True)
+app = CommandGroup("Create, show and delete threads and their states.")
 
 IdArgument = Annotated[str, typer.Argument(metavar="THREAD_ID")]
-TermsOption = Annotated[
-    list[str] | None,
-    typer.Option("--metadata", "-m", metavar="KEY:TEXT", help="Only with this metadata; repeat it for more."),
-]
 
 
-@app.command("create")
-@at_desk
+@app.client_command("create")
 async def create_thread(
-    desk: CommandContext,
-    thread_id: Annotated[str | None, typer.Argument(metavar="[THREAD_ID]")] = None,
-    metadata: Annotated[str | None, typer.Option(help="A JSON object.")] = None,
-    values: Annotated[str | None, typer.Option(metavar="JSON", help="What it begins with.")] = None,
-    if_exists: Annotated[str, typer.Option(help="raise or do_nothing.")] = "raise",
+    context: CommandContext,
+    thread_id: Annotated[
+        str | None, typer.Argument(metavar="THREAD_ID", help="Generated if omitted.")
+    ] = None,
+    metadata: MetadataOption = None,
+    values: Annotated[str | None, text("JSON", "Initial values.", "--values")] = None,
+    if_exists: Annotated[
+        str, text("ACTION", "If the thread exists: raise or do_nothing.", "--if-exists")
+    ] = "raise",
 ) -> None:
-    """Make a thread."""
-    async with desk.target.open(create=True) as connection:
+    """Create a thread and print its ID."""
+    async with context.connect(create=True) as connection:
         thread = await connection.threads.create_thread(
             thread_id,
             metadata=object_of(metadata, "--metadata"),
             values=None if values is None else json_of(values, "--values"),
-            if_exists=choice_of(if_exists, ("raise", "do_nothing"), "--if-exists") or "raise",
+            if_exists=choice_of(if_exists, ("raise", "do_nothing"), "--if-exists"),
         )
-    if desk.as_json:
-        desk.output.document(thread)
-    else:
-        desk.output.say(thread.thread_id)
+    context.answer(thread, thread.thread_id)
 
 
-@app.command("list", hidden=True)
-@app.command("ls")
-@at_desk
+@app.client_command("list")
 async def list_threads(
-    desk: CommandContext,
+    context: CommandContext,
     status: Annotated[
-        str | None, typer.Option("--status", "-s", help="idle, busy, interrupted or error.")
+        str | None, text("STATUS", "Filter by status: idle, busy, interrupted or error.", "--status", "-s")
     ] = None,
-    metadata: TermsOption = None,
+    metadata: MetadataFilter = None,
     limit: LimitOption = 20,
 ) -> None:
-    """List the newest threads."""
+    """List threads, newest first."""
     from perdure.threads.records import THREAD_STATUSES
 
-    choice_of(status, THREAD_STATUSES, "--status")
+    chosen = optional_choice(status, THREAD_STATUSES, "--status")
     wanted = metadata_of(metadata)
-    async with desk.target.open() as connection:
-        page = await connection.threads.search_threads(
-            status=status, metadata=wanted, limit=min(limit, 1000), values=desk.as_json
+    async with context.connect() as connection:
+        found = await pages(
+            lambda limit, offset: connection.threads.search_threads(
+                status=chosen, metadata=wanted, limit=limit, offset=offset, values=context.as_json
+            ),
+            limit,
         )
-    if desk.as_json:
-        desk.output.document({"items": page.items, "total": page.total})
-    elif not page:
-        desk.output.say(EMPTY if status is None and wanted is None else "No thread is like that.")
-    else:
-        rows = [
-            (each.thread_id, each.status, ago(each.created_at), ago(each.updated_at), shorten(each.metadata))
-            for each in page
-        ]
-        desk.output.show(make_table(("thread_id", "status", "created", "changed", "metadata"), rows))
-        if page.total > len(page):
-            desk.output.say(f"{len(page)} of {page.total}; --limit shows more")
+    filtered = status is not None or wanted is not None
+    listing(context, found, COLUMNS, _row, noun="threads", empty=EMPTY, filtered=filtered)
 
 
-@app.command("show", hidden=True)
-@app.command("get")
-@at_desk
-async def get_thread(desk: CommandContext, thread_id: IdArgument) -> None:
-    """Show a thread, its values, and why it stands where it stands."""
-    async with desk.target.open() as connection:
+def _row(thread: Thread) -> tuple[Any, ...]:
+    created, updated = ago(thread.created_at), ago(thread.updated_at)
+    return thread.thread_id, thread.status, created, updated, shorten(thread.metadata)
+
+
+@app.client_command("show")
+async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
+    """Show a thread, its values, and why it is waiting."""
+    async with context.connect() as connection:
         thread = await connection.threads.get_thread(thread_id)
         why = await connection.threads.why(thread_id)
-    if desk.as_json:
-        desk.output.document({"thread": thread, "why": why})
-        return
     rows = (
         ("thread", thread.thread_id),
         ("status", thread.status),
         ("why", why.sentence),
         ("created", ago(thread.created_at)),
-        ("changed", ago(thread.updated_at)),
+        ("updated", ago(thread.updated_at)),
         ("checkpoint", thread.checkpoint_id),
-        ("error", None if thread.error is None else f"{thread.error.error}: {thread.error.message}"),
+        ("error", error_text(thread.error)),
         ("metadata", thread.metadata or None),
         ("config", thread.config or None),
         ("values", thread.values),
     )
-    desk.output.show(facts_table(rows))
+    showing(context, {"thread": thread, "why": why}, rows)
 
 
-@app.command("state")
-@at_desk
-async def get_state(
-    desk: CommandContext,
+@app.client_command("state")
+async def show_state(
+    context: CommandContext,
     thread_id: IdArgument,
-    checkpoint: Annotated[str | None, typer.Option(metavar="ID", help="An older one.")] = None,
+    checkpoint: Annotated[
+        str | None, text("CHECKPOINT_ID", "Show the state at this checkpoint.", "--checkpoint")
+    ] = None,
 ) -> None:
-    """Show a state of a thread: the latest, or that of a checkpoint."""
-    async with desk.target.open() as connection:
+    """Show the latest state of a thread, or the state at a checkpoint."""
+    async with context.connect() as connection:
         state = await connection.threads.get_state(thread_id, checkpoint)
-    if desk.as_json:
-        desk.output.document(None if state is None else _plain(state))
-    elif state is None:
-        desk.output.say("It has no state yet: no run has saved one.")
-    else:
-        desk.output.show(facts_table(_state_rows(state)))
-
-
-def _plain(state: Checkpoint) -> dict[str, Any]:
-    """A state without the agent's own form of it, which nobody else reads."""
-    return state.model_dump(mode="json", exclude={"state"})
-
-
-def _state_rows(state: Checkpoint) -> list[tuple[str, Any]]:
-    return [
+    if state is None:
+        context.answer(None, NO_STATE)
+        return
+    rows = (
         ("checkpoint", state.checkpoint_id),
         ("step", state.step),
         ("saved", ago(state.created_at)),
         ("run", state.run_id),
         ("parent", state.parent_id),
         ("next", ", ".join(state.next) or None),
-        ("asks", [each.value for each in state.interrupts] or None),
+        ("questions", [each.value for each in state.interrupts] or None),
         ("metadata", state.metadata or None),
         ("values", state.values),
-    ]
+    )
+    showing(context, _document(state), rows)
 
 
-@app.command("history")
-@at_desk
-async def history(desk: CommandContext, thread_id: IdArgument, limit: LimitOption = 10) -> None:
-    """List the states of a thread, the newest first."""
-    async with desk.target.open() as connection:
+def _document(state: Checkpoint) -> dict[str, Any]:
+    """A state without its serialised form, which only the agent can read."""
+    return state.model_dump(mode="json", exclude={"state"})
+
+
+@app.client_command("history")
+async def list_states(context: CommandContext, thread_id: IdArgument, limit: LimitOption = 10) -> None:
+    """List the states of a thread, newest first."""
+    async with context.connect() as connection:
         states = await connection.threads.history(thread_id, limit=min(limit, 1000))
-    if desk.as_json:
-        desk.output.document({"items": [_plain(each) for each in states]})
-    elif not states:
-        desk.output.say("It has no states yet: no run has saved one.")
-    else:
-        rows = [
-            (each.checkpoint_id, each.step, ago(each.created_at), each.run_id, shorten(each.values))
-            for each in states
-        ]
-        desk.output.show(make_table(("checkpoint_id", "step", "saved", "run_id", "values"), rows))
+    listing(context, states, STATE_COLUMNS, _state_row, noun="states", empty=NO_STATE, document=_document)
 
 
-@app.command("copy")
-@at_desk
-async def copy_thread(desk: CommandContext, thread_id: IdArgument) -> None:
-    """Make another thread with the same states."""
-    async with desk.target.open() as connection:
+def _state_row(state: Checkpoint) -> tuple[Any, ...]:
+    return state.checkpoint_id, state.step, ago(state.created_at), state.run_id, shorten(state.values)
+
+
+@app.client_command("copy")
+async def copy_thread(context: CommandContext, thread_id: IdArgument) -> None:
+    """Copy a thread with its states and print the ID of the copy."""
+    async with context.connect() as connection:
         thread = await connection.threads.copy_thread(thread_id)
-    if desk.as_json:
-        desk.output.document(thread)
-    else:
-        desk.output.say(thread.thread_id)
+    context.answer(thread, thread.thread_id)
 
 
-@app.command("cancel")
-@at_desk
+@app.client_command("cancel")
 async def cancel_thread(
-    desk: CommandContext, thread_id: IdArgument, action: ActionOption = "interrupt"
+    context: CommandContext, thread_id: IdArgument, action: ActionOption = "interrupt"
 ) -> None:
-    """End every run of a thread that has not ended."""
-    how = cast("CancelAction", choice_of(action, ("interrupt", "rollback"), "--action"))
-    async with desk.target.open() as connection:
+    """Cancel all pending and running runs of a thread."""
+    how = cancel_action(action)
+    async with context.connect() as connection:
         await connection.threads.get_thread(thread_id)
-        ended = await connection.threads.cancel_runs(thread_id=thread_id, action=how)
-    tell_ended(desk, ended)
+        cancelled = await connection.threads.cancel_runs(thread_id=thread_id, action=how)
+    print_cancelled(context, cancelled)
 
 
-@app.command("delete")
-@at_desk
-async def delete_thread(desk: CommandContext, thread_id: IdArgument, yes: YesOption = False) -> None:
-    """End a thread's runs and remove it with its states and events; traces stay."""
-    if not yes:
-        confirm(f"This removes thread {thread_id} with its runs and states. Go on?")
-    async with desk.target.open() as connection:
-        await connection.threads.delete_thread(thread_id)
-    tell_deleted(desk, "thread_id", thread_id)
+@app.client_command("delete")
+async def delete_thread(context: CommandContext, thread_id: IdArgument, yes: YesOption = False) -> None:
+    """Delete a thread with its runs, states and events; traces are kept."""
+    await removing(
+        context,
+        "thread",
+        thread_id,
+        lambda connection: connection.threads.delete_thread(thread_id),
+        yes=yes,
+        along="its runs and states",
+    )

@@ -1,67 +1,66 @@
-"""`perdure token`: who may come in."""
+"""`perdure token`: access tokens."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import CommandContext, DurationOption, at_desk
-from perdure.cli.shell.output import ago, make_table
+from perdure.cli.shell.options import CommandContext, CommandGroup, duration, text
+from perdure.cli.shell.output import ago, human_duration
+from perdure.cli.shell.results import listing
 
-EMPTY = """No tokens yet, and callers on this machine need none. From the first token on everyone needs one:
+EMPTY = """No tokens yet: local callers need none. After the first token is created, every caller needs one:
 
   perdure token create my-laptop"""
+COLUMNS = ("token_id", "name", "scopes", "namespaces", "created", "last used", "state")
+DEFAULT_SCOPES = ("read", "write", "worker")
 
-app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True)
+app = CommandGroup("Create, list and revoke access tokens.")
 
 
-@app.command("create")
-@at_desk
+@app.client_command("create")
 async def create_token(
-    desk: CommandContext,
-    name: Annotated[str, typer.Argument(help="What it is for; it shows in the list and in the audit.")],
+    context: CommandContext,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name to show in the list and the audit log.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            "--scope", "-s", help="read, write, worker or admin; read, write and worker if left out."
+        text(
+            "SCOPE",
+            "Scope: read, write, worker or admin; repeatable (default: read, write, worker).",
+            "--scope",
+            "-s",
         ),
     ] = None,
     namespace: Annotated[
         list[str] | None,
-        typer.Option("--namespace", "-n", metavar="NAME", help="Where it reaches; * is everywhere; default."),
+        text("NAME", "Namespace to allow; repeatable (default: default; * for all).", "--namespace", "-n"),
     ] = None,
-    expires: DurationOption = None,
+    expires: Annotated[float | None, duration("Time until it expires")] = None,
 ) -> None:
-    """Make a token and print its secret, which is shown this once."""
-    scopes = scope or ["read", "write", "worker"]
-    async with desk.target.open(create=True) as connection:
-        made = await connection.create_token(name, scopes, namespace, expires)
-    if desk.as_json:
-        desk.output.document(made)
-        return
-    desk.output.say(made["secret"])
-    typer.echo(
-        f"Token {made['token_id']} ({', '.join(made['scopes'])}) was made. Keep the line above: it is not "
-        "stored and cannot be shown again. Use it as PERDURE_TOKEN, --token or Authorization: Bearer.",
-        err=True,
-    )
+    """Create a token and print its secret, which is shown only once."""
+    async with context.connect(create=True) as connection:
+        created = await connection.create_token(name, scope or DEFAULT_SCOPES, namespace, expires)
+    context.answer(created, created["secret"])
+    if not context.as_json:
+        typer.echo(
+            f"Created token {created['token_id']} ({', '.join(created['scopes'])}). Save the secret above: "
+            "only its hash is stored, and it cannot be shown again. Use it with PERDURE_TOKEN, --token or "
+            "the header Authorization: Bearer.",
+            err=True,
+        )
 
 
-@app.command("ls", hidden=True)
-@app.command("list")
-@at_desk
-async def list_tokens(desk: CommandContext) -> None:
-    """List all tokens, those that have ended too."""
-    async with desk.target.open() as connection:
+@app.client_command("list")
+async def list_tokens(context: CommandContext) -> None:
+    """List all tokens, with expired and revoked ones."""
+    from perdure.kernel.pages import PaginatedResult
+
+    async with context.connect() as connection:
         tokens = await connection.list_tokens()
-    if desk.as_json:
-        desk.output.document({"items": tokens, "total": len(tokens)})
-    elif not tokens:
-        desk.output.say(EMPTY)
-    else:
-        columns = ("token_id", "name", "scopes", "namespaces", "made", "last used", "state")
-        desk.output.show(make_table(columns, map(_row, tokens)))
+    found = PaginatedResult(items=tokens, limit=len(tokens), offset=0, total=len(tokens))
+    listing(context, found, COLUMNS, _row, noun="tokens", empty=EMPTY)
 
 
 def _row(token: dict[str, Any]) -> tuple[Any, ...]:
@@ -77,28 +76,20 @@ def _row(token: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _state(token: dict[str, Any]) -> str:
-    import time
-
-    from perdure.cli.shell.output import human_duration
-
     if token.get("revoke_time") is not None:
         return f"revoked {ago(token['revoke_time'])}"
     expires = token.get("expire_time")
     if expires is None:
-        return "live"
+        return "active"
     left = expires - time.time()
-    return f"live for {human_duration(left)}" if left > 0 else f"expired {ago(expires)}"
+    return f"active, expires in {human_duration(left)}" if left > 0 else f"expired {ago(expires)}"
 
 
-@app.command("revoke")
-@at_desk
+@app.client_command("revoke")
 async def revoke_token(
-    desk: CommandContext, token_id: Annotated[str, typer.Argument(metavar="TOKEN_ID")]
+    context: CommandContext, token_id: Annotated[str, typer.Argument(metavar="TOKEN_ID")]
 ) -> None:
-    """End a token. It works nowhere any more, within a few seconds."""
-    async with desk.target.open() as connection:
-        ended = await connection.revoke_token(token_id)
-    if desk.as_json:
-        desk.output.document(ended)
-    else:
-        desk.output.say(f"Token {token_id} ({ended['name']}) is revoked.")
+    """Revoke a token; servers reject it within a few seconds."""
+    async with context.connect() as connection:
+        revoked = await connection.revoke_token(token_id)
+    context.answer(revoked, f"Revoked token {token_id} ({revoked['name']}).")

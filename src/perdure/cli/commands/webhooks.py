@@ -1,102 +1,89 @@
-"""`perdure webhook`: what was told to others, and what could not be told."""
+"""`perdure webhook`: webhooks and their deliveries."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choice_of
-from perdure.cli.shell.options import CommandContext, LimitOption, at_desk
-from perdure.cli.shell.output import ago, facts_table, make_table, shorten
+from perdure.cli.shell.arguments import optional_choice
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
+from perdure.cli.shell.output import ago, shorten
+from perdure.cli.shell.results import listing, pages, showing
+
+if TYPE_CHECKING:
+    from perdure.outbox.model import Effect
 
 CONSUMER = "webhook"
-EMPTY = """No webhooks yet. A run tells its end to an address if it is asked to:
+EMPTY = """No webhooks yet. A run sends one when it ends, if it has a webhook URL:
 
   perdure run create greet '{"name": "Ann"}' --webhook https://example.com/hook"""
+COLUMNS = ("webhook_id", "status", "attempts", "run_id", "url", "created", "last error")
 
-app = typer.Typer(help="Look at webhooks, and deliver them again.", no_args_is_help=True)
+app = CommandGroup("Show webhooks and retry their delivery.")
 
 IdArgument = Annotated[str, typer.Argument(metavar="WEBHOOK_ID")]
 
 
-@app.command("list", hidden=True)
-@app.command("ls")
-@at_desk
+@app.client_command("list")
 async def list_webhooks(
-    desk: CommandContext,
-    status: Annotated[str | None, typer.Option("--status", "-s", help="pending, delivered or dead.")] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only of this run.")] = None,
+    context: CommandContext,
+    status: Annotated[
+        str | None, text("STATUS", "Filter by status: pending, delivered or dead.", "--status", "-s")
+    ] = None,
+    run: Annotated[str | None, text("RUN_ID", "Filter by run.", "--run")] = None,
     limit: LimitOption = 20,
 ) -> None:
-    """List webhooks, the newest first."""
+    """List webhooks, newest first."""
     from perdure.outbox.model import EFFECT_STATUSES
 
-    choice_of(status, EFFECT_STATUSES, "--status")
-    async with desk.target.open() as connection:
-        page = await connection.outbox.list(
-            status=status, consumer=CONSUMER, subject=run, limit=min(limit, 1000)
+    chosen = optional_choice(status, EFFECT_STATUSES, "--status")
+    async with context.connect() as connection:
+        found = await pages(
+            lambda limit, offset: connection.outbox.list(
+                status=chosen, consumer=CONSUMER, subject=run, limit=limit, offset=offset
+            ),
+            limit,
         )
-    if desk.as_json:
-        desk.output.document({"items": page.items, "total": page.total})
-    elif not page:
-        desk.output.say(EMPTY if status is None and run is None else "No webhook is like that.")
-    else:
-        rows = [
-            (
-                each.id,
-                each.status,
-                each.attempts,
-                each.subject,
-                each.target,
-                ago(each.created_at),
-                _error(each),
-            )
-            for each in page
-        ]
-        columns = ("webhook_id", "status", "tries", "run_id", "where", "made", "last error")
-        desk.output.show(make_table(columns, rows))
+    filtered = status is not None or run is not None
+    listing(context, found, COLUMNS, _row, noun="webhooks", empty=EMPTY, filtered=filtered)
 
 
-def _error(effect: Any) -> str | None:
-    return None if effect.last_error is None else shorten(effect.last_error)
+def _row(webhook: Effect) -> tuple[Any, ...]:
+    return (
+        webhook.id,
+        webhook.status,
+        webhook.attempts,
+        webhook.subject,
+        webhook.target,
+        ago(webhook.created_at),
+        None if webhook.last_error is None else shorten(webhook.last_error),
+    )
 
 
-@app.command("show", hidden=True)
-@app.command("get")
-@at_desk
-async def get_webhook(desk: CommandContext, webhook_id: IdArgument) -> None:
-    """Show a webhook, with what it tells."""
-    async with desk.target.open() as connection:
-        found = await connection.outbox.get(webhook_id)
-    if desk.as_json:
-        desk.output.document(found)
-    else:
-        desk.output.show(facts_table(_rows(found)))
+@app.client_command("show")
+async def show_webhook(context: CommandContext, webhook_id: IdArgument) -> None:
+    """Show a webhook and its body."""
+    async with context.connect() as connection:
+        webhook = await connection.outbox.get(webhook_id)
+    rows = (
+        ("webhook", webhook.id),
+        ("status", webhook.status),
+        ("run", webhook.subject),
+        ("url", webhook.target),
+        ("attempts", webhook.attempts),
+        ("created", ago(webhook.created_at)),
+        ("delivered", ago(webhook.delivered_at)),
+        ("given up", ago(webhook.died_at)),
+        ("last error", webhook.last_error),
+        ("body", webhook.body),
+    )
+    showing(context, webhook, rows)
 
 
-def _rows(effect: Any) -> list[tuple[str, Any]]:
-    return [
-        ("webhook", effect.id),
-        ("status", effect.status),
-        ("run", effect.subject),
-        ("where", effect.target),
-        ("tries", effect.attempts),
-        ("made", ago(effect.created_at)),
-        ("delivered", ago(effect.delivered_at)),
-        ("given up", ago(effect.died_at)),
-        ("last error", effect.last_error),
-        ("body", effect.body),
-    ]
-
-
-@app.command("retry")
-@at_desk
-async def retry_webhook(desk: CommandContext, webhook_id: IdArgument) -> None:
-    """Deliver a webhook now that waits, or was given up."""
-    async with desk.target.open() as connection:
-        found = await connection.outbox.retry(webhook_id)
-    if desk.as_json:
-        desk.output.document(found)
-    else:
-        desk.output.say(f"{found.id} is {found.status}, and due now")
+@app.client_command("retry")
+async def retry_webhook(context: CommandContext, webhook_id: IdArgument) -> None:
+    """Retry a webhook now that is pending or dead."""
+    async with context.connect() as connection:
+        webhook = await connection.outbox.retry(webhook_id)
+    context.answer(webhook, f"Webhook {webhook.id} is {webhook.status} and will be delivered now.")

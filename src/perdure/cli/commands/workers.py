@@ -1,61 +1,54 @@
-"""`perdure worker`: works by itself, or tells who works."""
+"""`perdure worker`: runs a worker, or lists the workers."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from perdure.cli.hosting.worker import start
-from perdure.cli.shell.options import CommandContext, LimitOption, at_desk
-from perdure.cli.shell.output import ago, make_table
+from perdure.cli.shell.arguments import choices_of
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
+from perdure.cli.shell.output import ago
+from perdure.cli.shell.results import listing
 
-EMPTY = """No worker has come here yet. One that executes runs is started with
+if TYPE_CHECKING:
+    from perdure import Worker
+
+EMPTY = """No workers yet. Start one that executes runs:
 
   perdure worker --agents ./agents.py:agents
 
-and whoever claims a rollout under a name is one too:
+A program that claims rollouts under a name is listed too:
 
   claimed = await store.dequeue_rollout(worker_id="worker-1")"""
+COLUMNS = ("worker_id", "status", "rollout_id", "last claim", "last heartbeat")
 
-app = typer.Typer()
+app = CommandGroup()
 app.callback(invoke_without_command=True)(start)
 
 
-@app.command("ls", hidden=True)
-@app.command("list")
-@at_desk
+@app.client_command("list")
 async def list_workers(
-    desk: CommandContext,
+    context: CommandContext,
     status: Annotated[
-        list[str] | None, typer.Option("--status", "-s", help="idle, busy or unknown; repeat it for more.")
+        list[str] | None,
+        text("STATUS", "Filter by status: idle, busy or unknown; repeatable.", "--status", "-s"),
     ] = None,
     limit: LimitOption = 100,
 ) -> None:
-    """List the workers: what they do, and when they were last heard of."""
+    """List workers with their status and last heartbeat."""
     from perdure.rollouts.records import WORKER_STATUSES
 
-    known = {each: each for each in WORKER_STATUSES}
-    unknown = [each for each in status or () if each not in known]
-    if unknown:
-        raise typer.BadParameter(f"--status is one of {', '.join(known)}, not {unknown[0]!r}")
-    statuses = [each for each in WORKER_STATUSES if each in status] if status else None
-    async with desk.target.open() as connection:
+    statuses = choices_of(status, WORKER_STATUSES, "--status")
+    async with context.connect() as connection:
         page = await connection.store.query_workers(status_in=statuses, limit=limit)
-    if desk.as_json:
-        desk.output.document({"items": page.items, "total": page.total})
-    elif not page:
-        desk.output.say(EMPTY if statuses is None else "No worker is like that.")
-    else:
-        columns = ("worker_id", "status", "rollout_id", "last claim", "last heartbeat")
-        rows = [
-            (
-                each.worker_id,
-                each.status,
-                each.current_rollout_id,
-                ago(each.last_dequeue_time),
-                ago(each.last_heartbeat_time),
-            )
-            for each in page
-        ]
-        desk.output.show(make_table(columns, rows))
+    listing(context, page, COLUMNS, _row, noun="workers", empty=EMPTY, filtered=statuses is not None)
+
+
+def _row(worker: Worker) -> tuple[Any, ...]:
+    return (
+        worker.worker_id,
+        worker.status,
+        worker.current_rollout_id,
+        ago(worker.last_dequeue_time),
+        ago(worker.last_heartbeat_time),
+    )

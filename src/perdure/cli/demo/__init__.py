@@ -1,1 +1,1 @@
-"""The demo: a server and agents at work on it."""
+"""`perdure demo`: simulated agents that work on a store."""

@@ -1,4 +1,4 @@
-"""The demo's pretend agents: workers whose attempts fail sometimes, and one that falls silent once."""
+"""The simulated agents of the demo: some attempts fail, and one worker stops sending heartbeats once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.rollouts.records import AttemptStatus
 
 WORKERS = ("worker-1", "worker-2")
 QUEUE = "demo"
-"""A queue of their own, so that they never touch anybody's work."""
+"""Their own queue, so that they never claim other work."""
 MAX_ATTEMPTS = 3
 SILENCE_SECONDS = 1.0
 CONFIG = RolloutConfig(
@@ -42,14 +42,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What the demo is to show."""
+    """The size and the random seed of the demo."""
 
     rollouts: int
     seed: int
 
     @property
     def pace(self) -> float:
-        """How long a step takes, so that more rollouts do not mean more patience."""
+        """Scales the duration of a step, so that more rollouts do not take longer."""
         return min(1.0, 24 / self.rollouts)
 
     def inputs(self) -> list[dict[str, object]]:
@@ -62,13 +62,13 @@ class Plan:
         return attempt == 1 and number == self.rollouts // 4
 
     def chance(self, number: int, attempt: int) -> random.Random:
-        """The chance of one attempt: the same for a seed, whichever worker gets it and when."""
-        return random.Random(f"{self.seed}/{number}/{attempt}")  # noqa: S311 - a show, no secret
+        """The random numbers of one attempt: the same for a seed, whichever worker claims it."""
+        return random.Random(f"{self.seed}/{number}/{attempt}")  # noqa: S311 - no secret
 
 
 @dataclass
 class Tally:
-    """How a worker's attempts have ended."""
+    """How the attempts of a worker ended."""
 
     succeeded: int = 0
     failed: int = 0
@@ -77,13 +77,13 @@ class Tally:
 
 
 async def pause(ended: asyncio.Event, seconds: float) -> None:
-    """Wait for a while, or until the demo has ended."""
+    """Wait for some seconds, or until the demo has ended."""
     with suppress(TimeoutError):
         await asyncio.wait_for(ended.wait(), seconds)
 
 
 class Worker:
-    """Claims rollouts and pretends to be an agent, until `ended` is set."""
+    """Claims rollouts and simulates an agent until `ended` is set."""
 
     def __init__(
         self, store: LightningStore, worker_id: str, plan: Plan, say: Say, ended: asyncio.Event
@@ -96,7 +96,7 @@ class Worker:
         self.tally = Tally()
 
     async def work(self) -> None:
-        """Take what comes; an empty queue is looked at again, since a retry may enter it."""
+        """Claim rollouts; an empty queue is polled, since a retry may enter it."""
         while not self.ended.is_set():
             claimed = await self.store.dequeue_rollout(self.worker_id, queue=QUEUE)
             if claimed is None:
@@ -130,22 +130,22 @@ class Worker:
         await trace.end("failed")
         self.tally.failed += 1
         attempt = claimed.attempt.sequence_id
-        next_step = "queued again" if attempt < MAX_ATTEMPTS else "that was its last"
+        next_step = "queued again" if attempt < MAX_ATTEMPTS else "that was its last attempt"
         self.say(f"{claimed.rollout_id} failed at attempt {attempt}: {next_step}")
 
     async def _fall_silent(self, claimed: AttemptedRollout) -> None:
-        """Say nothing more of this attempt, until the watchdog has given it up."""
+        """Send no heartbeat until the watchdog has given up the attempt."""
         self.tally.silent += 1
-        self.say(f"{self.worker_id} falls silent in the middle of {claimed.rollout_id}")
-        while await self._is_believed(claimed):
+        self.say(f"{self.worker_id} stops sending heartbeats during {claimed.rollout_id}")
+        while await self._is_running(claimed):
             await pause(self.ended, _LOOK_SECONDS)
         self.say(
-            f"the watchdog heard nothing for {SILENCE_SECONDS:g} s and queued {claimed.rollout_id} again"
+            f"the watchdog got no heartbeat for {SILENCE_SECONDS:g} s and queued {claimed.rollout_id} again"
         )
         await pause(self.ended, _AWAY_SECONDS)
         self.say(f"{self.worker_id} is back")
 
-    async def _is_believed(self, claimed: AttemptedRollout) -> bool:
+    async def _is_running(self, claimed: AttemptedRollout) -> bool:
         latest = await self.store.get_latest_attempt(claimed.rollout_id)
         return latest is not None and (latest.attempt_id, latest.status) == (
             claimed.attempt.attempt_id,
@@ -154,7 +154,7 @@ class Worker:
 
 
 class Trace:
-    """One attempt's steps, each of which takes a moment and leaves a span."""
+    """The steps of one attempt, each of which records a span."""
 
     def __init__(
         self, store: LightningStore, claimed: AttemptedRollout, chance: random.Random, pace: float
@@ -168,7 +168,7 @@ class Trace:
         self._start_time = time.time()
 
     async def chat(self, purpose: str) -> None:
-        """A call of a model."""
+        """Simulate a model call."""
         attributes: dict[str, str | int] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": _MODEL,
@@ -179,12 +179,12 @@ class Trace:
         await self._step(f"chat {_MODEL}", attributes)
 
     async def tool(self, name: str, error: str | None = None) -> None:
-        """A call of a tool, which may go wrong."""
+        """Simulate a tool call, which may fail."""
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
         await self._step(f"execute_tool {name}", attributes, error)
 
     async def end(self, status: AttemptStatus) -> None:
-        """Record the span that holds the others, and report the attempt."""
+        """Record the root span and complete the attempt."""
         error = None if status == "succeeded" else "a tool failed"
         attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "trivia"}
         await self._record("invoke_agent trivia", attributes, self._start_time, error, self._root_id, None)

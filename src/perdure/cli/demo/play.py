@@ -1,9 +1,8 @@
-"""`perdure demo`: a store, two workers and what becomes of their work."""
+"""The demo: a store, two workers, and a report."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import tempfile
 import time
@@ -15,22 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import typer
 from rich.console import Console
 
 from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span, open_store
+from perdure.cli.commands.spans import trace_tree
 from perdure.cli.demo.agents import CONFIG, QUEUE, WORKERS, Plan, Worker, pause
-from perdure.cli.shell.output import make_console
-from perdure.cli.shell.render import (
-    Event,
-    LiveScreen,
-    PlainScreen,
-    Progress,
-    Screen,
-    WorkerLine,
-    summary,
-    trace_tree,
-)
+from perdure.cli.demo.screen import Event, LiveScreen, PlainScreen, Progress, Screen, WorkerLine, summary
+from perdure.cli.shell.output import make_console, print_json
 
 WATCHDOG_SECONDS = 0.2
 EVENTS_SHOWN = 5
@@ -38,7 +28,7 @@ EVENTS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Place:
-    """Which database the demo uses, and where in it."""
+    """The database and namespace of the demo."""
 
     url: str
     namespace: str
@@ -46,7 +36,7 @@ class Place:
 
     @property
     def shown_url(self) -> str:
-        """The URL without what it may hold of secrets."""
+        """The URL without secrets."""
         if not self.url.startswith("postgres"):
             return self.url
         parts = urlsplit(self.url)
@@ -61,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Report:
-    """How the demo ended, as the store tells it; `added` is what it has added to the statistics."""
+    """The result of the demo, read from the store; `added` is the change of the statistics."""
 
     progress: Progress
     added: dict[str, int]
@@ -72,15 +62,15 @@ class Report:
 
 
 def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_color: bool) -> None:
-    """Run the demo and print what became of it."""
+    """Run the demo and print its report."""
     place = _place(database)
     plan = Plan(rollouts, seed)
     console = make_console(no_color=no_color, quiet=as_json)
-    with _told_where(console, place):
+    with _stopped_cleanly(console, place):
         report = asyncio.run(_play_in(place, plan, console))
     if as_json:
         where = {"database": place.shown_url, "namespace": place.namespace}
-        typer.echo(json.dumps({**where, **report_document(plan, report)}, indent=2, ensure_ascii=False))
+        print_json({**where, **report_document(plan, report)})
         return
     print_report(console, report)
     for line in _next_steps(place):
@@ -88,7 +78,7 @@ def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_col
 
 
 def _place(database: str | None) -> Place:
-    """A new file unless a database is named, in which the demo keeps to a namespace of its own."""
+    """A new file; or the given database, in which the demo uses its own namespace."""
     if database is not None:
         return Place(database, f"demo-{secrets.token_hex(3)}", None)
     path = Path(tempfile.mkdtemp(prefix="perdure-demo-")) / "demo.db"
@@ -101,12 +91,12 @@ def _screen(console: Console) -> Screen:
 
 
 @contextmanager
-def _told_where(console: Console, place: Place) -> Iterator[None]:
-    """Ctrl-C ends the demo, and what was acknowledged stays."""
+def _stopped_cleanly(console: Console, place: Place) -> Iterator[None]:
+    """On Ctrl-C, print where the data is."""
     try:
         yield
     except KeyboardInterrupt:
-        kept = "" if place.in_memory else f" What was acknowledged is in {place.path or place.shown_url}"
+        kept = "" if place.in_memory else f" The data is in {place.path or place.shown_url}"
         console.print(f"\nStopped.{kept}", soft_wrap=True)
         raise
 
@@ -118,7 +108,7 @@ async def _play_in(place: Place, plan: Plan, console: Console) -> Report:
 
 
 async def play(store: LightningStore, plan: Plan, console: Console) -> Report:
-    """Let the agents work on any store, and show it."""
+    """Run the agents on any store, and show their progress."""
     screen = _screen(console)
     demo = Demo(store, plan, screen)
     with screen:
@@ -146,7 +136,7 @@ class Demo:
         self._screen.say(event)
 
     async def play(self) -> None:
-        """Queue the rollouts, and let the workers work until every one has ended."""
+        """Enqueue the rollouts and run the workers until all have ended."""
         self._before = dict(await self._store.statistics())
         await self._enqueue()
         try:
@@ -161,7 +151,7 @@ class Demo:
         ]
         rollouts = await self._store.enqueue_many_rollouts(requests)
         self._ids = [rollout.rollout_id for rollout in rollouts]
-        self._say(f"{len(rollouts)} rollouts are queued, with up to {CONFIG.max_attempts} attempts each")
+        self._say(f"enqueued {len(rollouts)} rollouts, with up to {CONFIG.max_attempts} attempts each")
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -203,7 +193,7 @@ class Demo:
         )
 
     async def report(self) -> Report:
-        """What the store holds of all this; the trace is of the rollout that a worker forsook."""
+        """The result as the store has it; the trace is that of the rollout whose worker went silent."""
         silent = self._ids[self._plan.rollouts // 4]
         rollout = await self._store.get_rollout_by_id(silent)
         assert rollout is not None
@@ -222,7 +212,7 @@ def _place_of(worker: Any) -> tuple[str, str | None]:
 
 
 def report_document(plan: Plan, report: Report) -> dict[str, Any]:
-    """How the demo ended, for a program."""
+    """The report as JSON."""
     progress = asdict(report.progress)
     return {
         "seed": plan.seed,
@@ -239,7 +229,7 @@ def report_document(plan: Plan, report: Report) -> dict[str, Any]:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """How the demo ended, for a person."""
+    """The report as text."""
     console.print(summary(report.progress, report.added), soft_wrap=not console.is_terminal)
     console.print(trace_tree(report.rollout, report.attempts, report.spans))
 
@@ -247,11 +237,11 @@ def print_report(console: Console, report: Report) -> None:
 def _next_steps(place: Place) -> tuple[str, str]:
     if place.in_memory:
         return (
-            "\nIt was in memory and is gone now; give --database sqlite:///demo.db to keep it.",
+            "\nThe database was in memory and is gone. Use --database sqlite:///demo.db to keep it.",
             'From Python:  store = perdure.open_store("sqlite:///demo.db")',
         )
     namespace = "" if place.namespace == "default" else f', namespace="{place.namespace}"'
     return (
-        f"\nIt is all still there, in {place.path or place.shown_url}",
+        f"\nThe data is in {place.path or place.shown_url}",
         f'From Python:  store = perdure.open_store("{place.shown_url}"{namespace})',
     )

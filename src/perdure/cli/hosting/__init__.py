@@ -1,1 +1,1 @@
-"""The commands that host something: serve, dev, worker, store, doctor."""
+"""Commands that run a process: serve, dev, worker, store; and doctor and agents, which check its settings."""

@@ -1,4 +1,4 @@
-"""`perdure dev`: a server with everything on, and if wanted the demo's agents at work on it."""
+"""`perdure dev`: a development server with every protocol enabled, and optionally the demo."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from perdure.cli.demo.command import RolloutsOption, SeedOption
+from perdure.cli.hosting.agents import AgentsOption, gather_agents
 from perdure.cli.hosting.serve import GrpcPortOption, HostOption, PortOption, ServedDatabase
-from perdure.cli.hosting.worker import AgentsOption, gather_agents
-from perdure.cli.shell.options import JsonOption, LogLevelOption, NoColorOption
+from perdure.cli.shell.options import JsonOption, LogLevelOption, NoColorOption, flag
+from perdure.cli.shell.target import DEFAULT_URL
 
 if TYPE_CHECKING:
     from perdure.cli.demo.play import Report
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from perdure.runtime.app import App
 
 OTLP_GRPC_PORT = 4317
-STANDARD_URL = "http://127.0.0.1:4747"
-
-RolloutsOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many rollouts to enqueue.")]
-SeedOption = Annotated[int, typer.Option(help="Another seed, other failures.")]
 
 
 def dev(
@@ -35,12 +31,12 @@ def dev(
     grpc_port: GrpcPortOption = None,
     agents: AgentsOption = None,
     log_level: LogLevelOption = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Let pretend agents work on it over HTTP.")] = False,
+    demo: Annotated[bool, flag("--demo", help="Run the demo on this server.")] = False,
     once: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--once/--stay",
-            help="End after the demo, or go on serving; without a terminal, and in CI, it ends.",
+            help="Stop after the demo, or keep serving (default: stop without a terminal or in CI).",
         ),
     ] = None,
     rollouts: RolloutsOption = 24,
@@ -48,64 +44,65 @@ def dev(
     as_json: JsonOption = False,
     no_color: NoColorOption = False,
 ) -> None:
-    """Start a server with everything on: OTLP over HTTP and gRPC, and any trace kept."""
+    """Start a development server: all protocols enabled, all traces kept."""
     from perdure.cli.demo.agents import Plan
-    from perdure.cli.hosting import host as hosting
-    from perdure.cli.hosting import logs
+    from perdure.cli.hosting import logs, server
     from perdure.cli.shell.output import Output
 
-    settings, grpc_note = _settings(hosting.settings_from, database, host, port, grpc_port, log_level)
+    settings, grpc_note = _settings(database, host, port, grpc_port, log_level)
     logs.configure(settings)
     output = Output(as_json=as_json, no_color=no_color)
-    with hosting.listen(settings) as listening:
-        url = hosting.address_of(settings, listening)
+    with server.listen(settings) as listening:
+        url = server.address_of(settings, listening)
         found = gather_agents(settings, agents or ())
-        app = hosting.open_app(settings, url)
-        services = hosting.services_of(app, agents=found)
+        app = server.open_app(settings, url)
+        services = server.services_of(app, agents=found)
         show = Show(app, url, output, Plan(rollouts, seed), found.names)
-        show.stays = not demo or not (_is_unwatched() if once is None else once)
+        show.stays = not demo or not (_is_unattended() if once is None else once)
 
-        def tell(closed: bool) -> None:
-            show.announce(closed, hosting.grpc_port_of(services), grpc_note)
+        def announce(closed: bool) -> None:
+            show.announce(closed, server.grpc_port_of(services), grpc_note)
 
         work = show.play if demo else None
-        hosting.run(hosting.host(app, listening, [*services, hosting.Announcement(app, tell)], work))
+        server.run(server.serve(app, listening, [*services, server.Announcement(app, announce)], work))
 
 
-def _settings(load: Any, *given: Any) -> tuple[Settings, str]:
-    """The settings of a server with everything on, and what became of gRPC."""
+def _settings(*given: Any) -> tuple[Settings, str]:
+    """The settings of a server with everything enabled, and why gRPC is not."""
+    from perdure.cli.hosting.server import settings_from
+
     names = ("database_url", "host", "port", "grpc_port", "log_level")
     explicit = {**dict(zip(names, given, strict=True)), "keep_traces": True}
-    settings: Settings = load(explicit)
+    settings = settings_from(explicit)
     if settings.sources["log_level"] == "default":
         explicit["log_level"] = "warning"
     note = ""
     if settings.grpc_port is None:
         note = _why_no_grpc(settings.host)
         explicit["grpc_port"] = None if note else OTLP_GRPC_PORT
-    return load(explicit), note
+    return settings_from(explicit), note
 
 
 def _why_no_grpc(host: str) -> str:
     from importlib.util import find_spec
 
     if find_spec("grpc") is None:
-        return "not offered: pip install 'perdure[grpc]'"
+        return "disabled: pip install 'perdure[grpc]'"
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         try:
             probe.bind((host, OTLP_GRPC_PORT))
         except OSError:
-            return f"not offered: port {OTLP_GRPC_PORT} is taken; choose another with --grpc-port"
+            return f"disabled: port {OTLP_GRPC_PORT} is in use; choose another with --grpc-port"
     return ""
 
 
-def _is_unwatched() -> bool:
+def _is_unattended() -> bool:
     in_ci = os.environ.get("CI", "").lower() in ("1", "true", "yes")
     return in_ci or not (sys.stdin.isatty() or sys.stdout.isatty())
 
 
 class Show:
-    """What `dev` tells and plays."""
+    """What `dev` prints, and the demo that it runs."""
 
     def __init__(self, app: App, url: str, output: Output, plan: Any, agents: Sequence[str] = ()) -> None:
         self._app = app
@@ -117,7 +114,7 @@ class Show:
         self.stays = True
 
     def announce(self, closed: bool, grpc_port: int | None, grpc_note: str) -> None:
-        """Say what there is and where."""
+        """Print the URLs of the server."""
         from perdure.cli.hosting.serve import facts_of
 
         facts = facts_of(self._app.settings, self._url, closed)
@@ -134,12 +131,12 @@ class Show:
 
         settings, url = self._app.settings, self._url
         for line in (
-            f"perdure listens on {url}",
+            f"perdure is listening on {url}",
             f"  database   {mask_url(settings.database_url)}",
             f"  callers    {callers}",
-            f"  agents     {', '.join(self._agents) or 'none; name some with --agents or in perdure.toml'}",
-            f"  API        {url}/api/v1, described at {url}/docs",
-            f'  client     perdure.LightningStoreClient("{url}"), or that of agentlightning',
+            f"  agents     {', '.join(self._agents) or 'none; add some with --agents or in perdure.toml'}",
+            f"  API        {url}/api/v1 (documentation: {url}/docs)",
+            f'  client     perdure.LightningStoreClient("{url}") or agentlightning\'s',
             f"  OTLP       {url}/v1/traces",
             f"  OTLP gRPC  {grpc}",
             f"  metrics    {url}/metrics",
@@ -149,7 +146,7 @@ class Show:
             self._output.say("\nTry, in another terminal:\n" + "\n".join(self._snippets()) + "\n")
 
     def _snippets(self, rollout_id: str | None = None) -> list[str]:
-        lines = [] if self._url == STANDARD_URL else [f"  export PERDURE_URL={self._url}"]
+        lines = [] if self._url == DEFAULT_URL else [f"  export PERDURE_URL={self._url}"]
         if rollout_id is None and self._agents:
             return [*lines, f"  perdure run create {min(self._agents)} '{{}}' --watch", "  perdure run ls"]
         if rollout_id is None:
@@ -163,7 +160,7 @@ class Show:
         return lines
 
     async def play(self) -> None:
-        """Run the demo against the server, over HTTP; then stay, or let the server end."""
+        """Run the demo against the server, over HTTP; then keep serving, or let the server stop."""
         from perdure.cli.demo.play import play
         from perdure.client.lightning import LightningStoreClient
 
@@ -171,11 +168,11 @@ class Show:
         token = self._app.settings.api_key or os.environ.get("PERDURE_TOKEN")
         async with LightningStoreClient(self._url, token=token) as store:
             report = await play(store, self._plan, self._output.console)
-        self._tell(report)
+        self._print_report(report)
         if self.stays:
             await asyncio.Event().wait()
 
-    def _tell(self, report: Report) -> None:
+    def _print_report(self, report: Report) -> None:
         from perdure.cli.demo.play import print_report, report_document
 
         if self._output.as_json:
@@ -183,7 +180,7 @@ class Show:
             return
         print_report(self._output.console, report)
         if self.stays:
-            where = "\nThe server goes on until Ctrl-C. Look around, in another terminal:"
+            where = "\nThe server is still running; stop it with Ctrl-C. Try, in another terminal:"
             self._output.say("\n".join((where, *self._snippets(report.rollout.rollout_id))))
         else:
-            self._output.say("\nThe server ends here; with --stay it goes on serving.")
+            self._output.say("\nThe server stops now. Use --stay to keep it running.")

@@ -1,10 +1,8 @@
-"""`perdure doctor`: which settings won, and whether what they name works."""
+"""`perdure doctor`: the effective settings, and checks of everything they name."""
 
 from __future__ import annotations
 
-import logging
 import os
-import platform
 import shutil
 import socket
 import time
@@ -15,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from perdure import __version__
-from perdure.cli.shell.options import CommandContext, at_desk
+from perdure.cli.commands.about import versions_line, versions_of
+from perdure.cli.hosting.agents import load_quietly
+from perdure.cli.shell.options import CommandContext, client_command
 from perdure.cli.shell.output import human_duration, make_table
 from perdure.kernel.errors import DatabaseOwned, PerdureError
 
@@ -44,26 +43,26 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "failed": ("FAILED",
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, and what was found."""
+    """The result of one check."""
 
     name: str
     state: Literal["ok", "note", "failed"]
     found: str
 
 
-@at_desk
-async def doctor(desk: CommandContext) -> None:
-    """Say which settings won and where they came from, and check what they name."""
+@client_command
+async def doctor(context: CommandContext) -> None:
+    """Show settings and their sources; check database, Redis, ports and agents."""
     from perdure.kernel.config import load_settings
 
-    given = {"database_url": desk.target.database, "namespace": desk.target.namespace}
+    given = {"database_url": context.target.database, "namespace": context.target.namespace}
     settings = load_settings({name: value for name, value in given.items() if value is not None})
-    checks = [each async for each in _checks(settings, desk)]
-    if desk.as_json:
-        found = {"settings": _shown(settings), "versions": _versions()}
-        desk.output.document({**found, "checks": [asdict(each) for each in checks]})
+    checks = [each async for each in _checks(settings, context)]
+    if context.as_json:
+        found = {"settings": _shown(settings), "versions": versions_of(PACKAGES)}
+        context.output.document({**found, "checks": [asdict(each) for each in checks]})
     else:
-        _print(desk, settings, checks)
+        _print(context, settings, checks)
     if any(each.state == "failed" for each in checks):
         raise typer.Exit(1)
 
@@ -80,33 +79,20 @@ def _shown(settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: {"value": shown(value), "source": settings.sources[name]} for name, value in values.items()}
 
 
-def _versions() -> dict[str, str | None]:
-    from importlib import metadata
-
-    found: dict[str, str | None] = {"perdure": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-def _print(desk: CommandContext, settings: Settings, checks: list[Check]) -> None:
+def _print(context: CommandContext, settings: Settings, checks: list[Check]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     rows = [(name, each["value"], each["source"]) for name, each in _shown(settings).items()]
-    desk.output.show(make_table(("setting", "value", "from"), rows))
-    versions = ", ".join(f"{name} {found or 'not installed'}" for name, found in _versions().items())
-    desk.output.say(f"\n{versions}\n")
+    context.output.show(make_table(("setting", "value", "from"), rows))
+    context.output.say(f"\n{versions_line(versions_of(PACKAGES))}\n")
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
     for check in checks:
         table.add_row(Text(*MARKS[check.state]), Text(check.name), Text(check.found))
-    desk.output.show(table)
+    context.output.show(table)
 
 
-async def _checks(settings: Settings, desk: CommandContext) -> AsyncIterator[Check]:
+async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[Check]:
     from perdure.runtime.stores import sqlite_file
 
     file = sqlite_file(settings.database_url)
@@ -119,7 +105,7 @@ async def _checks(settings: Settings, desk: CommandContext) -> AsyncIterator[Che
     for check in _agent_checks(settings):
         yield check
     yield await _redis(settings)
-    yield await _server(desk)
+    yield await _server(context)
     yield _port("port", settings.host, settings.port)
     if settings.grpc_port is not None:
         yield _port("gRPC port", settings.host, settings.grpc_port)
@@ -129,15 +115,12 @@ async def _checks(settings: Settings, desk: CommandContext) -> AsyncIterator[Che
 
 
 def _agent_checks(settings: Settings) -> Iterator[Check]:
-    """What `perdure.toml` and `langgraph.json` name, and what of it is not supported."""
-    from perdure.agents.loading import GRAPHS_FILE, load_agents
+    """The agents of `perdure.toml` and `langgraph.json`, and sections that are not supported."""
+    from perdure.agents.loading import GRAPHS_FILE
     from perdure.agents.sections import unsupported
     from perdure.agents.store_section import load_items
-    from perdure.worker.registry import Agents
 
-    # What fails is part of the answer, and need not stand in a log as well.
-    logging.getLogger("perdure.agents.loading").disabled = True
-    loaded = load_agents(Agents(), settings)
+    loaded = load_quietly(settings)
     if loaded.agents.names:
         yield Check("agents", "ok", ", ".join(loaded.agents.names))
     for failure in loaded.failures:
@@ -148,18 +131,18 @@ def _agent_checks(settings: Settings) -> Iterator[Check]:
 
 
 def _auth() -> Iterator[Check]:
-    from perdure.cli.hosting.host import auth_here
+    from perdure.cli.hosting.server import auth_here
 
     try:
         if auth_here() is not None:
             yield Check(
-                "auth", "ok", "the LangGraph routes have custom auth; the others need a key or a token"
+                "auth", "ok", "custom auth on the LangGraph routes; the others need an API key or a token"
             )
     except PerdureError as error:
         yield Check("auth", "failed", error.message)
 
 
-# --- the file ---------------------------------------------------------------------------------------------
+# --- file ------------------------------------------------------------------------------------------------
 
 
 def _is_there(file: str) -> bool:
@@ -169,15 +152,15 @@ def _is_there(file: str) -> bool:
 def _file_checks(file: Path) -> Iterator[Check]:
     folder = file.absolute().parent
     if not folder.is_dir():
-        yield Check("folder", "failed", f"{folder} is not there; make it, or name another file")
+        yield Check("folder", "failed", f"{folder} does not exist; create it or choose another file")
         return
     if os.access(folder, os.W_OK):
-        yield Check("folder", "ok", f"{folder} can be written to")
+        yield Check("folder", "ok", f"{folder} is writable")
     else:
-        yield Check("folder", "failed", f"{folder} cannot be written to by this user")
+        yield Check("folder", "failed", f"{folder} is not writable by this user")
     yield _space(folder)
     if not file.exists():
-        yield Check("database", "note", f"{file} is not there yet; the first start makes it")
+        yield Check("database", "note", f"{file} does not exist yet; the first start creates it")
         return
     yield _mode(file)
     yield _clock(file)
@@ -185,7 +168,7 @@ def _file_checks(file: Path) -> Iterator[Check]:
 
 def _space(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
-    text = f"{free / (1 << 30):.1f} GiB free beside the database"
+    text = f"{free / (1 << 30):.1f} GiB free on the disk of the database"
     if free < NO_SPACE:
         return Check("disk", "failed", text)
     return Check("disk", "note" if free < LOW_SPACE else "ok", text)
@@ -194,7 +177,9 @@ def _space(folder: Path) -> Check:
 def _mode(file: Path) -> Check:
     mode = file.stat().st_mode & 0o777
     if mode & 0o077 and os.name != "nt":
-        return Check("file mode", "note", f"{mode:o}: other users can reach {file}; chmod 600 keeps it yours")
+        return Check(
+            "file mode", "note", f"{mode:o}: other users can access {file}; restrict it with chmod 600"
+        )
     return Check("file mode", "ok", f"{mode:o}")
 
 
@@ -204,12 +189,12 @@ def _clock(file: Path) -> Check:
         return Check(
             "clock",
             "failed",
-            f"the database was written {human_duration(ahead)} from now: the clock was set back",
+            f"the database was last written {human_duration(ahead)} in the future: the clock was set back",
         )
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
 
-# --- the database -----------------------------------------------------------------------------------------
+# --- database --------------------------------------------------------------------------------------------
 
 
 async def _database_checks(settings: Settings) -> AsyncIterator[Check]:
@@ -225,7 +210,7 @@ async def _database_checks(settings: Settings) -> AsyncIterator[Check]:
                 before = time.time()
                 yield _skew(before, await store.storage.read(_server_time, ns=None), time.time())
     except DatabaseOwned as owned:
-        yield Check("database", "ok", f"{owned.message}: ask it with perdure health")
+        yield Check("database", "ok", f"{owned.message}; check it with `perdure health`")
     except PerdureError as error:
         yield Check("database", "failed", f"{error.code}: {error.message}")
 
@@ -244,8 +229,8 @@ def _healthy(health: Mapping[str, Any], statistics: Mapping[str, Any]) -> Check:
     )
     building = health.get("indexes_being_built")
     if building:
-        return Check("database", "note", f"it opens; indexes being built: {', '.join(building)}; {counts}")
-    return Check("database", "ok", f"it opens and its schema is that of this release; {counts}")
+        return Check("database", "note", f"opened; building indexes: {', '.join(building)}; {counts}")
+    return Check("database", "ok", f"opened, schema up to date; {counts}")
 
 
 def _skew(before: float, micros: int, after: float) -> Check:
@@ -254,15 +239,15 @@ def _skew(before: float, micros: int, after: float) -> Check:
     return Check("clock", "ok" if abs(skew) < SKEW_SECONDS + (after - before) else "note", text)
 
 
-# --- what is around it ------------------------------------------------------------------------------------
+# --- Redis, server, ports -----------------------------------------------------------------------------------
 
 
 async def _redis(settings: Settings) -> Check:
     if settings.redis_url is None:
-        return Check("Redis", "ok", "not named, and not needed")
-    named = f"named by {settings.sources['redis_url'].removeprefix('environment ')}"
+        return Check("Redis", "ok", "not configured, and not needed")
+    named = f"set by {settings.sources['redis_url'].removeprefix('environment ')}"
     if not settings.database_url.startswith(("postgresql://", "postgres://")):
-        return Check("Redis", "note", f"{named}, but not used: it serves processes that share a PostgreSQL")
+        return Check("Redis", "note", f"{named}, but not used: Redis is used with PostgreSQL only")
     try:
         from perdure.kernel.signals.redis import examine
 
@@ -272,22 +257,24 @@ async def _redis(settings: Settings) -> Check:
     except PerdureError as error:
         return Check("Redis", "failed", f"{named}: {error.message}")
     except OSError as error:
-        return Check("Redis", "failed", f"{named}, and does not answer ({error}): changes are polled for")
-    return Check("Redis", "ok", f"{named}: {what} answers within {seconds * 1000:.1f} ms")
+        return Check(
+            "Redis", "failed", f"{named}, but does not answer ({error}); perdure polls the database instead"
+        )
+    return Check("Redis", "ok", f"{named}: {what}, answered in {seconds * 1000:.1f} ms")
 
 
-async def _server(desk: CommandContext) -> Check:
+async def _server(context: CommandContext) -> Check:
     from perdure.cli.shell.target import DEFAULT_URL, Target
 
-    target = desk.target
+    target = context.target
     url = target.url or DEFAULT_URL
     try:
         async with Target(url, target.token, target.namespace).open() as connection:
             health = await connection.health()
     except PerdureError as error:
-        # Only a server that was asked for must be there.
+        # A server is only expected where --url names one.
         return Check("server", "failed" if target.url else "note", f"{error.code}: {error.message}")
-    return Check("server", "ok", f"{url} says {health.get('status', 'that it is ready')}")
+    return Check("server", "ok", f"{url} is {health.get('status', 'ready')}")
 
 
 def _port(name: str, host: str, port: int) -> Check:
@@ -297,5 +284,5 @@ def _port(name: str, host: str, port: int) -> Check:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        return Check(name, "note", f"{host} port {port} cannot be taken: {error.strerror or error}")
+        return Check(name, "note", f"{host} port {port} is not available: {error.strerror or error}")
     return Check(name, "ok", f"{host} port {port} is free")

@@ -1,4 +1,4 @@
-"""The log of a server: lines on stderr for people or for machines, without a secret in them."""
+"""The log of a server: text or JSON lines on stderr, without secrets."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from perdure.kernel.config import Settings
 
 HIDDEN = "***"
 SHORTEST_SECRET = 4
-"""What is shorter would be found in half of all words."""
+"""Shorter secrets would match parts of ordinary words."""
 QUIET = ("uvicorn.error", "asyncio")
-"""Loggers whose everyday news nobody reads."""
+"""Loggers of which only warnings are shown."""
 
 _IS = r"""['"]?\s*[:=,]\s*(?:b?['"])?"""
 _VALUE = r"""[^\s'",;&}\]]+"""
 _SCHEME = r"(?:(?:bearer|basic)\s+)?+"
 _NO_SCHEME_ALONE = r"(?!(?:bearer|basic)(?:[^\w.~+/=-]|$))"
-"""A text that only names the scheme, as in help, holds no secret."""
+"""Help that only names the scheme holds no secret."""
 _RULES = (
     (re.compile(r"\b(pdr_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(authorization{_IS}{_SCHEME}){_NO_SCHEME_ALONE}{_VALUE}"), rf"\1{HIDDEN}"),
@@ -35,11 +35,11 @@ _RULES = (
 
 
 class Redaction:
-    """Takes secrets out of a text: those that are known, and whatever has the form of one."""
+    """Masks secrets in a text: the known ones, and anything that looks like one."""
 
     def __init__(self, secrets: Iterable[str | None] = ()) -> None:
         known = {secret for secret in secrets if secret and len(secret) >= SHORTEST_SECRET}
-        # The longer first, so that one which holds another is hidden whole.
+        # The longest first, since one secret may contain another.
         self._secrets = sorted(known, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
@@ -51,7 +51,7 @@ class Redaction:
 
 
 class PlainFormatter(logging.Formatter):
-    """One line for a person: when, how bad, who, what."""
+    """One line of text: time, level, logger, message."""
 
     def __init__(self, redaction: Redaction) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
@@ -62,7 +62,7 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object in a line, for a collector of logs."""
+    """One JSON object a line, for log collectors."""
 
     def __init__(self, redaction: Redaction) -> None:
         super().__init__()
@@ -82,12 +82,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def secrets_of(settings: Settings) -> list[str | None]:
-    """What the settings hold that no log may show."""
+    """The secrets in the settings."""
     return [settings.api_key, *_passwords(settings.database_url)]
 
 
 def _passwords(url: str) -> list[str]:
-    """A URL's password, as it is written and as it is meant."""
+    """The password of a URL, quoted and unquoted."""
     try:
         password = urlsplit(url).password
     except ValueError:
@@ -96,7 +96,7 @@ def _passwords(url: str) -> list[str]:
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
-    """Let everything log to stderr, as the settings want it."""
+    """Log to stderr, in the format and level of the settings."""
     redaction = Redaction(secrets_of(settings))
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(redaction) if settings.log_json else PlainFormatter(redaction))

@@ -1,4 +1,4 @@
-"""`perdure serve`: the server in the foreground, in one process or in several."""
+"""`perdure serve`: a server in the foreground, in one process or several."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.hosting.worker import AgentsOption, gather_agents
-from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption
+from perdure.cli.hosting.agents import AgentsOption, gather_agents
+from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, flag, text
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 
 ServedDatabase = Annotated[
     str | None,
-    typer.Option(
+    text(
+        "URL",
+        "Database: sqlite:///file, postgresql://… or memory: (default: sqlite:///perdure.db).",
         "--database",
-        metavar="URL",
-        help="memory:, sqlite:///file or postgresql://…; sqlite:///perdure.db if nothing names another.",
     ),
 ]
-HostOption = Annotated[str | None, typer.Option("--host", help="The address to listen on; 127.0.0.1.")]
+HostOption = Annotated[str | None, text("ADDRESS", "Address to listen on (default: 127.0.0.1).", "--host")]
 PortOption = Annotated[
-    int | None, typer.Option("--port", min=0, max=65_535, help="The port; 4747. 0 takes any free one.")
+    int | None, typer.Option("--port", min=0, max=65_535, help="Port (default: 4747; 0 picks a free one).")
 ]
 GrpcPortOption = Annotated[
-    int | None, typer.Option("--grpc-port", min=0, max=65_535, help="Take OTLP over gRPC here as well.")
+    int | None, typer.Option("--grpc-port", min=0, max=65_535, help="Port for OTLP over gRPC.")
 ]
 NoAuthOption = Annotated[
-    bool, typer.Option("--insecure-no-auth", help="Let everyone in, whatever address it listens on.")
+    bool, flag("--insecure-no-auth", help="Accept requests without a token, on any address.")
 ]
 
 
@@ -50,15 +50,18 @@ def serve(
     grpc_port: GrpcPortOption = None,
     workers: Annotated[
         int,
-        typer.Option("--workers", min=1, max=256, help="So many processes; more than 1 on PostgreSQL only."),
+        typer.Option(
+            "--workers",
+            min=1,
+            max=256,
+            help="Number of server processes (more than 1 needs PostgreSQL).",
+        ),
     ] = 1,
     agents: AgentsOption = None,
-    no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Execute no runs here, whatever agents there are.")
-    ] = False,
+    no_worker: Annotated[bool, flag("--no-worker", help="Do not execute runs in this server.")] = False,
     api_key_file: Annotated[
         Path | None,
-        typer.Option("--api-key-file", metavar="FILE", help="A file that holds the server's key."),
+        typer.Option("--api-key-file", metavar="FILE", help="File with the server's API key."),
     ] = None,
     insecure_no_auth: NoAuthOption = False,
     cors_origin: CorsOption = None,
@@ -67,8 +70,8 @@ def serve(
     fd: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
-    """Serve a store over HTTP until Ctrl-C or SIGTERM."""
-    from perdure.cli.hosting.host import settings_from
+    """Start a server; it stops on Ctrl-C or SIGTERM."""
+    from perdure.cli.hosting.server import settings_from
 
     settings = settings_from(
         {
@@ -84,7 +87,7 @@ def serve(
     )
     named = None if no_worker else tuple(agents or ())
     if fd is not None and lifeline is not None:
-        _serve_as_worker(settings, fd, lifeline, named)
+        _serve_supervised(settings, fd, lifeline, named)
     else:
         serve_with(settings, workers, as_json=as_json, named=named)
 
@@ -97,47 +100,45 @@ def serve_with(
     as_json: bool = False,
     named: Sequence[str] | None = None,
 ) -> None:
-    """Serve in the foreground, in one process or in several; `more` makes services that run along.
+    """Serve in the foreground, in one process or several; `more` makes further services of the server.
 
-    `named` are agents of the command line besides those of the settings; None is to execute no runs.
+    `named` are agents of the command line, besides those of the settings; None executes no runs.
     """
-    from perdure.cli.hosting import host as hosting
-    from perdure.cli.hosting import logs
+    from perdure.cli.hosting import logs, server
 
     if workers > 1:
-        hosting.refuse_workers(settings)
+        server.check_process_count(settings)
     logs.configure(settings)
-    with hosting.listen(settings) as listening:
-        url = hosting.address_of(settings, listening)
+    with server.listen(settings) as listening:
+        url = server.address_of(settings, listening)
         if workers > 1:
             _supervise(settings, listening, url, workers, as_json, named)
             return
         agents = agents_for(settings, named)
-        app = hosting.open_app(settings, url)
-        services = [*hosting.services_of(app, agents=agents), *(make(app) for make in more)]
+        app = server.open_app(settings, url)
+        services = [*server.services_of(app, agents=agents), *(make(app) for make in more)]
 
-        def tell(closed: bool) -> None:
-            facts = {**facts_of(settings, url, closed), "grpc_port": hosting.grpc_port_of(services)}
+        def announce(closed: bool) -> None:
+            facts = {**facts_of(settings, url, closed), "grpc_port": server.grpc_port_of(services)}
             _announce({**facts, "agents": agents.names if agents else []}, as_json)
 
-        hosting.run(hosting.host(app, listening, [*services, hosting.Announcement(app, tell)]))
+        server.run(server.serve(app, listening, [*services, server.Announcement(app, announce)]))
 
 
 def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents | None:
-    """The agents whose runs this process executes, if it is to execute any."""
+    """The agents whose runs this process executes; None if it executes none."""
     return None if named is None else gather_agents(settings, named)
 
 
-def _serve_as_worker(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
-    from perdure.cli.hosting import host as hosting
-    from perdure.cli.hosting import logs
+def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
+    from perdure.cli.hosting import logs, server
 
     logs.configure(settings)
-    with socket.socket(fileno=fd) as listening, socket.socket(fileno=lifeline) as line:
+    with socket.socket(fileno=fd) as listening, socket.socket(fileno=lifeline) as supervisor:
         agents = agents_for(settings, named)
-        app = hosting.open_app(settings)
-        services = [*hosting.services_of(app, shared=True, agents=agents), hosting.Lifeline(line)]
-        hosting.run(hosting.host(app, listening, services))
+        app = server.open_app(settings)
+        services = [*server.services_of(app, shared=True, agents=agents), server.Lifeline(supervisor)]
+        server.run(server.serve(app, listening, services))
 
 
 def _supervise(
@@ -148,12 +149,12 @@ def _supervise(
     as_json: bool,
     named: Sequence[str] | None,
 ) -> None:
-    from perdure.cli.hosting import host as hosting
+    from perdure.cli.hosting import server
     from perdure.cli.hosting.supervisor import Supervisor
 
     async def run() -> bool:
-        # What cannot start is said once, and not by every worker again and again.
-        closed = await hosting.check(settings)
+        # What prevents the start is printed once, and not by every process.
+        closed = await server.check(settings)
         agents = agents_for(settings, named)
         facts = {**facts_of(settings, url, closed, workers), "agents": agents.names if agents else []}
         options = (
@@ -167,7 +168,7 @@ def _supervise(
 
 
 def facts_of(settings: Settings, url: str, closed: bool, workers: int = 1) -> dict[str, Any]:
-    """What a server says of itself when it has started."""
+    """What a server prints when it has started."""
     from perdure.kernel.config import mask_url
 
     return {
@@ -176,24 +177,24 @@ def facts_of(settings: Settings, url: str, closed: bool, workers: int = 1) -> di
         "workers": workers,
         "grpc_port": settings.grpc_port,
         "key_needed": closed,
-        "callers": _who_may_come(settings, closed),
+        "callers": _callers(settings, closed),
     }
 
 
-def _who_may_come(settings: Settings, closed: bool) -> str:
+def _callers(settings: Settings, closed: bool) -> str:
     if settings.insecure_no_auth:
-        return "anyone who reaches it, without a key (insecure_no_auth)"
+        return "no token needed, on any address (insecure_no_auth)"
     if closed:
-        return "need the server's key or a token (perdure token create)"
-    return "need no key, until a token is made (perdure token create) or PERDURE_API_KEY is set"
+        return "need the server's API key or a token (perdure token create)"
+    return "need no token, until one is created (perdure token create) or PERDURE_API_KEY is set"
 
 
 def _announce(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    several = f" with {facts['workers']} workers" if facts["workers"] > 1 else ""
-    lines = [f"perdure listens on {facts['url']}{several}", f"  database   {facts['database']}"]
+    several = f" with {facts['workers']} processes" if facts["workers"] > 1 else ""
+    lines = [f"perdure is listening on {facts['url']}{several}", f"  database   {facts['database']}"]
     if facts["grpc_port"] is not None:
         lines.append(f"  OTLP gRPC  port {facts['grpc_port']}")
     if facts["agents"]:

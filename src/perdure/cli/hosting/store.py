@@ -1,4 +1,4 @@
-"""`perdure store`: the server with the flags of `agl store`, so that scripts move by changing one word."""
+"""`perdure store`: a server with the flags of `agl store`, so that scripts need to change one word only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.hosting.serve import HostOption, NoAuthOption, PortOption
-from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption
+from perdure.cli.shell.arguments import choices_of
+from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, text
 from perdure.kernel.errors import PerdureError
 
 if TYPE_CHECKING:
@@ -29,20 +30,28 @@ def store(
     log_level: LogLevelOption = None,
     tracker: Annotated[
         list[str] | None,
-        typer.Option(help="prometheus (always at /metrics) or console (a line in the log every 10 s)."),
+        text(
+            "NAME",
+            "prometheus (always on, at /metrics) or console (log statistics every 10 s); repeatable.",
+            "--tracker",
+        ),
     ] = None,
-    n_workers: Annotated[int, typer.Option(min=1, max=256, help="So many processes, on PostgreSQL.")] = 1,
+    n_workers: Annotated[
+        int,
+        typer.Option(min=1, max=256, help="Number of server processes (more than 1 needs PostgreSQL)."),
+    ] = 1,
     backend: Annotated[
-        str | None, typer.Option(help="memory, sqlite, a file, sqlite:///file or postgresql://…")
+        str | None,
+        text("BACKEND", "Backend: memory, sqlite, sqlite:///file or postgresql://…", "--backend"),
     ] = None,
     insecure_no_auth: NoAuthOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a store, with the flags of `agl store`. It is durable: --backend memory is as before."""
-    from perdure.cli.hosting.host import settings_from
+    """Replace `agl store`: same flags, durable unless `--backend memory`."""
     from perdure.cli.hosting.serve import serve_with
+    from perdure.cli.hosting.server import settings_from
 
-    trackers = check_trackers([*(tracker or ()), *(more_trackers or ())])
+    trackers = choices_of([*(tracker or ()), *(more_trackers or ())], TRACKERS, "--tracker") or []
     settings = settings_from(
         {
             "database_url": database_of(backend),
@@ -56,31 +65,23 @@ def store(
     serve_with(settings, n_workers, [Console] if "console" in trackers else [], as_json=as_json)
 
 
-def check_trackers(given: list[str]) -> list[str]:
-    """The trackers that were named, one after the other or each with its own --tracker."""
-    for name in given:
-        if name not in TRACKERS:
-            raise typer.BadParameter(f"--tracker is one of {', '.join(TRACKERS)}, not {name!r}")
-    return given
-
-
 def database_of(backend: str | None) -> str | None:
-    """The database that a backend's name or URL stands for; None is the one that the settings name."""
+    """The database URL of a backend; None is that of the settings."""
     if backend is None:
         return None
     if backend == "sqlite":
         return "sqlite:///perdure.db"
     if backend.startswith("mongo"):
         raise typer.BadParameter(
-            "there is no MongoDB here; --backend takes memory, sqlite:///file or postgresql://…"
+            "MongoDB is not supported; --backend takes memory, sqlite:///file or postgresql://…"
         )
     if backend in ("postgres", "postgresql"):
-        raise typer.BadParameter("--backend needs the whole URL: postgresql://user:password@host/database")
+        raise typer.BadParameter("--backend needs the full URL: postgresql://user:password@host/database")
     return "memory:" if backend == "memory" else backend
 
 
 class Console:
-    """Writes what the store holds into the log, again and again."""
+    """Logs the statistics of the store at intervals."""
 
     def __init__(self, app: App) -> None:
         self._app = app

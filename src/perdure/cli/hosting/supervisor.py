@@ -1,4 +1,4 @@
-"""Several server processes on one socket: started, watched, started again, and stopped together."""
+"""Several server processes on one socket: started, restarted when they die, and stopped together."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 READY = b"r"
 GRPC_VARIABLE = PREFIX + "GRPC_PORT"
 STOP_SECONDS = 15.0
-"""How long a worker may take to answer what is under way, before it is killed."""
+"""How long a process may take to finish its requests before it is killed."""
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 10.0
-"""A worker that lived this long is started again after the first pause."""
+"""A process that lived this long is restarted after the shortest pause."""
 
 Environment = Mapping[str, str]
 Spawn = Callable[[int, socket.socket], "asyncio.Future[asyncio.subprocess.Process]"]
 
 
 def environment_of(settings: Settings, environment: Environment) -> dict[str, str]:
-    """The environment of a worker. What came as an argument goes there, where other users cannot read it."""
+    """The environment of a process. Arguments are passed here, where other users cannot read them."""
     given = [name for name, source in settings.sources.items() if source == "argument"]
     ours = dict(environment)
     for name in given:
@@ -49,8 +49,8 @@ def _as_text(value: object) -> str:
     return "off" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class Worker:
-    """One place of the supervisor: a process, and the next one when that dies."""
+class ServerProcess:
+    """One server process, which is replaced when it dies."""
 
     def __init__(self, number: int, spawn: Spawn) -> None:
         self.number = number
@@ -59,7 +59,7 @@ class Worker:
         self._spawn = spawn
 
     async def keep(self, stopping: asyncio.Event) -> None:
-        """Keep a process alive until the supervisor stops."""
+        """Keep a process running until the supervisor stops."""
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not stopping.is_set():
             started = time.monotonic()
@@ -70,18 +70,18 @@ class Worker:
                 backoff.reset()
             pause = backoff.next()
             logger.warning(
-                "worker %d ended with %s; another starts in %.1f s", self.number, _ending(code), pause
+                "server process %d ended with %s; restarting in %.1f s", self.number, _ending(code), pause
             )
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), pause)
 
     async def _live(self) -> int:
-        """Start a process and wait for its end, which comes too when our end of the line closes."""
+        """Start a process and wait until it ends; it ends too when our end of the socket closes."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 process = self.process = await self._spawn(self.number, theirs)
-            logger.info("worker %d is process %d", self.number, process.pid)
+            logger.info("server process %d has pid %d", self.number, process.pid)
             waiting = asyncio.ensure_future(self._hear(ours))
             try:
                 return await process.wait()
@@ -106,7 +106,7 @@ def _ending(code: int) -> str:
 
 
 class Supervisor:
-    """Runs so many workers on a socket until a signal ends them."""
+    """Runs a number of server processes on one socket until a signal ends them."""
 
     def __init__(
         self, settings: Settings, listening: socket.socket, count: int, options: Sequence[str] = ()
@@ -114,16 +114,16 @@ class Supervisor:
         self._listening = listening
         self._options = options
         self._environment = environment_of(settings, os.environ)
-        self._workers = [Worker(number, self._spawn) for number in range(1, count + 1)]
+        self._processes = [ServerProcess(number, self._spawn) for number in range(1, count + 1)]
         self._stopping = asyncio.Event()
         self._by_ctrl_c = False
 
     @property
     def pids(self) -> list[int]:
-        return [worker.process.pid for worker in self._workers if worker.process is not None]
+        return [each.process.pid for each in self._processes if each.process is not None]
 
     def _spawn(self, number: int, lifeline: socket.socket) -> asyncio.Future[asyncio.subprocess.Process]:
-        # A port that is not shared belongs to the first worker, and to whichever comes in its place.
+        # The gRPC port is not shared: it belongs to the first process.
         alone = {} if number == 1 else {GRPC_VARIABLE: "off"}
         fds = (self._listening.fileno(), lifeline.fileno())
         command = (
@@ -141,37 +141,39 @@ class Supervisor:
         )
         return asyncio.ensure_future(starting)
 
-    async def run(self, tell: Callable[[], None]) -> bool:
-        """Keep the workers until SIGTERM or Ctrl-C; `tell` is called once all of them answer.
+    async def run(self, ready: Callable[[], None]) -> bool:
+        """Run the processes until SIGTERM or Ctrl-C; `ready` is called when all of them answer.
 
         Gives whether it was Ctrl-C.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, partial(self._stop, number))
-        keeping = [asyncio.ensure_future(worker.keep(self._stopping)) for worker in self._workers]
-        telling = asyncio.ensure_future(self._tell(tell))
+        keeping = [asyncio.ensure_future(each.keep(self._stopping)) for each in self._processes]
+        announcing = asyncio.ensure_future(self._announce(ready))
         await self._stopping.wait()
-        telling.cancel()
+        announcing.cancel()
         await self._end(keeping)
         return self._by_ctrl_c
 
-    async def _tell(self, tell: Callable[[], None]) -> None:
-        for worker in self._workers:
-            await worker.ready.wait()
-        tell()
+    async def _announce(self, ready: Callable[[], None]) -> None:
+        for each in self._processes:
+            await each.ready.wait()
+        ready()
 
     def _stop(self, number: int) -> None:
         self._by_ctrl_c = self._by_ctrl_c or number == signal.SIGINT
         self._stopping.set()
 
     async def _end(self, keeping: Sequence[asyncio.Future[None]]) -> None:
-        logger.info("stopping %d workers", len(self.pids))
-        for worker in self._workers:
-            worker.signal(signal.SIGTERM)
+        logger.info("stopping %d server processes", len(self.pids))
+        for each in self._processes:
+            each.signal(signal.SIGTERM)
         _, late = await asyncio.wait(keeping, timeout=STOP_SECONDS)
         if late:
-            logger.warning("%d workers did not stop within %g s and are killed", len(late), STOP_SECONDS)
-            for worker in self._workers:
-                worker.signal(signal.SIGKILL)
+            logger.warning(
+                "%d server processes did not stop within %g s; killing them", len(late), STOP_SECONDS
+            )
+            for each in self._processes:
+                each.signal(signal.SIGKILL)
         await asyncio.gather(*keeping)

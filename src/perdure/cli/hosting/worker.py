@@ -1,17 +1,18 @@
-"""`perdure worker`: executes the runs of a server, or of a database that it opens itself."""
+"""`perdure worker`: executes the runs of a server or a database."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.hosting.agents import EMPTY, AgentsOption, gather_agents
 from perdure.cli.shell.options import (
     DatabaseOption,
     JsonOption,
@@ -19,37 +20,13 @@ from perdure.cli.shell.options import (
     NamespaceOption,
     TokenOption,
     UrlOption,
+    text,
 )
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
     from perdure.worker.registry import Agents
     from perdure.worker.worker import Worker
-
-AgentsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--agents",
-        metavar="MODULE:NAME",
-        help="A registry of agents or a single one, as module:name or ./file.py:name; repeat it for more.",
-    ),
-]
-
-EMPTY = """no agents were found. Write them, for example in agents.py:
-
-  from perdure import Agents
-
-  agents = Agents()
-
-  @agents.agent("greet")
-  async def greet(ctx, input):
-      return {"greeting": f"Hello, {input['name']}!"}
-
-and name them with --agents ./agents.py:agents, or one by one in perdure.toml:
-
-  [perdure.agents]
-  greet = "./agents.py:greet"
-"""
 
 
 def start(
@@ -61,24 +38,31 @@ def start(
     concurrency: Annotated[
         int | None,
         typer.Option(
-            "--concurrency", "-c", min=1, max=10_000, help="So many runs at once; one for each core."
+            "--concurrency",
+            "-c",
+            min=1,
+            max=10_000,
+            help="Maximum number of concurrent runs (default: one for each CPU).",
         ),
     ] = None,
     agents: AgentsOption = None,
-    name: Annotated[str | None, typer.Option("--name", help="What the worker is called.")] = None,
+    name: Annotated[
+        str | None, text("NAME", "Worker ID to show in lists and logs (default: generated).", "--name")
+    ] = None,
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Execute runs until Ctrl-C or SIGTERM; or look at who does, with `ls`.
+    """Start a worker that executes runs; `worker list` lists the workers.
 
-    It works for the server at --url, or on the database that --database or the settings name.
+    It connects to the server at --url, or opens the database of --database or of the settings, and stops on
+    Ctrl-C or SIGTERM.
     """
     if context.invoked_subcommand is not None:
         return
-    from perdure.cli.hosting import host as hosting
     from perdure.cli.hosting import logs
+    from perdure.cli.hosting.server import settings_from
 
-    settings = hosting.settings_from(
+    settings = settings_from(
         {
             "database_url": database,
             "namespace": namespace,
@@ -101,39 +85,6 @@ def start(
         raise typer.Exit(130)
 
 
-def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
-    """The agents that the command line, the settings and `langgraph.json` name; what fails is told."""
-    from perdure.agents.loading import load_agents
-    from perdure.agents.sections import unsupported
-    from perdure.cli.shell.output import warn
-    from perdure.worker.registry import Agents
-
-    loaded = load_agents(Agents(), settings)
-    for failure in loaded.failures:
-        warn(str(failure))
-    for each in unsupported():
-        warn(each)
-    include(loaded.agents, given)
-    return loaded.agents
-
-
-def include(agents: Agents, given: Sequence[str]) -> None:
-    """Add the agents that the command line names."""
-    from perdure.agents.loading import import_target
-    from perdure.kernel.errors import InvalidInput
-    from perdure.worker.registry import Agents
-
-    for path in given:
-        try:
-            target = import_target(path)
-        except (ImportError, SyntaxError) as error:
-            raise InvalidInput(f"--agents {path}: {type(error).__name__}: {error}") from error
-        if isinstance(target, Agents):
-            agents.include(target)
-        else:
-            agents.register(path.rpartition(":")[2], target)
-
-
 @asynccontextmanager
 async def _remote(
     settings: Settings, agents: Agents, url: str, token: str | None, name: str | None
@@ -151,7 +102,7 @@ async def _remote(
 
 @asynccontextmanager
 async def _direct(settings: Settings, agents: Agents, name: str | None) -> AsyncIterator[Worker]:
-    from perdure.cli.hosting.host import items_here
+    from perdure.cli.hosting.server import items_here
     from perdure.runtime.app import App
     from perdure.runtime.embedded_worker import worker_of
     from perdure.runtime.stores import open_configured
@@ -164,27 +115,27 @@ async def _direct(settings: Settings, agents: Agents, name: str | None) -> Async
 
 
 class _Signals:
-    """Waits for the first signal; the second ends the process at once."""
+    """Waits for the first signal; the second kills the process."""
 
     def __init__(self) -> None:
-        self.came = asyncio.Event()
+        self.received = asyncio.Event()
         self.by_ctrl_c = False
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
 
     def _hear(self, number: int) -> None:
-        if self.came.is_set():
+        if self.received.is_set():
             os._exit(128 + number)
         self.by_ctrl_c = number == signal.SIGINT
-        self.came.set()
+        self.received.set()
 
 
 async def _work(opened: Any, announce: Callable[[Worker], None]) -> bool:
-    """Work until a signal comes; gives whether it was Ctrl-C."""
+    """Run the worker until a signal comes; gives whether it was Ctrl-C."""
     signals = _Signals()
     async with opened as worker:
         starting = asyncio.ensure_future(worker.start())
-        stopping = asyncio.ensure_future(signals.came.wait())
+        stopping = asyncio.ensure_future(signals.received.wait())
         try:
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -208,6 +159,6 @@ def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worke
         facts = {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}
         output.line(facts)
         return
-    output.say(f"perdure worker {worker.worker_id} works for {place}, {count} at a time")
+    output.say(f"perdure worker {worker.worker_id} started: {place}, up to {count} concurrent runs")
     for spec in agents.specs:
         output.say(f"  {spec.name}  {spec.kind}" + (f"  {spec.description}" if spec.description else ""))

@@ -1,1 +1,1 @@
-"""What commands share: options, output, connections."""
+"""What commands share: options, arguments, output and connections."""

@@ -1,24 +1,26 @@
-"""How commands read what they are given: JSON, files, lines of stdin, and a yes."""
+"""How commands read their arguments: JSON, files, lines of stdin, choices, and confirmations."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
+C = TypeVar("C", bound=str)
+
 
 def json_of(text: str, what: str) -> Any:
-    """A value, or the message that says how to write it."""
+    """A JSON value."""
     from perdure.errors import InvalidInput
     from perdure.kernel.codec import decode_json
 
     try:
         return decode_json(text)
     except InvalidInput as error:
-        hint = """; a text needs quotes of its own: '"hello"'"""
+        hint = """; a string needs double quotes inside the shell's quotes: '"hello"'"""
         raise typer.BadParameter(f"{what} is not JSON: {error.message}{hint}") from None
 
 
@@ -28,12 +30,12 @@ def object_of(text: str | None, what: str) -> dict[str, Any] | None:
         return None
     found = json_of(text, what)
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"{what} is a JSON object, such as '{{\"key\": 1}}'")
+        raise typer.BadParameter(f"{what} must be a JSON object, such as '{{\"key\": 1}}'")
     return found
 
 
 def inputs_of(text: str) -> list[Any]:
-    """What `INPUT` names: JSON, `@FILE`, or with `-` one a line of stdin."""
+    """The values of INPUT: JSON, `@FILE`, or with `-` one value a line of stdin."""
     if text == "-":
         return [json_of(line, f"line {number}") for number, line in enumerate(sys.stdin, 1) if line.strip()]
     return [input_of(text)]
@@ -50,7 +52,7 @@ def input_of(text: str) -> Any:
 
 
 def metadata_of(terms: Sequence[str] | None) -> dict[str, Any] | None:
-    """Metadata to search for, each `key:text`, or a JSON object."""
+    """Metadata to filter by, each `key:value`, or a JSON object."""
     found: dict[str, Any] = {}
     for term in terms or ():
         key, colon, text = term.partition(":")
@@ -59,19 +61,32 @@ def metadata_of(terms: Sequence[str] | None) -> dict[str, Any] | None:
         elif key and colon:
             found[key] = text
         else:
-            raise typer.BadParameter("--metadata is key:text, or a JSON object")
+            raise typer.BadParameter("--metadata must be key:value or a JSON object")
     return found or None
 
 
-def choice_of(value: str | None, choices: Sequence[str], option: str) -> str | None:
-    """One of some words, or the message that lists them."""
-    if value is not None and value not in choices:
-        raise typer.BadParameter(f"{option} is one of {', '.join(choices)}, not {value!r}")
-    return value
+def choice_of(value: str, choices: Sequence[C], option: str) -> C:
+    """One of the choices."""
+    for choice in choices:
+        if choice == value:
+            return choice
+    from perdure.kernel.validation import one_of
+
+    raise typer.BadParameter(f"{option} must be {one_of(choices)}, not {value!r}")
+
+
+def optional_choice(value: str | None, choices: Sequence[C], option: str) -> C | None:
+    """One of the choices; None if nothing was given."""
+    return None if value is None else choice_of(value, choices, option)
+
+
+def choices_of(values: Sequence[str] | None, choices: Sequence[C], option: str) -> list[C] | None:
+    """Some of the choices; None if nothing was given."""
+    return [choice_of(each, choices, option) for each in values] if values else None
 
 
 def confirm(question: str) -> None:
-    """Ask on a terminal; elsewhere nobody could answer."""
+    """Ask on a terminal; without one, --yes is required."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} Nobody can be asked here; add --yes")
+        raise typer.BadParameter(f"{question} Cannot ask for confirmation without a terminal; add --yes")
     typer.confirm(question, abort=True, err=True)

@@ -1,65 +1,110 @@
-"""The options that commands share, and the way in which they reach a store."""
+"""The options that commands share, and the decorator that gives them to a command."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
 from perdure.cli.shell.output import Output, parse_duration
-from perdure.cli.shell.target import Target
+from perdure.cli.shell.target import Connection, Target
 
 P = ParamSpec("P")
+ClientCommand = Callable[Concatenate["CommandContext", P], Coroutine[Any, Any, None]]
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
-NoColorOption = Annotated[bool, typer.Option("--no-color", help="No colours; NO_COLOR does the same.")]
+CONNECTION = "Connection"
+OUTPUT = "Output"
+ALIASES = {"list": ("ls",), "show": ("get",), "delete": ("rm",)}
+"""Every group accepts these short names; its help shows the long ones."""
+
+
+def flag(*names: str, help: str, panel: str | None = None) -> Any:
+    """An option without a value. Its type is hidden: `--wait <bool>` looks as if it took one."""
+    return typer.Option(*names, metavar="", help=help, rich_help_panel=panel)
+
+
+def text(metavar: str, help: str, *names: str) -> Any:
+    """An option with a text."""
+    return typer.Option(*names, metavar=metavar, help=help)
+
+
+def duration(help: str, *names: str) -> Any:
+    """An option with a duration, such as 30s or 10m."""
+    return typer.Option(*names, parser=parse_duration, metavar="DURATION", help=f"{help} (30s, 10m, 1h, 2d).")
+
+
+JsonOption = Annotated[bool, flag("--json", help="Print JSON only.", panel=OUTPUT)]
+NoColorOption = Annotated[
+    bool, flag("--no-color", help="Disable colors (NO_COLOR does the same).", panel=OUTPUT)
+]
 UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
         envvar="PERDURE_URL",
         metavar="URL",
-        help="The server's address; http://127.0.0.1:4747 if left out.",
+        help="Server URL (default: http://127.0.0.1:4747).",
+        rich_help_panel=CONNECTION,
     ),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", envvar="PERDURE_TOKEN", metavar="SECRET", help="The token or key to show."),
+    typer.Option(
+        "--token",
+        envvar="PERDURE_TOKEN",
+        metavar="TOKEN",
+        help="Token or API key to authenticate with.",
+        rich_help_panel=CONNECTION,
+    ),
 ]
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", envvar="PERDURE_NAMESPACE", metavar="NAME", help="Where to look."),
+    typer.Option(
+        "--namespace",
+        "-n",
+        envvar="PERDURE_NAMESPACE",
+        metavar="NAME",
+        help="Namespace to use (default: default).",
+        rich_help_panel=CONNECTION,
+    ),
 ]
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
         "--database",
         metavar="URL",
-        help="Open this database instead of asking a server: sqlite:///file or postgresql://…",
+        help="Open this database directly, without a server: sqlite:///file or postgresql://…",
+        rich_help_panel=CONNECTION,
     ),
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")]
-DurationOption = Annotated[
-    float | None, typer.Option(parser=parse_duration, metavar="TIME", help="Such as 30s, 10m, 1h or 2d.")
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Maximum number of results.")]
+TimeoutOption = Annotated[float | None, duration("Maximum time to wait", "--timeout")]
+YesOption = Annotated[bool, flag("--yes", "-y", help="Skip the confirmation.")]
+ConfigOption = Annotated[str | None, text("JSON", "Configuration as a JSON object.", "--config")]
+ContextOption = Annotated[
+    str | None, text("JSON", "Context passed to the agent, as a JSON object.", "--context")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+MetadataOption = Annotated[str | None, text("JSON", "Metadata as a JSON object.", "--metadata")]
+MetadataFilter = Annotated[
+    list[str] | None,
+    text("KEY:VALUE", "Filter by metadata; repeatable.", "--metadata", "-m"),
+]
 LogLevelOption = Annotated[
-    str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+    str | None, text("LEVEL", "Log level: debug, info, warning or error.", "--log-level")
 ]
 CorsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--cors-origin", metavar="ORIGIN", help="Let pages of this origin in; repeat it for more, or *."
-    ),
+    text("ORIGIN", "Allow cross-origin requests from ORIGIN (repeatable; * for any).", "--cors-origin"),
 ]
 
 
 class CommandContext:
-    """What a command works with: where to ask, and how to answer."""
+    """What a client command works with: the target of its requests, and its output."""
 
     def __init__(self, target: Target, output: Output) -> None:
         self.target = target
@@ -68,6 +113,17 @@ class CommandContext:
     @property
     def as_json(self) -> bool:
         return self.output.as_json
+
+    def connect(self, *, create: bool = False) -> AbstractAsyncContextManager[Connection]:
+        """Connect to the server or database; `create` makes a database file that does not exist."""
+        return self.target.open(create=create)
+
+    def answer(self, document: Any, message: str) -> None:
+        """Print a document with --json, else a message."""
+        if self.as_json:
+            self.output.document(document)
+        else:
+            self.output.say(message)
 
 
 def _common(
@@ -81,24 +137,22 @@ def _common(
     return CommandContext(Target(url, token, namespace, database), Output(as_json=as_json, no_color=no_color))
 
 
-def at_desk(
-    command: Callable[Concatenate[CommandContext, P], Coroutine[Any, Any, None]],
-) -> Callable[..., None]:
-    """Make a command of a coroutine function: it gets a desk, and its command line the options of one."""
-    own = list(inspect.signature(command).parameters.values())[1:]
-    shared = [each for each in _parameters(_common) if each.name not in {one.name for one in own}]
-    names = {each.name for each in _parameters(_common)}
+def client_command(function: ClientCommand[P]) -> Callable[..., None]:
+    """Make a command of a coroutine function: its first parameter is the context, whose options it gets."""
+    own = list(inspect.signature(function).parameters.values())[1:]
+    own_names = {each.name for each in own}
+    common = _parameters(_common)
+    shared = [each for each in common if each.name not in own_names]
 
-    @wraps(command)
+    @wraps(function)
     def run(**given: Any) -> None:
-        desk = _common(**{name: given[name] for name in names if name in given and name not in own_names})
+        context = _common(**{each.name: given[each.name] for each in shared})
         try:
-            asyncio.run(command(desk, **{name: given[name] for name in own_names}))  # type: ignore[call-arg]
+            asyncio.run(function(context, **{name: given[name] for name in own_names}))  # type: ignore[call-arg]
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
-    own_names = {each.name for each in own}
-    hints = get_type_hints(command, include_extras=True)
+    hints = get_type_hints(function, include_extras=True)
     typed = [each.replace(annotation=hints[each.name]) for each in own]
     run.__signature__ = inspect.Signature([*typed, *shared])  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in (*typed, *shared)}
@@ -110,3 +164,22 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
     return [each.replace(annotation=hints[each.name]) for each in parameters]
+
+
+class CommandGroup(typer.Typer):
+    """The client commands of one noun, such as `perdure run`."""
+
+    def __init__(self, help: str | None = None) -> None:
+        super().__init__(help=help, no_args_is_help=help is not None)
+
+    def client_command(self, name: str, *aliases: str) -> Callable[[ClientCommand[P]], Callable[..., None]]:
+        """Add a client command under its name and its hidden aliases."""
+
+        def add(function: ClientCommand[P]) -> Callable[..., None]:
+            run = client_command(function)
+            self.command(name)(run)
+            for alias in (*ALIASES.get(name, ()), *aliases):
+                self.command(alias, hidden=True)(run)
+            return run
+
+        return add

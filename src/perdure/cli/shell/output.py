@@ -1,4 +1,4 @@
-"""How commands answer: tables and sentences for people, one JSON document for programs."""
+"""How commands print: tables and sentences for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,39 @@ if TYPE_CHECKING:
 NOT_FOUND = 4
 TIMED_OUT = 5
 PIPE_WIDTH = 10_000
-"""What is read by a program or a file is not wrapped."""
+"""Output to a pipe or a file is not wrapped."""
 LONGEST_CELL = 60
 LONGEST_FACT = 2000
+STYLES = {
+    "queued": "cyan",
+    "queuing": "cyan",
+    "requeuing": "cyan",
+    "preparing": "yellow",
+    "cancelled": "dim",
+    "running": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "unresponsive": "magenta",
+    "timeout": "magenta",
+    "idle": "dim",
+    "busy": "yellow",
+    "unknown": "magenta",
+    "pending": "cyan",
+    "success": "green",
+    "error": "red",
+    "interrupted": "magenta",
+    "rollback": "magenta",
+    "delivered": "green",
+    "dead": "red",
+}
+"""The style of every status."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_STRETCH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
 
 
 def make_console(*, no_color: bool = False, quiet: bool = False) -> Console:
-    """A console on stdout that wraps nothing unless a terminal makes it."""
+    """A console on stdout, which wraps lines on a terminal only."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
@@ -36,7 +59,7 @@ def make_console(*, no_color: bool = False, quiet: bool = False) -> Console:
 
 
 class Output:
-    """Where a command's answer goes."""
+    """Prints the results of a command."""
 
     def __init__(self, *, as_json: bool = False, no_color: bool = False) -> None:
         self.as_json = as_json
@@ -47,21 +70,22 @@ class Output:
         print_json(value)
 
     def line(self, value: Any) -> None:
-        """Print one JSON document on one line, for what goes on and on."""
+        """Print one JSON document on one line, for output that continues."""
         from perdure.kernel.codec import encode_wire
 
         typer.echo(encode_wire(value).decode())
 
     def say(self, text: str) -> None:
+        """Print text, unless --json is set."""
         self.console.print(text, markup=False, soft_wrap=True)
 
-    def show(self, *what: RenderableType) -> None:
-        for each in what:
-            self.console.print(each, soft_wrap=not self.console.is_terminal)
+    def show(self, what: RenderableType) -> None:
+        """Print a table or a styled text, unless --json is set."""
+        self.console.print(what, soft_wrap=not self.console.is_terminal)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, as it would come over HTTP but easier to read."""
+    """Print one JSON document, indented."""
     import msgspec
 
     from perdure.kernel.codec import encode_wire
@@ -70,16 +94,14 @@ def print_json(value: Any) -> None:
 
 
 def warn(text: str) -> None:
-    """Say something beside the answer."""
+    """Print a message on stderr."""
     typer.echo(f"perdure: {' '.join(text.split())}", err=True)
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table without lines."""
+    """A table without lines; a missing value is a dash."""
     from rich.table import Table
     from rich.text import Text
-
-    from perdure.cli.shell.render import STYLES
 
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for column in columns:
@@ -91,11 +113,9 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def facts_table(rows: Iterable[tuple[str, Any]]) -> Table:
-    """What is known of one thing, a line each; what is not known is left out."""
+    """The properties of one thing, a line each; missing values are left out."""
     from rich.table import Table
     from rich.text import Text
-
-    from perdure.cli.shell.render import STYLES
 
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
     for name, value in rows:
@@ -115,15 +135,20 @@ def shorten(value: Any, longest: int = LONGEST_CELL) -> str:
 
 
 def ago(then: float | None, now: float | None = None) -> str | None:
-    """How long ago a time was."""
+    """The time since `then`, such as `30 s ago`."""
     if then is None:
         return None
     return f"{human_duration((time.time() if now is None else now) - then)} ago"
 
 
+def error_text(error: Any) -> str | None:
+    """The error of a run or a thread in one line."""
+    return None if error is None else f"{error.error}: {error.message}"
+
+
 def parse_duration(text: str) -> float:
     """Seconds from `90`, `30s`, `10m`, `1h`, `2d` or `1w`."""
-    found = _STRETCH.fullmatch(text.strip())
+    found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"{text!r} is not a duration; write 30s, 10m, 1h, 2d or 1w")
     return float(found[1]) * _UNITS[found[2] or "s"]

@@ -1,4 +1,4 @@
-"""A server in the foreground: its settings, its store, its services, and a graceful end."""
+"""A server in the foreground: its settings, its store, its services, and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -37,25 +37,27 @@ Work = Callable[[], Awaitable[None]]
 
 
 def settings_from(explicit: Mapping[str, Any], api_key_file: Path | None = None) -> Settings:
-    """The settings, where options of the command line win; None is an option that was not given."""
+    """The settings; options of the command line win. An option that was not given is None."""
     given = {
         name: value
         for name, value in explicit.items()
         if value is not None and value is not False and value != []
     }
     if api_key_file is not None:
-        # Workers, which inherit the environment, need it too.
+        # The processes of `serve --workers` inherit the environment.
         os.environ.pop("PERDURE_API_KEY", None)
         os.environ["PERDURE_API_KEY_FILE"] = str(api_key_file)
     return load_settings(given)
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Take the port; if it is taken, say how to choose another."""
+    """Bind the port; if it is in use, the error says how to choose another."""
     try:
         return bind(settings.host, settings.port)
     except StartRefused as refusal:
-        raise StartRefused(f"{refusal.message}. Choose another with --port; 0 takes any free one") from None
+        raise StartRefused(
+            f"{refusal.message}. Choose another port with --port; 0 picks a free one"
+        ) from None
 
 
 def address_of(settings: Settings, listening: socket.socket) -> str:
@@ -66,7 +68,7 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
 
 
 def open_app(settings: Settings, url: str | None = None) -> App:
-    """The app of the database that the settings name; `url` is where it will be served."""
+    """The app for the database of the settings; `url` is the URL of its server."""
     options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
     auth, items = auth_here(), items_here()
     app = App(open_configured(settings, **options), settings, items)
@@ -77,7 +79,7 @@ def open_app(settings: Settings, url: str | None = None) -> App:
 
 
 def lifetime_here() -> Lifetime | None:
-    """How long threads live, as the `langgraph.json` of this directory says."""
+    """The TTL of threads in the `langgraph.json` of this directory."""
     try:
         ttl = load_thread_ttl()
     except InvalidInput as error:
@@ -86,7 +88,7 @@ def lifetime_here() -> Lifetime | None:
 
 
 def auth_here() -> GraphAuth | None:
-    """The custom auth that the `langgraph.json` of this directory names. What fails there lets nobody in."""
+    """The custom auth in the `langgraph.json` of this directory; an error in it refuses the start."""
     try:
         found = load_auth()
         return None if found is None else GraphAuth(found)
@@ -97,7 +99,7 @@ def auth_here() -> GraphAuth | None:
 
 
 def items_here() -> ItemSetup:
-    """How items are kept and found, as the `langgraph.json` of this directory says; what fails is told."""
+    """The settings of items in the `langgraph.json` of this directory; failures are printed."""
     setup = load_items()
     for failure in setup.failures:
         warn(failure)
@@ -105,7 +107,7 @@ def items_here() -> ItemSetup:
 
 
 def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Service]:
-    """What runs along with the HTTP server; `shared` if other processes take the same ports."""
+    """What runs beside the HTTP server; `shared` if other processes use the same ports."""
     services: list[Service] = [Deliveries(app)]
     services.append(app.services.schedule_timer)
     if agents:
@@ -120,12 +122,12 @@ def services_of(app: App, *, shared: bool = False, agents: Agents | None = None)
 
 
 def grpc_port_of(services: Sequence[Service]) -> int | None:
-    """The port that gRPC has got, if it is offered."""
+    """The port of the gRPC server, if there is one."""
     return next((int(each.port) for each in services if hasattr(each, "port")), None)
 
 
 class Announcement:
-    """Tells somebody that the server answers now, and whether callers need a key."""
+    """Calls a function when the server is ready, with whether callers need a key."""
 
     def __init__(self, app: App, tell: Callable[[bool], None]) -> None:
         self._app = app
@@ -139,20 +141,20 @@ class Announcement:
 
 
 class Lifeline:
-    """A line to the process that started this one: it hears when this one answers, and is never outlived."""
+    """A socket to the supervisor: reports that this process is ready, and ends it with the supervisor."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._line.setblocking(False)
-        await asyncio.get_running_loop().sock_sendall(self._line, READY)
+        self._connection.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(self._connection, READY)
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        await asyncio.get_running_loop().sock_recv(self._line, 1)
-        logger.warning("the supervisor is gone")
+        await asyncio.get_running_loop().sock_recv(self._connection, 1)
+        logger.warning("the supervisor has ended; stopping")
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def stop(self) -> None:
@@ -172,7 +174,7 @@ async def needs_key(app: App) -> bool:
 
 
 async def check(settings: Settings) -> bool:
-    """Open the database and see whether a server may start; gives whether callers need a key."""
+    """Check that a server can start on the database; gives whether callers need a key."""
     app = open_app(settings)
     try:
         await app.check_start()
@@ -181,13 +183,13 @@ async def check(settings: Settings) -> bool:
         await app.store.close()
 
 
-async def host(
+async def serve(
     app: App, listening: socket.socket, services: Sequence[Service], work: Work | None = None
 ) -> None:
-    """Serve until a signal comes, or until `work` has ended if there is any; then close the store."""
+    """Serve until a signal comes, or until `work` has ended; then close the store."""
     try:
         await app.check_start()
-        # A database that does not answer is said here, in one line.
+        # Fails here, with one line, if the database does not answer.
         await needs_key(app)
         application = make_application(app, services=services)
         server = HttpServer(application, host=app.settings.host, listening=listening)
@@ -212,8 +214,8 @@ async def _serve_during(server: HttpServer, work: Work) -> None:
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
-    """Run a server to its end: SIGTERM ends it with code 0, Ctrl-C with 130."""
-    signal.signal(signal.SIGTERM, _leave)
+    """Run a server until it stops: SIGTERM exits with code 0, Ctrl-C with 130."""
+    signal.signal(signal.SIGTERM, _exit)
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(serving)
@@ -221,17 +223,17 @@ def run(serving: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(130) from None
 
 
-def _leave(number: int, frame: object) -> None:
-    """Reached once the server has stopped, since it keeps signals to itself while it serves."""
+def _exit(number: int, frame: object) -> None:
+    """Called after the server has stopped, since it handles the signals while it serves."""
     sys.exit(0)
 
 
-def refuse_workers(settings: Settings) -> None:
-    """Only a database that several processes may open can be served by several."""
+def check_process_count(settings: Settings) -> None:
+    """Refuse several processes where only one may open the database."""
     if not settings.database_url.startswith(("postgresql://", "postgres://")):
         raise InvalidInput(
-            "several workers need PostgreSQL: a SQLite file belongs to one process, and so does a store in "
-            "memory. Give --database postgresql://…, or leave --workers at 1"
+            "more than one server process needs PostgreSQL: SQLite and memory belong to one process. "
+            "Use --database postgresql://… or --workers 1"
         )
     if sys.platform == "win32":
-        raise InvalidInput("several workers share a socket in a way that Windows does not have")
+        raise InvalidInput("more than one server process is not supported on Windows")

@@ -1,4 +1,4 @@
-"""Watching rollouts change: the server's feed wakes us, and what is shown is always read anew."""
+"""`perdure rollout watch`: prints changes. The server's feed is a hint to look; what is printed is read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from perdure import AttemptedRollout, Rollout, is_finished
-from perdure.cli.shell.output import TIMED_OUT, Output, warn
-from perdure.cli.shell.render import STYLES
+from perdure.cli.shell.output import STYLES, TIMED_OUT, Output, warn
 from perdure.cli.shell.target import Connection
 from perdure.kernel.errors import (
     MethodNotAllowed,
@@ -34,8 +33,8 @@ CHANGES = "/api/v1/changes"
 POLL_SECONDS = 1.0
 LONGEST_POLL = 10.0
 SHORTEST_POLL = 0.1
-A_LOOK = 1000
-"""So many of the rollouts that have not ended are watched at once."""
+MAX_WATCHED = 1000
+"""How many unfinished rollouts are watched at once."""
 
 UNFINISHED: tuple[RolloutStatus, ...] = tuple(
     each for each in ROLLOUT_STATUSES if each not in ("succeeded", "failed", "cancelled")
@@ -44,7 +43,7 @@ UNFINISHED: tuple[RolloutStatus, ...] = tuple(
 
 @dataclass(frozen=True)
 class Change:
-    """A rollout as it is now, different from before."""
+    """The new status of a rollout."""
 
     time: float
     rollout_id: str
@@ -65,7 +64,7 @@ def change_of(rollout: Rollout, now: float) -> Change:
 
 
 class Watch:
-    """Rollouts under observation: those that were named, or all that have not ended."""
+    """The watched rollouts: the given ones, or all unfinished ones."""
 
     def __init__(self, connection: Connection, rollout_ids: Sequence[str] = ()) -> None:
         self._connection = connection
@@ -85,17 +84,17 @@ class Watch:
         return self.ended == self.total
 
     def counts(self) -> dict[str, int]:
-        """How many have which status."""
+        """The number of rollouts for each status."""
         return dict(sorted(Counter(rollout.status for rollout in self._known.values()).items()))
 
-    async def look(self) -> list[Change]:
-        """What has changed since the last look."""
+    async def changes(self) -> list[Change]:
+        """The changes since the last call."""
         now = time.time()
-        found = [each for each in await self._read() if self._is_news(each)]
+        found = [each for each in await self._read() if self._is_new(each)]
         self._known.update((each.rollout_id, each) for each in found)
         return [change_of(each, now) for each in found]
 
-    def _is_news(self, rollout: Rollout) -> bool:
+    def _is_new(self, rollout: Rollout) -> bool:
         known = self._known.get(rollout.rollout_id)
         return known is None or change_of(known, 0) != change_of(rollout, 0)
 
@@ -105,9 +104,9 @@ class Watch:
             found = await store.query_rollouts(rollout_id_in=self._ids, sort_by="start_time")
             missing = set(self._ids) - {each.rollout_id for each in found}
             if missing:
-                raise NotFound(f"there is no rollout {min(missing)}")
+                raise NotFound(f"rollout {min(missing)} not found")
             return found
-        live = await store.query_rollouts(status_in=UNFINISHED, sort_by="start_time", limit=A_LOOK)
+        live = await store.query_rollouts(status_in=UNFINISHED, sort_by="start_time", limit=MAX_WATCHED)
         seen = {each.rollout_id for each in live}
         gone = [each for each, last in self._known.items() if each not in seen and not is_finished(last)]
         ended = await store.query_rollouts(rollout_id_in=gone, sort_by="start_time") if gone else ()
@@ -115,33 +114,33 @@ class Watch:
 
 
 class Hints:
-    """Wakes whoever waits when the server says that something changed, and from time to time anyway."""
+    """Wakes the watcher when the server reports a change, and at intervals in case a report is lost."""
 
     def __init__(self) -> None:
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._seconds = POLL_SECONDS
 
     async def wait(self) -> None:
-        """Wait for news, but not for ever, since a hint may be lost."""
-        self._news.clear()
+        """Wait for a hint, or until the poll interval is over."""
+        self._changed.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), self._seconds)
+            await asyncio.wait_for(self._changed.wait(), self._seconds)
 
     async def listen(self, connection: Connection) -> None:
-        """Read the feed of changes for as long as there is one."""
+        """Read the feed of changes, if the server has one."""
         while connection.session is not None:
             try:
                 async for line in connection.session.lines(CHANGES):
                     self._seconds = LONGEST_POLL
-                    self._take(line)
+                    self._read_line(line)
             except (NotFound, UnknownRoute, MethodNotAllowed, NotSupported):
                 return
             except PerdureError:
-                # The reader of the rollouts meets the same trouble, and tells of it.
+                # Reading the rollouts fails in the same way, and reports it.
                 self._seconds = POLL_SECONDS
             await asyncio.sleep(POLL_SECONDS)
 
-    def _take(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         if not line.startswith(b"data:"):
             return
         try:
@@ -149,12 +148,12 @@ class Hints:
         except (ValueError, AttributeError):
             kind = "rollout"
         if kind in ("rollout", "attempt"):
-            self._news.set()
+            self._changed.set()
 
 
 @asynccontextmanager
 async def hints(connection: Connection) -> AsyncIterator[Hints]:
-    """Hints for as long as they are needed."""
+    """Hints from the server while the block lasts."""
     found = Hints()
     listening = asyncio.ensure_future(found.listen(connection))
     try:
@@ -164,8 +163,8 @@ async def hints(connection: Connection) -> AsyncIterator[Hints]:
         await asyncio.gather(listening, return_exceptions=True)
 
 
-class Teller:
-    """Prints changes: one JSON document a line, or a line each, with a bar below them on a terminal."""
+class Printer:
+    """Prints changes, one JSON document or text a line, with a progress bar below them on a terminal."""
 
     def __init__(self, output: Output, watching: Watch) -> None:
         self._output = output
@@ -184,7 +183,7 @@ class Teller:
         if self._bar is not None:
             self._bar.stop()
 
-    def tell(self, changes: Iterable[Change]) -> None:
+    def print(self, changes: Iterable[Change]) -> None:
         for change in changes:
             if self._output.as_json:
                 self._output.line(asdict(change))
@@ -223,29 +222,29 @@ async def watch(
     follow: bool = False,
     timeout: float | None = None,
 ) -> int:
-    """Tell of every change until all have ended, or for ever; gives the exit code."""
+    """Print every change until all rollouts have ended, or until Ctrl-C; gives the exit code."""
     watching = Watch(connection, rollout_ids)
     try:
         async with asyncio.timeout(timeout):
-            with Teller(output, watching) as teller:
-                await _tell(connection, watching, teller, follow=follow)
+            with Printer(output, watching) as printer:
+                await _follow(connection, watching, printer, follow=follow)
     except TimeoutError:
         left = watching.total - watching.ended
-        warn(f"timed_out: {left} of {watching.total} rollouts have not ended after {timeout:g} s")
+        warn(f"timed_out: {left} of {watching.total} rollouts did not end within {timeout:g} s")
         return TIMED_OUT
     return 0
 
 
-async def _tell(connection: Connection, watching: Watch, teller: Teller, *, follow: bool) -> None:
-    async with hints(connection) as news:
+async def _follow(connection: Connection, watching: Watch, printer: Printer, *, follow: bool) -> None:
+    async with hints(connection) as hint:
         while True:
             try:
-                teller.tell(await watching.look())
+                printer.print(await watching.changes())
             except Unreachable as error:
                 if not follow or not watching.total:
                     raise
-                warn(f"{error.code}: {error.message}; trying again")
+                warn(f"{error.code}: {error.message}; retrying")
             if watching.is_over and not follow:
                 return
-            await news.wait()
+            await hint.wait()
             await asyncio.sleep(SHORTEST_POLL)

@@ -1,8 +1,7 @@
-"""What is drawn: the demo's progress on a terminal or in plain lines, its end, and a trace as a tree."""
+"""How the demo is shown: its progress on a terminal or in plain lines, and a summary."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,39 +12,15 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
-from perdure import Attempt, Rollout, Span
-from perdure.cli.shell.output import shorten
+from perdure.cli.shell.output import STYLES
 
 TITLE = "perdure demo: a queue, two workers that fail sometimes, and a watchdog"
-STYLES = {
-    "queued": "cyan",
-    "queuing": "cyan",
-    "requeuing": "cyan",
-    "preparing": "yellow",
-    "cancelled": "dim",
-    "running": "yellow",
-    "succeeded": "green",
-    "failed": "red",
-    "unresponsive": "magenta",
-    "timeout": "magenta",
-    "idle": "dim",
-    "busy": "yellow",
-    "unknown": "magenta",
-    "pending": "cyan",
-    "success": "green",
-    "error": "red",
-    "interrupted": "magenta",
-    "rollback": "magenta",
-    "delivered": "green",
-    "dead": "red",
-}
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth telling, and the second at which it happened."""
+    """Something that happened, and the seconds since the start."""
 
     seconds: float
     text: str
@@ -66,7 +41,7 @@ class WorkerLine:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the demo is."""
+    """The progress of the demo."""
 
     total: int
     queued: int
@@ -84,7 +59,7 @@ class Progress:
 
 
 class Screen(Protocol):
-    """Where the demo is watched; `seconds` is how often it wants to be shown."""
+    """Shows the demo; `seconds` is the interval between two updates."""
 
     seconds: float
 
@@ -97,7 +72,7 @@ class Screen(Protocol):
 
 
 class LiveScreen:
-    """A table that is drawn over and over in its place."""
+    """A table that is redrawn in place."""
 
     seconds = 0.1
 
@@ -105,7 +80,7 @@ class LiveScreen:
         self._live = Live(console=console, auto_refresh=False)
 
     def say(self, event: Event) -> None:
-        """Shown with the table, which holds the last events."""
+        """Nothing to do: the table shows the last events."""
 
     def show(self, progress: Progress) -> None:
         self._live.update(progress_view(progress), refresh=True)
@@ -121,7 +96,7 @@ class LiveScreen:
 
 
 class PlainScreen:
-    """A line for every event, and one a second for the counts."""
+    """A line for every event, and one line of counts a second."""
 
     seconds = 1.0
 
@@ -145,16 +120,11 @@ class PlainScreen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """There is nothing to restore."""
-
-
-def duration(seconds: float) -> str:
-    """A duration in the unit that suits it."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+        """Nothing to restore."""
 
 
 def progress_view(progress: Progress) -> RenderableType:
-    """The whole live picture."""
+    """The live table."""
     return Group(
         Text(TITLE, style="bold"),
         Text(),
@@ -188,7 +158,7 @@ def _worker_table(workers: Sequence[WorkerLine]) -> Table:
 
 
 def summary(progress: Progress, statistics: Mapping[str, Any]) -> Text:
-    """The end in a few words."""
+    """The summary at the end."""
     text = Text("\n")
     text.append(f"{progress.succeeded} of {progress.total} rollouts succeeded", style="bold green")
     if progress.failed:
@@ -196,63 +166,3 @@ def summary(progress: Progress, statistics: Mapping[str, Any]) -> Text:
     attempts, spans = statistics["total_attempts"], statistics["total_spans"]
     text.append(f"; {attempts} attempts, {progress.retries} of them retries, and {spans} spans were stored")
     return text.append(f" in {progress.seconds:.1f} s.\n")
-
-
-def trace_tree(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]) -> Tree:
-    """A rollout with its attempts, and the spans of each below it."""
-    head = Text.assemble((rollout.rollout_id, "bold"), f" {_asked(rollout.input)} ", _styled(rollout.status))
-    tree = Tree(head, guide_style="dim")
-    for attempt in attempts:
-        branch = tree.add(_attempt_line(attempt))
-        _add_spans(branch, [span for span in spans if span.attempt_id == attempt.attempt_id])
-    return tree
-
-
-def _asked(task: Any) -> str:
-    """What a rollout is about, in a few words."""
-    question = task.get("question") if isinstance(task, Mapping) else None
-    return f"asked: {shorten(question)}" if isinstance(question, str) else shorten(task)
-
-
-def _styled(status: str) -> tuple[str, str]:
-    return (status, STYLES.get(status, "bold"))
-
-
-def _attempt_line(attempt: Attempt) -> Text:
-    ended = attempt.end_time or attempt.last_heartbeat_time or attempt.start_time
-    took = duration(ended - attempt.start_time)
-    word = "in" if attempt.end_time else "last heard of after"
-    title = (f"attempt {attempt.sequence_id}", "bold")
-    by = f" by {attempt.worker_id}" if attempt.worker_id else ""
-    return Text.assemble(title, f"{by}: ", _styled(attempt.status), f", {word} {took}")
-
-
-def _add_spans(tree: Tree, spans: Sequence[Span]) -> None:
-    """Below each span its children; one whose parent never arrived stands by itself."""
-    ordered = sorted(spans, key=lambda span: (span.start_time or 0.0, span.sequence_id))
-    known = {span.span_id for span in spans}
-    children: dict[str | None, list[Span]] = {}
-    for span in ordered:
-        children.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
-    # Spans that are each other's parents are below no root, and begin one where they begin.
-    placed: set[int] = set()
-    for root in (*children.get(None, []), *ordered):
-        waiting = deque([(tree, root)])
-        while waiting:
-            branch, span = waiting.popleft()
-            if id(span) not in placed:
-                placed.add(id(span))
-                below = branch.add(_span_line(span))
-                waiting.extend((below, child) for child in children.get(span.span_id, []))
-
-
-def _span_line(span: Span) -> Text:
-    text = Text(span.name)
-    if span.start_time is not None and span.end_time is not None:
-        text.append(f"  {duration(span.end_time - span.start_time)}", style="cyan")
-    tokens = span.attributes.get("gen_ai.usage.output_tokens")
-    if tokens is not None:
-        text.append(f"  {tokens} tokens", style="dim")
-    if span.status.status_code == "ERROR":
-        text.append(f"  {span.status.description or 'error'}", style="red")
-    return text

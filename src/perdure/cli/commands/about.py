@@ -1,0 +1,52 @@
+"""`perdure version` and `perdure machines`."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+
+import typer
+
+from perdure import __version__
+from perdure.cli.shell.options import JsonOption
+from perdure.cli.shell.output import print_json
+
+
+def version(as_json: JsonOption = False) -> None:
+    """Show the versions of perdure, Python, SQLite and asyncpg."""
+    import apsw
+
+    found = {**versions_of(("asyncpg",)), "sqlite": apsw.sqlite_lib_version()}
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(versions_line(found))
+
+
+def machines(as_json: JsonOption = False) -> None:
+    """Print the state machines of rollouts, attempts and workers as mermaid charts."""
+    from perdure.rollouts.model import MACHINES
+
+    if as_json:
+        print_json({machine.name: machine.chart() for machine in MACHINES})
+    else:
+        typer.echo("\n".join(f"%% {machine.name}\n{machine.chart()}" for machine in MACHINES), nl=False)
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str | None]:
+    """The versions of perdure, Python and packages; None is not installed."""
+    found = {package: _installed(package) for package in packages}
+    return {"perdure": __version__, "python": platform.python_version(), **found}
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions_line(versions: dict[str, str | None]) -> str:
+    """Versions in one line."""
+    return ", ".join(f"{name} {found or 'not installed'}" for name, found in versions.items())

@@ -1,0 +1,104 @@
+"""The agents that a command line and the files of this directory name; `perdure agents` lists them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli.shell.options import JsonOption, NoColorOption, text
+from perdure.cli.shell.output import Output, make_table, warn
+
+if TYPE_CHECKING:
+    from perdure.agents.loading import Loaded
+    from perdure.kernel.config import Settings
+    from perdure.worker.registry import Agents
+
+AgentsOption = Annotated[
+    list[str] | None,
+    text(
+        "MODULE:NAME",
+        "Agents to run: an Agents object or a single agent, as module:name or ./file.py:name; repeatable.",
+        "--agents",
+    ),
+]
+
+EMPTY = """No agents found. Write them, for example in agents.py:
+
+  from perdure import Agents
+
+  agents = Agents()
+
+  @agents.agent("greet")
+  async def greet(ctx, input):
+      return {"greeting": f"Hello, {input['name']}!"}
+
+Then name them with --agents ./agents.py:agents, or one by one in perdure.toml:
+
+  [perdure.agents]
+  greet = "./agents.py:greet"
+"""
+
+
+def agents(given: AgentsOption = None, as_json: JsonOption = False, no_color: NoColorOption = False) -> None:
+    """List the agents configured here: in perdure.toml, langgraph.json and --agents."""
+    from perdure.kernel.config import load_settings
+
+    loaded = load_quietly(load_settings())
+    include(loaded.agents, given or ())
+    output = Output(as_json=as_json, no_color=no_color)
+    if as_json:
+        failures = [each._asdict() for each in loaded.failures]
+        output.document({"agents": loaded.agents.specs, "failures": failures})
+    elif len(loaded.agents):
+        rows = [(each.name, each.kind, each.description) for each in loaded.agents.specs]
+        output.show(make_table(("agent", "kind", "description"), rows))
+    elif not loaded.failures:
+        output.say(EMPTY.rstrip())
+    if loaded.failures:
+        for failure in loaded.failures if not as_json else ():
+            warn(str(failure))
+        raise typer.Exit(1)
+
+
+def load_quietly(settings: Settings) -> Loaded[Agents]:
+    """The agents of the settings; failures are part of the result, and are not logged."""
+    from perdure.agents.loading import load_agents
+    from perdure.worker.registry import Agents
+
+    logging.getLogger("perdure.agents.loading").disabled = True
+    return load_agents(Agents(), settings)
+
+
+def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
+    """The agents of the command line, the settings and `langgraph.json`; failures are printed."""
+    from perdure.agents.loading import load_agents
+    from perdure.agents.sections import unsupported
+    from perdure.worker.registry import Agents
+
+    loaded = load_agents(Agents(), settings)
+    for failure in loaded.failures:
+        warn(str(failure))
+    for each in unsupported():
+        warn(each)
+    include(loaded.agents, given)
+    return loaded.agents
+
+
+def include(agents: Agents, given: Sequence[str]) -> None:
+    """Add the agents of the command line."""
+    from perdure.agents.loading import import_target
+    from perdure.kernel.errors import InvalidInput
+    from perdure.worker.registry import Agents
+
+    for path in given:
+        try:
+            target = import_target(path)
+        except (ImportError, SyntaxError) as error:
+            raise InvalidInput(f"--agents {path}: {type(error).__name__}: {error}") from error
+        if isinstance(target, Agents):
+            agents.include(target)
+        else:
+            agents.register(path.rpartition(":")[2], target)

@@ -1,0 +1,102 @@
+"""How commands list, show and delete things: pages, tables, JSON, empty lists and confirmations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from perdure.cli.shell.arguments import confirm
+from perdure.cli.shell.options import CommandContext
+from perdure.cli.shell.output import facts_table, make_table
+from perdure.cli.shell.target import Connection
+from perdure.kernel.pages import PaginatedResult
+
+T = TypeVar("T")
+
+PAGE_SIZE = 1000
+"""How many results one request may have."""
+
+Fetch = Callable[[int, int], Awaitable[PaginatedResult[T]]]
+"""Gives a page by its limit and offset."""
+
+
+async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = None) -> PaginatedResult[T]:
+    """Up to `limit` results, fetched in pages, up to the first that `keep` refuses."""
+    found: list[T] = []
+    while True:
+        size = min(PAGE_SIZE, limit - len(found))
+        page = await fetch(size, len(found))
+        kept = [each for each in page if keep is None or keep(each)]
+        found += kept
+        if len(kept) < size or len(found) >= limit:
+            return PaginatedResult(items=found, limit=limit, offset=0, total=page.total)
+
+
+def listing(
+    context: CommandContext,
+    found: Sequence[T],
+    columns: Sequence[str],
+    row: Callable[[T], Sequence[Any]],
+    *,
+    noun: str,
+    empty: str,
+    filtered: bool = False,
+    document: Callable[[T], Any] | None = None,
+    hint: bool = True,
+) -> None:
+    """Print a list as a table, or as JSON; an empty one says how to begin, or that nothing matches.
+
+    `noun` is in the plural. `document` makes the JSON of an item where it is not the item itself. Without
+    `hint`, the total is not that of this list, and is not printed.
+    """
+    total = getattr(found, "total", None)
+    if context.as_json:
+        items = list(found) if document is None else [document(each) for each in found]
+        context.output.document({"items": items} if total is None else {"items": items, "total": total})
+    elif not found:
+        context.output.say(f"No {noun} match." if filtered else empty)
+    else:
+        context.output.show(make_table(columns, map(row, found)))
+        if hint:
+            more_hint(context, len(found), total, noun)
+
+
+def more_hint(context: CommandContext, shown: int, total: int | None, noun: str) -> None:
+    """Say that there is more than is shown."""
+    if total is not None and total > shown:
+        context.output.say(f"Showing {shown} of {total} {noun}. Use --limit to show more.")
+
+
+def showing(
+    context: CommandContext,
+    document: Any,
+    rows: Iterable[tuple[str, Any]],
+    columns: Sequence[str] = (),
+    details: Iterable[Sequence[Any]] = (),
+) -> None:
+    """Print one thing, a property a line, or its JSON; `details` is a table below it, if it has rows."""
+    if context.as_json:
+        context.output.document(document)
+        return
+    context.output.show(facts_table(rows))
+    below = list(details)
+    if below:
+        context.output.say("")
+        context.output.show(make_table(columns, below))
+
+
+async def removing(
+    context: CommandContext,
+    noun: str,
+    id: str,
+    delete: Callable[[Connection], Awaitable[object]],
+    *,
+    yes: bool,
+    along: str = "",
+) -> None:
+    """Delete one thing after a confirmation; `along` names what is deleted with it."""
+    if not yes:
+        confirm(f"Delete {noun} {id}{f' with {along}' if along else ''}?")
+    async with context.connect() as connection:
+        await delete(connection)
+    context.answer({f"{noun}_id": id, "deleted": True}, f"Deleted {noun} {id}.")
