@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from perdure.cli.commands import (
     assistants,
@@ -39,36 +40,49 @@ HINTS: dict[type[PerdureError], str] = {
     DatabaseOwned: "use that server: omit --database and set its URL with --url",
 }
 
+
+class _InOrder(TyperGroup):
+    """Lists commands and groups in the order of `PANELS`; typer puts all groups last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for commands in PANELS.values() for name in commands]
+
+
 app = typer.Typer(
+    cls=_InOrder,
     help="A durable queue, execution engine and trace store for AI agents.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-PANELS = {
-    "Start": (dev, serve, ("worker", workers.app), store, demo),
-    "Agents and runs": (
-        agents,
-        ("assistant", assistants.app),
-        ("run", runs.app),
-        ("thread", threads.app),
-        ("cron", crons.app),
-        ("item", items.app),
-        ("webhook", webhooks.app),
-    ),
-    "Rollouts and traces": (
-        ("rollout", rollouts.app),
-        ("span", spans.app),
-        ("resources", resources.app),
-    ),
-    "Operations": (why, stats, health, doctor, ("token", tokens.app), version, machines),
+PANELS: dict[str, dict[str, Any]] = {
+    "Start": {"dev": dev, "serve": serve, "worker": workers.app, "store": store, "demo": demo},
+    "Agents and runs": {
+        "agents": agents,
+        "assistant": assistants.app,
+        "run": runs.app,
+        "thread": threads.app,
+        "cron": crons.app,
+        "item": items.app,
+        "webhook": webhooks.app,
+    },
+    "Rollouts and traces": {"rollout": rollouts.app, "span": spans.app, "resources": resources.app},
+    "Operations": {
+        "why": why,
+        "stats": stats,
+        "health": health,
+        "doctor": doctor,
+        "token": tokens.app,
+        "version": version,
+        "machines": machines,
+    },
 }
 for panel, commands in PANELS.items():
-    for each in commands:
-        if isinstance(each, tuple):
-            app.add_typer(each[1], name=each[0], rich_help_panel=panel)
+    for name, command in commands.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, rich_help_panel=panel)
         else:
-            app.command(rich_help_panel=panel)(each)
+            app.command(name, rich_help_panel=panel)(command)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from perdure.cli.shell.options import (
     MetadataFilter,
     MetadataOption,
     YesOption,
+    number,
     text,
 )
 from perdure.cli.shell.output import ago, shorten
@@ -133,7 +134,7 @@ async def update_assistant(
     agent_context: ContextOption = None,
     metadata: MetadataOption = None,
     version: Annotated[
-        int | None, typer.Option(min=1, help="Switch to this version instead of creating one.")
+        int | None, number("Switch to this version instead of creating one.", "--version", min=1)
     ] = None,
 ) -> None:
     """Create a new version of an assistant, or switch to an existing one."""

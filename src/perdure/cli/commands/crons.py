@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.commands.runs import STRATEGIES, AssistantArgument, InputArgument
-from perdure.cli.shell.arguments import input_of, metadata_of, object_of, optional_choice
+from perdure.cli.commands.runs import AssistantArgument, InputArgument, strategy_of
+from perdure.cli.shell.arguments import input_of, metadata_of, object_of
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -157,7 +157,7 @@ async def create_cron(
         "config": object_of(config, "--config"),
         "context": object_of(run_context, "--context"),
         "webhook": webhook,
-        "multitask_strategy": optional_choice(strategy, STRATEGIES, "--strategy"),
+        "multitask_strategy": None if strategy is None else strategy_of(strategy),
         "on_run_completed": "keep" if keep else None,
     }
     async with context.connect() as connection:

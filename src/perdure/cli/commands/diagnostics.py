@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import CommandContext, client_command, duration, flag
-from perdure.cli.shell.output import facts_table, human_duration, make_table, shorten
+from perdure.cli.shell.options import CommandContext, client_command, flag, number
+from perdure.cli.shell.output import facts_table, human_duration, make_table, parse_duration, shorten
 from perdure.kernel.errors import Unauthorized
 
 if TYPE_CHECKING:
@@ -53,8 +53,11 @@ async def _why(connection: Connection, id: str) -> Why | ScheduleWhy:
 async def stats(
     context: CommandContext,
     watch: Annotated[bool, flag("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
-    every: Annotated[float | None, duration("Refresh interval, 2s by default", "--every")] = None,
-    times: Annotated[int | None, typer.Option(min=1, help="Stop after this many refreshes.")] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(parser=parse_duration, metavar="DURATION", help="Refresh interval (default: 2s)."),
+    ] = None,
+    times: Annotated[int | None, number("Stop after this many refreshes.", "--times", min=1)] = None,
 ) -> None:
     """Show queue depth, workers, connection pools and undelivered webhooks."""
     count = times if times is not None else None if watch else 1

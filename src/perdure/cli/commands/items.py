@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import input_of, object_of
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, text
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, number, text
 from perdure.cli.shell.output import ago, human_duration, shorten
 from perdure.cli.shell.results import listing, showing
 
@@ -119,7 +119,7 @@ async def list_namespaces(
     suffix: Annotated[
         str | None, text("LABELS", "Only namespaces that end with these labels.", "--suffix")
     ] = None,
-    max_depth: Annotated[int | None, typer.Option(min=1, help="Shorten to this many labels.")] = None,
+    max_depth: Annotated[int | None, number("Shorten to this many labels.", "--max-depth", min=1)] = None,
     limit: LimitOption = 100,
 ) -> None:
     """List the namespaces of items; in a filter, the label * matches any."""

@@ -18,6 +18,7 @@ from perdure.cli.shell.options import (
     YesOption,
     duration,
     flag,
+    number,
     text,
 )
 from perdure.cli.shell.output import ago, shorten
@@ -36,9 +37,12 @@ ATTEMPT_COLUMNS = ("attempt", "attempt_id", "status", "worker", "started", "last
 
 app = CommandGroup("Enqueue, show, watch, cancel and retry rollouts.")
 
-StatusOption = Annotated[list[str] | None, text("STATUS", "Filter by status; repeatable.", "--status", "-s")]
+StatusOption = Annotated[
+    list[str] | None,
+    text("STATUS", "Filter by status, such as queuing or failed; repeatable.", "--status", "-s"),
+]
 IdArgument = Annotated[str, typer.Argument(metavar="ROLLOUT_ID")]
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ROLLOUT_ID")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ROLLOUT_ID", help="IDs of rollouts.")]
 
 
 def _statuses(given: Sequence[str] | None) -> list[RolloutStatus] | None:
@@ -245,9 +249,9 @@ async def enqueue_rollouts(
     resources_id: Annotated[str | None, text("RESOURCES_ID", "Resources to use.", "--resources")] = None,
     metadata: MetadataOption = None,
     queue: Annotated[str, text("NAME", "Queue name.", "--queue")] = "default",
-    priority: Annotated[int, typer.Option(help="Higher priorities are claimed first.")] = 0,
+    priority: Annotated[int, number("Higher priorities are claimed first.", "--priority")] = 0,
     delay: Annotated[float | None, duration("Delay before the start")] = None,
-    max_attempts: Annotated[int, typer.Option(min=1, help="Maximum number of attempts.")] = 1,
+    max_attempts: Annotated[int, number("Maximum number of attempts.", "--max-attempts", min=1)] = 1,
     timeout_seconds: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Timeout of each attempt.")
     ] = None,

@@ -21,6 +21,7 @@ from perdure.cli.shell.options import (
     YesOption,
     duration,
     flag,
+    number,
     text,
 )
 from perdure.cli.shell.output import TIMED_OUT, ago, error_text, human_duration, shorten, warn
@@ -29,20 +30,18 @@ from perdure.cli.shell.results import listing, pages, removing, showing
 if TYPE_CHECKING:
     from perdure.cli.shell.target import Connection
     from perdure.streams.model import Event
-    from perdure.threads.records import CancelAction, Run, RunEnd, RunRequest
+    from perdure.threads.records import CancelAction, MultitaskStrategy, Run, RunEnd, RunRequest
 
 FAILED = 1
 EMPTY = """No runs yet. If a worker has an agent called greet (see `perdure agents`), try:
 
   perdure run create greet '{"name": "Ann"}' --wait"""
 COLUMNS = ("run_id", "agent", "status", "attempt", "created", "thread_id", "input")
-STRATEGIES = ("reject", "enqueue", "interrupt", "rollback")
-CANCEL_ACTIONS: tuple[CancelAction, ...] = ("interrupt", "rollback")
 
 app = CommandGroup("Create, show, watch and cancel runs.")
 
 IdArgument = Annotated[str, typer.Argument(metavar="RUN_ID")]
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="RUN_ID")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="RUN_ID", help="IDs of runs.")]
 AssistantArgument = Annotated[
     str, typer.Argument(metavar="ASSISTANT", help="Assistant ID or agent name.", show_default=False)
 ]
@@ -79,8 +78,10 @@ async def create_run(
     metadata: MetadataOption = None,
     after: Annotated[float | None, duration("Delay before the start", "--after")] = None,
     webhook: Annotated[str | None, text("URL", "URL to POST when the run ends.", "--webhook")] = None,
-    priority: Annotated[int, typer.Option(help="Higher priorities are claimed first.")] = 0,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Maximum number of attempts.")] = None,
+    priority: Annotated[int, number("Higher priorities are claimed first.", "--priority")] = 0,
+    max_attempts: Annotated[
+        int | None, number("Maximum number of attempts.", "--max-attempts", min=1)
+    ] = None,
     limit: Annotated[float | None, duration("Timeout of each attempt", "--limit")] = None,
     key: Annotated[
         str | None, text("KEY", "Idempotency key: a repeated request returns the same run.", "--key")
@@ -97,7 +98,7 @@ async def create_run(
         thread_id=thread,
         if_not_exists="create" if new_thread else "reject",
         on_completion="delete" if temporary else "keep",
-        multitask_strategy=choice_of(strategy, STRATEGIES, "--strategy"),
+        multitask_strategy=strategy_of(strategy),
         config=object_of(config, "--config") or {},
         context=object_of(run_context, "--context"),
         metadata=object_of(metadata, "--metadata") or {},
@@ -116,6 +117,13 @@ async def create_run(
     context.answer(run, run.run_id)
 
 
+def strategy_of(strategy: str) -> MultitaskStrategy:
+    """The value of --strategy."""
+    from perdure.threads.records import MULTITASK_STRATEGIES
+
+    return choice_of(strategy, MULTITASK_STRATEGIES, "--strategy")
+
+
 def _request(**values: Any) -> RunRequest:
     import msgspec
 
@@ -132,7 +140,13 @@ def _request(**values: Any) -> RunRequest:
 async def list_runs(
     context: CommandContext,
     status: Annotated[
-        str | None, text("STATUS", "Filter by status: pending, running, success, error, …", "--status", "-s")
+        str | None,
+        text(
+            "STATUS",
+            "Filter by status: pending, running, success, error, timeout, interrupted or rollback.",
+            "--status",
+            "-s",
+        ),
     ] = None,
     thread: Annotated[str | None, text("THREAD_ID", "Filter by thread.", "--thread")] = None,
     limit: LimitOption = 20,
@@ -188,7 +202,9 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
 async def watch_run(
     context: CommandContext,
     run_id: IdArgument,
-    after: Annotated[str, text("EVENT_ID", "Start after this event.", "--after")] = "-1",
+    after: Annotated[
+        str, typer.Option(metavar="EVENT_ID", help="Start after this event.", show_default=False)
+    ] = "-1",
     event: Annotated[
         list[str] | None, text("NAME", "Filter by event name; repeatable.", "--event", "-e")
     ] = None,
@@ -314,6 +330,8 @@ async def cancel_runs(
 
 def cancel_action(action: str) -> CancelAction:
     """The value of --action."""
+    from perdure.threads.records import CANCEL_ACTIONS
+
     return choice_of(action, CANCEL_ACTIONS, "--action")
 
 

@@ -54,7 +54,7 @@ async def create_token(
 
 @app.client_command("list")
 async def list_tokens(context: CommandContext) -> None:
-    """List all tokens, with expired and revoked ones."""
+    """List all tokens, including expired and revoked ones."""
     from perdure.kernel.pages import PaginatedResult
 
     async with context.connect() as connection:

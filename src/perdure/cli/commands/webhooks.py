@@ -83,7 +83,7 @@ async def show_webhook(context: CommandContext, webhook_id: IdArgument) -> None:
 
 @app.client_command("retry")
 async def retry_webhook(context: CommandContext, webhook_id: IdArgument) -> None:
-    """Retry a webhook now that is pending or dead."""
+    """Retry the delivery of a pending or dead webhook now."""
     async with context.connect() as connection:
         webhook = await connection.outbox.retry(webhook_id)
     context.answer(webhook, f"Webhook {webhook.id} is {webhook.status} and will be delivered now.")

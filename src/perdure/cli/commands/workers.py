@@ -23,7 +23,7 @@ A program that claims rollouts under a name is listed too:
 COLUMNS = ("worker_id", "status", "rollout_id", "last claim", "last heartbeat")
 
 app = CommandGroup()
-app.callback(invoke_without_command=True)(start)
+app.callback(invoke_without_command=True, no_args_is_help=False)(start)
 
 
 @app.client_command("list")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.shell.options import JsonOption, NoColorOption, text
+from perdure.cli.shell.options import JsonOption, NoColorOption, number, text
 
-RolloutsOption = Annotated[int, typer.Option(min=1, max=10_000, help="Number of rollouts in the demo.")]
-SeedOption = Annotated[int, typer.Option(help="Random seed: another seed, other failures.")]
+RolloutsOption = Annotated[int, number("Number of rollouts in the demo.", min=1, max=10_000)]
+SeedOption = Annotated[int, number("Random seed: another seed, other failures.")]
 
 
 def demo(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.hosting.agents import AgentsOption, gather_agents
-from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, flag, text
+from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, flag, number, text
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
@@ -33,11 +33,9 @@ ServedDatabase = Annotated[
 ]
 HostOption = Annotated[str | None, text("ADDRESS", "Address to listen on (default: 127.0.0.1).", "--host")]
 PortOption = Annotated[
-    int | None, typer.Option("--port", min=0, max=65_535, help="Port (default: 4747; 0 picks a free one).")
+    int | None, number("Port (default: 4747; 0 picks a free one).", "--port", min=0, max=65_535)
 ]
-GrpcPortOption = Annotated[
-    int | None, typer.Option("--grpc-port", min=0, max=65_535, help="Port for OTLP over gRPC.")
-]
+GrpcPortOption = Annotated[int | None, number("Port for OTLP over gRPC.", "--grpc-port", min=0, max=65_535)]
 NoAuthOption = Annotated[
     bool, flag("--insecure-no-auth", help="Accept requests without a token, on any address.")
 ]
@@ -50,12 +48,7 @@ def serve(
     grpc_port: GrpcPortOption = None,
     workers: Annotated[
         int,
-        typer.Option(
-            "--workers",
-            min=1,
-            max=256,
-            help="Number of server processes (more than 1 needs PostgreSQL).",
-        ),
+        number("Number of server processes (more than 1 needs PostgreSQL).", "--workers", min=1, max=256),
     ] = 1,
     agents: AgentsOption = None,
     no_worker: Annotated[bool, flag("--no-worker", help="Do not execute runs in this server.")] = False,

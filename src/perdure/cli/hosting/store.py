@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli.hosting.serve import HostOption, NoAuthOption, PortOption
 from perdure.cli.shell.arguments import choices_of
-from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, text
+from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, number, text
 from perdure.kernel.errors import PerdureError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ TRACK_SECONDS = 10.0
 
 
 def store(
-    more_trackers: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    more_trackers: Annotated[list[str] | None, typer.Argument(metavar="TRACKER", hidden=True)] = None,
     host: HostOption = None,
     port: PortOption = None,
     cors_origin: CorsOption = None,
@@ -38,7 +38,7 @@ def store(
     ] = None,
     n_workers: Annotated[
         int,
-        typer.Option(min=1, max=256, help="Number of server processes (more than 1 needs PostgreSQL)."),
+        number("Number of server processes (more than 1 needs PostgreSQL).", "--n-workers", min=1, max=256),
     ] = 1,
     backend: Annotated[
         str | None,
@@ -47,7 +47,10 @@ def store(
     insecure_no_auth: NoAuthOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace `agl store`: same flags, durable unless `--backend memory`."""
+    """Start a drop-in replacement for `agl store`: same flags, durable by default.
+
+    Use `--backend memory` for a store in memory, as before.
+    """
     from perdure.cli.hosting.serve import serve_with
     from perdure.cli.hosting.server import settings_from
 

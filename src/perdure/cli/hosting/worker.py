@@ -20,6 +20,7 @@ from perdure.cli.shell.options import (
     NamespaceOption,
     TokenOption,
     UrlOption,
+    number,
     text,
 )
 
@@ -37,12 +38,12 @@ def start(
     database: DatabaseOption = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(
+        number(
+            "Maximum number of concurrent runs (default: one for each CPU).",
             "--concurrency",
             "-c",
             min=1,
             max=10_000,
-            help="Maximum number of concurrent runs (default: one for each CPU).",
         ),
     ] = None,
     agents: AgentsOption = None,
@@ -52,10 +53,9 @@ def start(
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a worker that executes runs; `worker list` lists the workers.
+    """Start a worker that executes runs, or list the workers.
 
-    It connects to the server at --url, or opens the database of --database or of the settings, and stops on
-    Ctrl-C or SIGTERM.
+    It works for the server at --url, or opens the database itself.
     """
     if context.invoked_subcommand is not None:
         return
@@ -120,13 +120,13 @@ class _Signals:
     def __init__(self) -> None:
         self.received = asyncio.Event()
         self.by_ctrl_c = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(each, self._receive, each)
 
-    def _hear(self, number: int) -> None:
+    def _receive(self, received: int) -> None:
         if self.received.is_set():
-            os._exit(128 + number)
-        self.by_ctrl_c = number == signal.SIGINT
+            os._exit(128 + received)
+        self.by_ctrl_c = received == signal.SIGINT
         self.received.set()
 
 

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
+from typer.models import Default
 
 from perdure.cli.shell.output import Output, parse_duration
 from perdure.cli.shell.target import Connection, Target
@@ -21,6 +22,8 @@ CONNECTION = "Connection"
 OUTPUT = "Output"
 ALIASES = {"list": ("ls",), "show": ("get",), "delete": ("rm",)}
 """Every group accepts these short names; its help shows the long ones."""
+NO_HELP = Default(None)
+"""The help of a group is that of its callback."""
 
 
 def flag(*names: str, help: str, panel: str | None = None) -> Any:
@@ -33,9 +36,16 @@ def text(metavar: str, help: str, *names: str) -> Any:
     return typer.Option(*names, metavar=metavar, help=help)
 
 
+def number(help: str, *names: str, min: int | None = None, max: int | None = None) -> Any:
+    """An option with a whole number."""
+    return typer.Option(*names, metavar="N", min=min, max=max, help=help)
+
+
 def duration(help: str, *names: str) -> Any:
     """An option with a duration, such as 30s or 10m."""
-    return typer.Option(*names, parser=parse_duration, metavar="DURATION", help=f"{help} (30s, 10m, 1h, 2d).")
+    return typer.Option(
+        *names, parser=parse_duration, metavar="DURATION", help=f"{help}, such as 30s, 10m or 2h."
+    )
 
 
 JsonOption = Annotated[bool, flag("--json", help="Print JSON only.", panel=OUTPUT)]
@@ -82,7 +92,7 @@ DatabaseOption = Annotated[
         rich_help_panel=CONNECTION,
     ),
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Maximum number of results.")]
+LimitOption = Annotated[int, number("Maximum number of results.", "--limit", min=1, max=10_000)]
 TimeoutOption = Annotated[float | None, duration("Maximum time to wait", "--timeout")]
 YesOption = Annotated[bool, flag("--yes", "-y", help="Skip the confirmation.")]
 ConfigOption = Annotated[str | None, text("JSON", "Configuration as a JSON object.", "--config")]
@@ -169,8 +179,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 class CommandGroup(typer.Typer):
     """The client commands of one noun, such as `perdure run`."""
 
-    def __init__(self, help: str | None = None) -> None:
-        super().__init__(help=help, no_args_is_help=help is not None)
+    def __init__(self, help: Any = NO_HELP) -> None:
+        super().__init__(help=help, no_args_is_help=True)
 
     def client_command(self, name: str, *aliases: str) -> Callable[[ClientCommand[P]], Callable[..., None]]:
         """Add a client command under its name and its hidden aliases."""
