@@ -5,11 +5,15 @@ import os
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from perdure import SqliteLightningStore, __version__
+from perdure.cli import app
 from perdure.rollouts.model import MACHINES
 
 from .command import COMMAND, ROOT, after, perdure, settings
@@ -66,6 +70,43 @@ def test_bad_arguments_are_code_2(tmp_path: Path, arguments: tuple[str, ...]) ->
     assert "Error" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that is not only a group."""
+    below = getattr(command, "commands", {})
+    if not below:
+        yield path, command
+    for name, each in below.items():
+        yield from leaves(each, (*path, name))
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
+
+
+def test_every_command_takes_json() -> None:
+    for path, command in COMMANDS.items():
+        assert "--json" in {name for option in command.params for name in option.opts}, path
+    assert len(COMMANDS) > 60
+
+
+def test_every_group_has_the_same_verbs_and_their_short_forms() -> None:
+    for long, short in (("list", "ls"), ("show", "get"), ("delete", "rm")):
+        groups = {path[0] for path in COMMANDS if path[1:] == (long,)}
+        assert groups
+        assert groups == {path[0] for path in COMMANDS if path[1:] == (short,)}
+        assert not any(COMMANDS[group, long].hidden for group in groups)
+        assert all(COMMANDS[group, short].hidden for group in groups)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_and_option_has_help(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    assert re.match(r"[A-Z]\w+ .+\.$", command.help.partition("\n")[0]), command.help
+    for option in command.params:
+        if option.param_type_name == "option" and not option.hidden:
+            assert option.help, option.name
+            assert option.help.endswith((".", "…")), option.help
 
 
 def error_of(ended: subprocess.CompletedProcess[str]) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -173,12 +173,7 @@ async def cancel_rollouts(
     yes: YesOption = False,
 ) -> None:
     """Cancel rollouts by ID, or all with a status."""
-    from perdure import is_finished
-
-    async with context.connect() as connection:
-        chosen = await _choose(connection.store, rollout_ids, _statuses(status))
-        ready = [each for each in chosen if not is_finished(each)]
-        await _change(context, "Cancel", connection.cancel, chosen, ready, "has already ended", yes)
+    await _change(context, rollout_ids, status, retry=False, yes=yes)
 
 
 @app.client_command("retry")
@@ -189,51 +184,51 @@ async def retry_rollouts(
     yes: YesOption = False,
 ) -> None:
     """Retry ended rollouts by ID, or all with a status."""
-    from perdure import is_finished
+    await _change(context, rollout_ids, status, retry=True, yes=yes)
 
+
+async def _change(
+    context: CommandContext,
+    rollout_ids: Sequence[str] | None,
+    status: Sequence[str] | None,
+    *,
+    retry: bool,
+    yes: bool,
+) -> None:
+    """Cancel rollouts that have not ended, or retry those that have; report the others."""
+    from perdure import is_finished
+    from perdure.errors import Conflict
+
+    statuses, reason = _statuses(status), "has not ended yet" if retry else "has already ended"
+    if bool(rollout_ids) == bool(statuses):
+        raise typer.BadParameter("give rollout IDs or --status")
     async with context.connect() as connection:
-        chosen = await _choose(connection.store, rollout_ids, _statuses(status))
-        ready = [each for each in chosen if is_finished(each)]
-        await _change(context, "Retry", connection.retry, chosen, ready, "has not ended yet", yes)
+        change = connection.retry if retry else connection.cancel
+        chosen = await _choose(connection.store, rollout_ids, statuses)
+        ready = [each for each in chosen if is_finished(each) == retry]
+        if len(chosen) == 1 and not ready:
+            raise Conflict(f"rollout {chosen[0].rollout_id} {reason}: it is {chosen[0].status}")
+        if len(ready) > 1 and not yes:
+            confirm(f"{'Retry' if retry else 'Cancel'} {len(ready)} rollouts?")
+        changed, unchanged = [], [each.rollout_id for each in chosen if each not in ready]
+        for each in ready:
+            try:
+                changed.append(await change(each.rollout_id))
+            except Conflict:
+                # Its status has changed since it was read.
+                unchanged.append(each.rollout_id)
+    document = [{"rollout_id": each.rollout_id, "status": each.status} for each in changed]
+    lines = [f"{each.rollout_id} is {each.status}" for each in changed]
+    lines += [f"{rollout_id} {reason}" for rollout_id in unchanged]
+    context.answer({"changed": document, "unchanged": unchanged}, "\n".join(lines) or "No rollouts match.")
 
 
 async def _choose(
     store: LightningStore, rollout_ids: Sequence[str] | None, statuses: Sequence[RolloutStatus] | None
 ) -> list[Rollout]:
-    if bool(rollout_ids) == bool(statuses):
-        raise typer.BadParameter("give rollout IDs or --status")
     if rollout_ids:
         return [await find(store, each) for each in dict.fromkeys(rollout_ids)]
     return list(await store.query_rollouts(status_in=statuses, sort_by="start_time"))
-
-
-async def _change(
-    context: CommandContext,
-    verb: str,
-    change: Callable[[str], Awaitable[Rollout]],
-    chosen: Sequence[Rollout],
-    ready: Sequence[Rollout],
-    otherwise: str,
-    yes: bool,
-) -> None:
-    """Change the rollouts that are ready for it; of the others, say why not."""
-    from perdure.errors import Conflict
-
-    if len(chosen) == 1 and not ready:
-        raise Conflict(f"rollout {chosen[0].rollout_id} {otherwise}: it is {chosen[0].status}")
-    if len(ready) > 1 and not yes:
-        confirm(f"{verb} {len(ready)} rollouts?")
-    changed, unchanged = [], [each.rollout_id for each in chosen if each not in ready]
-    for each in ready:
-        try:
-            changed.append(await change(each.rollout_id))
-        except Conflict:
-            # Its status has changed since we read it.
-            unchanged.append(each.rollout_id)
-    document = [{"rollout_id": each.rollout_id, "status": each.status} for each in changed]
-    lines = [f"{each.rollout_id} is {each.status}" for each in changed]
-    lines += [f"{rollout_id} {otherwise}" for rollout_id in unchanged]
-    context.answer({"changed": document, "unchanged": unchanged}, "\n".join(lines) or "No rollouts match.")
 
 
 @app.client_command("enqueue")

@@ -1,4 +1,4 @@
-"""The two ways to a store: over HTTP, and straight into a database."""
+"""The two connections of client commands: to a server over HTTP, and to a database."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ RESOURCES = "/api/v1/resources"
 ROLLOUTS = "/api/v1/rollouts"
 READY = "/readyz"
 PATIENCE_SECONDS = 10.0
-"""How long a stream or a wait outlasts a server that is away."""
+"""How long a stream or a wait reconnects to a server that does not answer."""
 Document = dict[str, Any]
 
 
 class Remote:
-    """A store behind a server. A person waits for the answer, so that nothing is tried again and again."""
+    """A connection to a server. Requests are not retried, since a person is waiting."""
 
     def __init__(self, url: str, token: str | None, namespace: str | None) -> None:
         options: Document = {"token": token, "namespace": namespace, "retry_delays": ()}
@@ -78,12 +78,12 @@ class Remote:
         return await self.threads.stats()
 
     async def cancel(self, rollout_id: str) -> Rollout:
-        return await self._move(rollout_id, "cancel")
+        return await self._post(rollout_id, "cancel")
 
     async def retry(self, rollout_id: str) -> Rollout:
-        return await self._move(rollout_id, "retry")
+        return await self._post(rollout_id, "retry")
 
-    async def _move(self, rollout_id: str, verb: str) -> Rollout:
+    async def _post(self, rollout_id: str, verb: str) -> Rollout:
         path = f"{ROLLOUTS}/{path_segment(rollout_id, 'rollout_id')}/{verb}"
         return Rollout.model_validate((await self.session.request("POST", path)).json())
 
@@ -110,7 +110,7 @@ class Remote:
 
 
 class LocalOutbox:
-    """The effects of one namespace of a database."""
+    """The outbox of one namespace of a database."""
 
     def __init__(self, whole: Outbox, namespace: str, actor: str) -> None:
         self.whole = whole
@@ -128,14 +128,14 @@ class LocalOutbox:
 
 
 class Direct:
-    """A database that this process opens, for as long as a command takes."""
+    """A connection to a database that this process opens."""
 
     session = None
 
     def __init__(self, database: str, namespace: str | None, actor: str, *, create: bool) -> None:
         file = sqlite_file(database)
         if file is not None and not create and not Path(file).exists():
-            raise NotFound(f"there is no database {file}")
+            raise NotFound(f"database {file} not found")
         settings = load_settings(
             {"database_url": database, "namespace": namespace, "watchdog_interval": None}
         )
@@ -192,7 +192,7 @@ class Direct:
         overview = Overview(self._acting.storage)
         found = await overview.get_version(self._namespace, resources_id, version)
         if found is None:
-            raise NotFound(f"Resources {resources_id} have no version {version}")
+            raise NotFound(f"version {version} of resources {resources_id} not found")
         return found
 
     async def health(self) -> Document:

@@ -31,9 +31,10 @@ def flag(*names: str, help: str, panel: str | None = None) -> Any:
     return typer.Option(*names, metavar="", help=help, rich_help_panel=panel)
 
 
-def text(metavar: str, help: str, *names: str) -> Any:
-    """An option with a text."""
-    return typer.Option(*names, metavar=metavar, help=help)
+def text(metavar: str, help: str, *names: str, panel: str | None = None, variable: str | None = None) -> Any:
+    """An option with a text; one with an environment variable is about the connection."""
+    panel = CONNECTION if variable else panel
+    return typer.Option(*names, metavar=metavar, help=help, envvar=variable, rich_help_panel=panel)
 
 
 def number(help: str, *names: str, min: int | None = None, max: int | None = None) -> Any:
@@ -54,42 +55,23 @@ NoColorOption = Annotated[
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option(
-        "--url",
-        envvar="PERDURE_URL",
-        metavar="URL",
-        help="Server URL (default: http://127.0.0.1:4747).",
-        rich_help_panel=CONNECTION,
-    ),
+    text("URL", "Server URL (default: http://127.0.0.1:4747).", "--url", variable="PERDURE_URL"),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option(
-        "--token",
-        envvar="PERDURE_TOKEN",
-        metavar="TOKEN",
-        help="Token or API key to authenticate with.",
-        rich_help_panel=CONNECTION,
-    ),
+    text("TOKEN", "Token or API key to authenticate with.", "--token", variable="PERDURE_TOKEN"),
 ]
 NamespaceOption = Annotated[
     str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        envvar="PERDURE_NAMESPACE",
-        metavar="NAME",
-        help="Namespace to use (default: default).",
-        rich_help_panel=CONNECTION,
-    ),
+    text("NAME", "Namespace to use.", "--namespace", "-n", variable="PERDURE_NAMESPACE"),
 ]
 DatabaseOption = Annotated[
     str | None,
-    typer.Option(
+    text(
+        "URL",
+        "Open this database directly, without a server: sqlite:///file or postgresql://…",
         "--database",
-        metavar="URL",
-        help="Open this database directly, without a server: sqlite:///file or postgresql://…",
-        rich_help_panel=CONNECTION,
+        panel=CONNECTION,
     ),
 ]
 LimitOption = Annotated[int, number("Maximum number of results.", "--limit", min=1, max=10_000)]

@@ -1,4 +1,4 @@
-"""Where a command finds its rollouts: behind a server, or in a database that it opens itself."""
+"""The server or database that a client command connects to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT_URL = "http://127.0.0.1:4747"
 
 
 class Connection(Protocol):
-    """What commands need: a store, and what lies beside it."""
+    """What client commands need of a server or a database."""
 
     store: LightningStore
 
@@ -57,7 +57,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """Whom a command asks."""
+    """The server or database of the command line."""
 
     url: str | None = None
     token: str | None = None
@@ -66,7 +66,7 @@ class Target:
 
     @asynccontextmanager
     async def open(self, *, create: bool = False) -> AsyncIterator[Connection]:
-        """Connect. A database that is not there is only made where something is to be written."""
+        """Connect; `create` makes a database file that does not exist."""
         connection = self._direct(create) if self.database is not None else self._remote()
         try:
             yield connection
@@ -86,7 +86,7 @@ class Target:
 
 
 def actor() -> str:
-    """Who types, for the audit."""
+    """The user, as the audit log names them."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):
