@@ -49,7 +49,7 @@ def open_storage(url: str, *, timeout: float = 10.0) -> Storage:
 def store_over(storage: Storage, namespace: str, watchdog_interval: float) -> DatabaseLightningStore:
     """The contract over an open database."""
     rollouts = Rollouts(storage, Kinds(Kind(TASK, on_ended=_write_down)), namespace=namespace)
-    rollouts.start_timers(watchdog_interval)
+    rollouts.watchdog.start(watchdog_interval)
     return DatabaseLightningStore(rollouts)
 
 

@@ -197,7 +197,7 @@ async def test_a_lost_hint_is_made_up_for_by_polling(
     claimed = await there.dequeue_rollout()
     assert claimed is not None
     await there.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-    await here._rollouts.poll_watched()
+    await here._rollouts.watchdog.poll_ends()
     assert [each.status for each in await soon(waiting)] == ["succeeded"]
     await here.close()
     await there.close()

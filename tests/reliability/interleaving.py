@@ -17,8 +17,8 @@ from tests.support.invariants import broken_rules
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_connection import CONTENDED
 from perdure.kernel.storage.postgres_tx import PostgresTx, written
+from perdure.rollouts.operations.conditions import LinesNeeded
 from perdure.rollouts.operations.spans import CareNeeded
-from perdure.rollouts.operations.work import LinesNeeded
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 NAMESPACE = "INSERT INTO namespaces VALUES ($1, $2, 0) ON CONFLICT DO NOTHING"

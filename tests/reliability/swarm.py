@@ -216,7 +216,7 @@ class Swarm:
 
     async def _wait(self, process: Process) -> None:
         """Wait for some of what was queued; a lost hint is made up for by polling."""
-        polling = asyncio.create_task(self._every(process, 2.0, process.rollouts.poll_watched))
+        polling = asyncio.create_task(self._every(process, 2.0, process.rollouts.watchdog.poll_ends))
         try:
             wanted = self.chance.sample(self.ledger.rollouts, min(3, len(self.ledger.rollouts)))
             for rollout in await process.retry_until(
@@ -234,7 +234,7 @@ class Swarm:
             await process.retry_until(action)
 
     async def watchdog(self, process: Process) -> None:
-        await self._every(process, 1.0, process.rollouts.sweep)
+        await self._every(process, 1.0, process.rollouts.watchdog.sweep)
 
     async def worker(self, process: Process) -> None:
         """Claims and works; a caller of its may lose patience in the middle of a claim."""

@@ -231,10 +231,10 @@ async def refuse(tx: Tx) -> None:
 def group() -> list[Job]:
     """Operations of five callers who came at the same time."""
     return [
-        Job(enqueue.enqueue, ([new("a"), new("b", "k")], TASKS), 1),
-        Job(claim.claim, ([claim.Claim("w", 1)], "default", TASK, TASKS), 1),
+        Job(enqueue.enqueue_rollouts, ([new("a"), new("b", "k")], TASKS), 1),
+        Job(claim.claim_rollouts, ([claim.Claim("w", 1)], "default", TASK, TASKS), 1),
         Job(refuse, (), 1),
-        Job(enqueue.start, ([new("c")], TASKS), 1),
+        Job(enqueue.start_rollouts, ([new("c")], TASKS), 1),
         Job(spans.next_sequence_ids, (["ro-any", "ro-any"],), 1),
         Job(workers.beat, ([workers.Beat("w", None), workers.Beat("x", "{}")],), 1),
     ]

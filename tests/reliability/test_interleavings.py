@@ -56,7 +56,7 @@ def enqueue(*requests: NewRollout) -> Operation:
 
 def start(worker_id: str) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        return await enqueues.start(tx, [new(worker_id=worker_id)], KINDS)
+        return await enqueues.start_rollouts(tx, [new(worker_id=worker_id)], KINDS)
 
     return run
 
@@ -97,7 +97,7 @@ def start_attempt(which: int = 0, worker_id: str | None = None) -> Operation:
 
 def release() -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        return await claims.release(tx, given, KINDS, lined)
+        return await claims.release_rollouts(tx, given, KINDS, lined)
 
     return run
 
@@ -137,7 +137,7 @@ def numbers(*which: int) -> Operation:
 
 
 async def sweep(tx: Tx, given: Any, lined: bool) -> None:
-    await reports.sweep(tx, KINDS, lined)
+    await reports.sweep(tx, KINDS, True, lined)
 
 
 def beat(worker_id: str, stats: str | None = None) -> Operation:

@@ -184,7 +184,7 @@ async def _now(tx: Tx) -> int:
 
 
 async def fill(store: DatabaseLightningStore) -> None:
-    storage, ns = store._rollouts.storage, await store._rollouts._ns()
+    storage, ns = store._rollouts.storage, await store._rollouts.ns()
     for table, rows in _chunks(ns, await storage.read(_now)):
         await storage.run(_insert, table, rows)
 
@@ -222,7 +222,7 @@ async def use_lines(store: DatabaseLightningStore) -> None:
     claimed = await store.dequeue_rollout(queue="lined")
     assert claimed is not None
     await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-    await rollouts.sweep()
+    await rollouts.watchdog.sweep()
 
 
 async def read(store: DatabaseLightningStore) -> None:
@@ -231,7 +231,7 @@ async def read(store: DatabaseLightningStore) -> None:
     await store.get_latest_attempt(ended[1])
     await store.wait_for_rollouts(rollout_ids=ended, timeout=0)
     watch = store._rollouts.storage.signals.watch(ENDED_CHANNEL, [ended_key(1, ended[0])])
-    await store._rollouts.poll_watched()
+    await store._rollouts.watchdog.poll_ends()
     watch.close()
     await store.query_rollouts(rollout_id_in=ended)
     for order in ("asc", "desc"):

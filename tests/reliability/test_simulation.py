@@ -23,6 +23,7 @@ from tests.support.simulation import Faults, InlineStorage, SimulatedDatabase, T
 from perdure.rollouts.operations import report, work
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.rollouts.watchdog import Watchdog
 from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import ManualClock, SeededIds
 
@@ -94,10 +95,10 @@ def test_finds_a_completion_that_is_taken_back(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_finds_waiters_that_nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def deaf(self: Rollouts) -> None:
+    async def deaf(self: Watchdog) -> None:
         return None
 
-    monkeypatch.setattr(Rollouts, "poll_watched", deaf)
+    monkeypatch.setattr(Watchdog, "poll_ends", deaf)
     assert "not ended after three leases" in str(storms_until_broken())
 
 

@@ -20,7 +20,6 @@ from perdure import (
 from perdure.access.model import NewToken
 from perdure.access.operations import create_token, revoke_token
 from perdure.access.tables import SYSTEM
-from perdure.rollouts.operations.claim import release
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.clock import ManualClock
@@ -158,7 +157,7 @@ async def start_attempt(store: Store, given: Any) -> None:
 async def give_a_claim_back(store: Store, given: Any) -> None:
     rollouts = store._rollouts
     pairs = [(one.rollout_id, one.attempt.attempt_id) for one in given]
-    await rollouts._write_lined(release, pairs, rollouts._kinds)
+    await rollouts.release(pairs)
 
 
 @use_case(nothing)
@@ -238,7 +237,7 @@ async def requeue_and_edit(store: Store, given: Any) -> None:
 
 @use_case(silent)
 async def sweep(store: Store, given: Any) -> None:
-    await store._rollouts.sweep()
+    await store._rollouts.watchdog.sweep()
 
 
 @use_case(silent)

@@ -129,7 +129,7 @@ async def purge(tx: Tx, given: Any, lined: bool) -> None:
 
 
 async def sweep(tx: Tx, given: Any, lined: bool) -> None:
-    await report.sweep(tx, KINDS, True)
+    await report.sweep(tx, KINDS, True, True)
 
 
 async def make(tx: Tx, given: Any, lined: bool) -> Any:

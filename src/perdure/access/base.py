@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from functools import cache, partial, wraps
 from inspect import signature
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from perdure.access.endpoints import Endpoint, endpoints
 from perdure.access.model import Caller
-from perdure.access.operations import ensure_namespace, once
+from perdure.access.operations import action_of, ensure_namespace, once
 from perdure.kernel.errors import NotSupported
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage, Tx
@@ -18,6 +19,7 @@ from perdure.kernel.storage.port import Operation, Storage, Tx
 T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S", bound="Service")
+Access = Literal["read", "write"]
 
 POSTGRES_BATCHES = 3
 """How many batches of the same calls may run at once where more than one connection writes."""
@@ -82,7 +84,8 @@ class Service:
         **_: P.kwargs,
     ) -> T:
         """Run a reading operation in this namespace."""
-        return await self.storage.read(operation, *args, ns=await self.ns())
+        result: T = await self._transact("read", (operation, *args))
+        return result
 
     async def write(
         self,
@@ -91,7 +94,36 @@ class Service:
         **_: P.kwargs,
     ) -> T:
         """Run a writing operation in this namespace, in the caller's name."""
-        return await self.storage.run(operation, *args, ns=await self.ns(), actor=self.actor)
+        result: T = await self._transact("write", (operation, *args))
+        return result
+
+    async def _transact(
+        self, access: Access, call: tuple[Any, ...], *, keys: Sequence[str] | None = None
+    ) -> Any:
+        """Run one operation, `call` with its arguments, in one transaction; with `keys`, each item once.
+
+        Every `read` and `write` comes through here: a subclass overrides it to do something around the
+        transaction.
+        """
+        return await self._in_transaction(access, keyed(call, keys))
+
+    async def _in_transaction(self, access: Access, call: tuple[Any, ...]) -> Any:
+        ns = await self.ns()
+        if access == "read":
+            return await self.storage.read(*call, ns=ns)
+        return await self.storage.run(*call, ns=ns, actor=self.actor)
+
+    async def read_one(self, operation: Operation[..., Sequence[T]], item: Any, *rest: Any) -> T:
+        """Run a reading operation on a list for one item, merged with concurrent calls."""
+        batch = partial(self._read_batch, operation, rest)
+        answer: T = await self._merger.call((operation, *rest), batch, item)
+        return answer
+
+    async def _read_batch(
+        self, operation: Operation[..., Sequence[Any]], rest: tuple[Any, ...], items: Sequence[Any]
+    ) -> Sequence[Any]:
+        found: Sequence[Any] = await self._transact("read", (operation, items, *rest))
+        return found
 
     async def write_once(
         self,
@@ -99,17 +131,32 @@ class Service:
         operation: Operation[..., Sequence[T | Exception]],
         item: Any,
         *rest: Any,
+        rows: int = 1,
         size: int = 0,
+        undelivered: Callable[[T], None] | None = None,
     ) -> T:
         """Run an operation on a list for one item, merged with concurrent calls.
 
         A key that was used before gives its first answer. Only for operations that answer item by item; what
-        follows the items is equal in all calls that merge.
+        follows the items is equal in all calls that merge. `rows` and `size` (bytes) bound a batch.
+        `undelivered` gets the answer of a caller that was cancelled meanwhile.
         """
         batch = partial(self._write_batch, operation, rest, key is not None)
-        answer: T = await self._merger.call(
-            (operation, key is not None, *rest), batch, (key, item), size=size
+        future = self._merger.call(
+            (operation, key is not None, *rest),
+            batch,
+            (key, item),
+            rows=rows,
+            size=size,
+            undelivered=undelivered,
         )
+        try:
+            answer: T = await future
+        except asyncio.CancelledError:
+            # The answer may be there although its caller never got to see it.
+            if undelivered is not None and not future.cancelled() and future.exception() is None:
+                undelivered(future.result())
+            raise
         return answer
 
     async def _write_batch(
@@ -119,11 +166,10 @@ class Service:
         keyed: bool,
         calls: Sequence[tuple[Any, Any]],
     ) -> Sequence[Any]:
+        keys = [key for key, _ in calls] if keyed else None
         items = [item for _, item in calls]
-        if not keyed:
-            return await self.write(operation, items, *rest)
-        keys = [key for key, _ in calls]
-        return await self.write(once, keys, operation.__name__, (operation,), items, *rest)
+        answers: Sequence[Any] = await self._transact("write", (operation, items, *rest), keys=keys)
+        return answers
 
     @classmethod
     def over(cls, transport: Transport) -> Self:
@@ -131,6 +177,14 @@ class Service:
         service: Self = object.__new__(remote_class(cls))  # type: ignore[arg-type]
         vars(service)["transport"] = transport
         return service
+
+
+def keyed(call: tuple[Any, ...], keys: Sequence[str] | None) -> tuple[Any, ...]:
+    """A call of an operation on a list, each item under its idempotency key."""
+    if keys is None:
+        return call
+    operation, *args = call
+    return (once, keys, action_of(operation), (operation,), *args)
 
 
 @cache

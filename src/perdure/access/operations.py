@@ -6,8 +6,8 @@ everything else: so neither can stand in anybody's way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from perdure.access import sql
 from perdure.access.model import NewToken, objects_text
@@ -16,6 +16,8 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound, StorageError
 from perdure.kernel.storage.filters import given, order_by, where
 from perdure.kernel.storage.port import Row, Tx
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 TOKENS_CHANNEL = "access.tokens"
 ANY_TOKEN = "any"  # noqa: S105 - the one key of the channel
@@ -135,6 +137,21 @@ async def trim_audit(tx: Tx, age: int) -> int:
 
 
 # --- idempotency keys -------------------------------------------------------------------------------------
+
+
+def action_of(operation: Callable[..., Any]) -> str:
+    """The name under which an operation's idempotency keys are stored."""
+    return getattr(operation, "action", operation.__name__)
+
+
+def keyed_as(action: str) -> Callable[[F], F]:
+    """Give an operation's idempotency keys another name than that of the function."""
+
+    def name(operation: F) -> F:
+        operation.action = action  # type: ignore[attr-defined]
+        return operation
+
+    return name
 
 
 async def once(

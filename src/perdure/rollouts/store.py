@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 
 from msgspec import structs
 
+from perdure.access.model import Caller
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Storage
@@ -30,6 +31,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import KeptTrace
+from perdure.rollouts.watchdog import Watchdog
 
 SPANS_A_CALL = 500
 
@@ -59,7 +61,7 @@ class DatabaseLightningStore(ReadingStore):
     def acting_as(self, namespace: str, actor: str) -> Self:
         """A sibling as of `in_namespace` whose every write leaves an audit entry in its own transaction."""
         check_text(namespace, "namespace")
-        return self._sibling(self._rollouts.acting_as(namespace, check_text(actor, "actor")))
+        return self._sibling(self._rollouts.acting_as(Caller.trusted(check_text(actor, "actor"), namespace)))
 
     def _sibling(self, rollouts: Rollouts) -> Self:
         sibling = object.__new__(type(self))
@@ -69,9 +71,9 @@ class DatabaseLightningStore(ReadingStore):
         return sibling
 
     @property
-    def lapses(self) -> Mapping[str, int]:
-        """How many attempts the watchdog of this process has ended, by the status it gave them."""
-        return self._rollouts.lapses
+    def watchdog(self) -> Watchdog:
+        """What ends the overdue attempts of this database."""
+        return self._rollouts.watchdog
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -272,4 +274,4 @@ class DatabaseLightningStore(ReadingStore):
         stats = (
             None if heartbeat_stats is UNSET else encoding.encode_metadata(heartbeat_stats, "heartbeat_stats")
         )
-        return encoding.worker_from(await self._rollouts.beat(check_text(worker_id, "worker_id"), stats))
+        return encoding.worker_from(await self._rollouts.heartbeat(check_text(worker_id, "worker_id"), stats))

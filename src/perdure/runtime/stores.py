@@ -56,7 +56,7 @@ MEMORY_URLS = ("memory:", "memory://", ":memory:")
 def wire(storage: Storage, *, namespace: str = "default", watchdog_interval: float | None = None) -> Rollouts:
     """The rollouts room over a storage, with the kinds that exist and its timers running."""
     rollouts = Rollouts(storage, KINDS, namespace=namespace)
-    rollouts.start_timers(watchdog_interval)
+    rollouts.watchdog.start(watchdog_interval)
     if watchdog_interval is not None:
         start_retention(storage)
     return rollouts

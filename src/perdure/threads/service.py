@@ -40,14 +40,14 @@ ALIVE_LEASES = 6
 class ThreadService(ThreadKeeping):
     """The threads and runs of one namespace, for those who ask for them and for those who execute them."""
 
-    def acting_as(self, namespace: str, actor: str | None) -> ThreadService:
+    def acting_as(self, namespace: str, actor: str | None) -> ThreadService:  # type: ignore[override]
         """The threads of a namespace of the same database, changed in the name of `actor`."""
         sibling = ThreadService(
             self.storage, self._kinds, self.streams, namespace=namespace, actor=actor, policy=self.policy
         )
-        sibling._releases, sibling.lapses, sibling.local_completions = (
+        sibling._releases, sibling.watchdog, sibling.local_completions = (
             self._releases,
-            self.lapses,
+            self.watchdog,
             self.local_completions,
         )
         sibling.items = self.items.acting_as(namespace, actor)

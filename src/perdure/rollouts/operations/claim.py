@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
@@ -13,6 +14,7 @@ from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, Kinds
 from perdure.rollouts.operations import lines
+from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import attempt_view, new_attempt
 from perdure.rollouts.operations.work import READY_CHANNEL, Work, counted
 from perdure.rollouts.operations.workers import Workers
@@ -29,6 +31,22 @@ class Claim:
 
     worker_id: str | None
     limit: int
+
+
+@watched
+@keyed_as("dequeue_rollout")
+async def claim_rollouts(
+    tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds
+) -> list[list[Claimed]]:
+    """Give each claim of a caller the next rollouts of the queue."""
+    answers = await claim(tx, claims, queue, kind, kinds)
+    await audit(tx, "dequeue_rollout", [_attempt(*pair) for share in answers for pair in share])
+    return answers
+
+
+def _attempt(rollout: Row, attempt: Row) -> str:
+    """What an attempt is called in the audit."""
+    return str(rollout[0]) + "/" + str(attempt[2])
 
 
 async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds) -> list[list[Claimed]]:
@@ -126,7 +144,11 @@ async def promote_due(tx: Tx) -> None:
         tx.hint(READY_CHANNEL, queue)
 
 
-async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, lined: bool) -> None:
+@watched
+@locks_lines
+async def release_rollouts(
+    tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, lined: bool = False
+) -> None:
     """Take back claims, (rollout_id, attempt_id), whose answer reached nobody.
 
     The attempt never began: it is removed, and the rollout is ready again at its old place.
@@ -166,10 +188,14 @@ async def release(tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, line
             tx.hint(READY_CHANNEL, rollout.queue)
             changes.tell(tx, "rollout", [(rollout_id, queued)])
     await work.save(*workers.changed(), counted(tx, counts))
+    await audit(tx, "release_rollout", [rollout_id + "/" + attempt_id for rollout_id, attempt_id in claimed])
 
 
+@watched
+@locks_lines
+@keyed_as("start_attempt")
 async def start_attempts(
-    tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool
+    tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[Claimed | NotFound]:
     """Begin another attempt of each (rollout_id, worker_id), whatever its status and its limits."""
     work = Work(tx, kinds)
@@ -193,4 +219,5 @@ async def start_attempts(
     made = [attempt for attempt in begun if not isinstance(attempt, NotFound)]
     await work.save((sql.ADD_ATTEMPTS, made), *workers.changed(), work.counted())
     views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
+    await audit(tx, "start_attempt", [attempt[1] + "/" + attempt[3] for attempt in made])
     return [a if isinstance(a, NotFound) else (views[a[1]], attempt_view(a)) for a in begun]

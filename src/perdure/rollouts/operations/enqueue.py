@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.dialect import Write
@@ -22,6 +23,7 @@ from perdure.rollouts.model import (
     deadline_of,
     limits_of,
 )
+from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.lines import holding, lock_lines
 from perdure.rollouts.operations.work import READY_CHANNEL, counted
 from perdure.rollouts.operations.workers import Workers
@@ -44,6 +46,14 @@ class NewRollout(msgspec.Struct, frozen=True):
     worker_id: str | None = None
     rollout_id: str | None = None
     attempt_id: str | None = None
+
+
+@watched
+async def enqueue_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[Row]:
+    """Queue each request for a caller."""
+    rows = await enqueue(tx, requests, kinds)
+    await audit(tx, "enqueue_rollout", [row[0] for row in rows])
+    return rows
 
 
 async def enqueue(
@@ -164,7 +174,9 @@ def _counted(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> Write:
     return counted(tx, counts)
 
 
-async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tuple[Row, Row]]:
+@watched
+@keyed_as("start_rollout")
+async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tuple[Row, Row]]:
     """Make rollouts that bypass the queue, each with its first attempt; answers are (rollout, attempt)."""
     latest = await _latest_resources(tx, requests)
     rows: list[tuple[Any, ...]] = []
@@ -181,15 +193,17 @@ async def start(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tu
         workers.claimed(request.worker_id, attempt[1], attempt[3], dequeued=False)
     made = ((sql.ADD_ROLLOUTS, rows), (sql.ADD_ATTEMPTS, attempts))
     await tx.write(*made, *workers.changed(), _counted(tx, rows))
+    await audit(tx, "start_rollout", [attempt[1] + "/" + attempt[3] for attempt in attempts])
     return [(_view(row), attempt_view(attempt)) for row, attempt in zip(rows, attempts, strict=True)]
 
 
+@watched
 async def start_missing(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[tuple[Row, Row]]:
-    """`start` for requests that bring their ids along; what is there already stays as it is."""
+    """`start_rollouts` for requests that bring their ids along; what is there already stays as it is."""
     named = {request.rollout_id: request for request in requests}
     for row in await tx.all(sql.PRESENT, ids=sorted(str(name) for name in named)):
         del named[row[0]]
-    return await start(tx, list(named.values()), kinds) if named else []
+    return await start_rollouts(tx, list(named.values()), kinds) if named else []
 
 
 def new_attempt(

@@ -11,6 +11,7 @@ from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, or
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED
+from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.records import ROLLOUT_STATUSES
 
 
@@ -89,6 +90,7 @@ async def _page(tx: Tx, listing: Listing[Row], clause: Clause, order: str, query
 # --- rollouts ---------------------------------------------------------------------------------------------
 
 
+@watched
 async def query_rollouts(tx: Tx, query: Query, kind: str) -> tuple[Page, Mapping[str, Row]]:
     """A page of rollouts, and the latest attempt of each that has one."""
     rows, total = await _rollout_page(tx, query, kind)
@@ -142,6 +144,7 @@ async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> d
     return {row[0]: row for row in rows}
 
 
+@watched
 async def get_rollouts(
     tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]
 ) -> list[tuple[Row, Row | None] | None]:
@@ -151,6 +154,7 @@ async def get_rollouts(
     return [(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
 
 
+@watched
 async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None]]:
     """Those of the rollouts that have ended."""
     rows = await tx.all(sql.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
@@ -172,6 +176,7 @@ async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
 # --- attempts, spans, resources, workers ------------------------------------------------------------------
 
 
+@watched
 async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]) -> Page:
     if await tx.one(sql.ROLLOUT_EXISTS, id=rollout_id, kinds=list(kinds)) is None:
         return [], 0
@@ -179,6 +184,7 @@ async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[
     return await _page(tx, sql.LIST_ATTEMPTS, Clause("TRUE", {"rollout_id": rollout_id}), order, query)
 
 
+@watched
 async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
 ) -> tuple[Page, Mapping[str, bytes]]:
@@ -226,6 +232,7 @@ async def get_version(tx: Tx, resources_id: str, version: int) -> Row | None:
     return await tx.one(sql.GET_VERSION, id=resources_id, version=version)
 
 
+@watched
 async def query_workers(tx: Tx, query: Query) -> Page:
     order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
     clause = where(WORKER_FIELDS, query.conditions, query.logic)

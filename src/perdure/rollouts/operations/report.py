@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from perdure.access.operations import audit
 from perdure.kernel.changes import tell
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.storage.port import Operation, Result, Row, Tx
-from perdure.rollouts import sql, tables
+from perdure.kernel.storage.port import Row, Tx
+from perdure.rollouts import sql
 from perdure.rollouts.model import (
     ATTEMPT,
     ENDED,
@@ -23,6 +24,7 @@ from perdure.rollouts.model import (
     rollout_event,
     set_to,
 )
+from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.lines import leave
 from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
 from perdure.rollouts.operations.workers import Workers
@@ -41,8 +43,10 @@ class AttemptReport(msgspec.Struct, frozen=True):
     metadata: str | UnsetType | None = UNSET
 
 
+@watched
+@locks_lines
 async def report_attempts(
-    tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool
+    tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[Row | NotFound]:
     """Apply reports in their order; each is answered with its attempt, or with why there is none."""
     work = Work(tx, kinds)
@@ -60,6 +64,8 @@ async def report_attempts(
         _apply(work, workers, attempt, report)
         answers.append(_view(attempt))
     await save_all(work, workers, lined)
+    known = [row for row in answers if not isinstance(row, NotFound)]
+    await audit(tx, "update_attempt", [row[0] + "/" + row[2] for row in known])
     return answers
 
 
@@ -135,8 +141,10 @@ class RolloutChange(msgspec.Struct, frozen=True):
         )
 
 
+@watched
+@locks_lines
 async def change_rollouts(
-    tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool
+    tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[Row | NotFound | Conflict]:
     """Set what each caller says; answers are rollouts as `ROLLOUT_VIEW` shows them."""
     work = Work(tx, kinds)
@@ -160,10 +168,12 @@ async def change_rollouts(
     edited = [work.rollouts[c.rollout_id] for c in changes if c.edits and c.rollout_id in work.rollouts]
     tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
     views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
-    return [
+    answers = [
         refused.get(number) or views.get(change.rollout_id) or _no_rollout(change.rollout_id)
         for number, change in enumerate(changes)
     ]
+    await audit(tx, "update_rollout", [row[0] for row in answers if not isinstance(row, Exception)])
+    return answers
 
 
 def _not_from(status: str, change: RolloutChange) -> Conflict:
@@ -201,17 +211,6 @@ def _watch_anew(work: Work, rollout_id: str) -> None:
         attempts[-1].watch(work.rollouts[rollout_id].limits)
 
 
-class SweepDue(Exception):
-    """Something is overdue: let the watchdog run, then run the operation again."""
-
-
-async def watched(tx: Tx, operation: Operation[..., Result], *args: Any) -> Result:
-    """Run an operation that must see the watchdog's findings: ask first whether anything is overdue."""
-    if await tx.probe(tables.OVERDUE):
-        raise SweepDue
-    return await operation(tx, *args)
-
-
 class Swept(NamedTuple):
     """How many rollouts the watchdog looked at, and the statuses that it gave to attempts."""
 
@@ -219,7 +218,7 @@ class Swept(NamedTuple):
     statuses: tuple[str, ...] = ()
 
 
-async def sweep(tx: Tx, kinds: Kinds, lined: bool, patient: bool = True) -> Swept:
+async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
     """End the live attempts of this namespace that are overdue, some at a time.
 
     One at a time sweeps a namespace. Whoever is not patient leaves it to the one who is at it.

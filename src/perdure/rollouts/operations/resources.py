@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.access.operations import audit
 from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
+from perdure.rollouts.operations.conditions import watched
 
 
 async def add_resources(tx: Tx, bodies: Sequence[str]) -> list[Row]:
     """Store new bundles as version 1; the last one is the latest."""
-    return [
+    rows = [
         await _insert(tx, ids.resources_id(tx.ids), body, tx.now + ordinal)
         for ordinal, body in enumerate(bodies)
     ]
+    await audit(tx, "add_resources", [row[0] for row in rows])
+    return rows
 
 
+@watched
 async def update_resources(tx: Tx, resources_id: str, body: str) -> Row:
     """Replace a bundle by its next version, which becomes the latest; an unknown id is made."""
+    row = await _replace(tx, resources_id, body)
+    await audit(tx, "update_resources", [resources_id])
+    return row
+
+
+async def _replace(tx: Tx, resources_id: str, body: str) -> Row:
     current = await tx.one(sql.LOCK_RESOURCES, id=resources_id)
     if current is None:
         return await _insert(tx, resources_id, body, tx.now)

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
+from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.work import AttemptRow, Work
 
 EVICTION_ROWS = 50
@@ -45,12 +47,13 @@ class CareNeeded(Exception):
     """A span is known already, its attempt is not, or another has its rollout locked: look more closely."""
 
 
+@locks_lines
 async def add_spans(
     tx: Tx,
     calls: Sequence[Sequence[NewSpan]],
     parts: Sequence[tuple[str, bytes]],
     kinds: Kinds,
-    lined: bool,
+    lined: bool = False,
 ) -> list[Stored | NotFound]:
     """Store the spans of each call. A call that names an unknown rollout or attempt stores nothing.
 
@@ -62,6 +65,7 @@ async def add_spans(
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
     if spans:
         await adding.store(await adding.drop_known(spans), parts)
+    await adding.audit(spans)
     return [
         error if error is not None else [adding.numbers.get(id(span)) for span in call]
         for call, error in zip(calls, accepted, strict=True)
@@ -81,6 +85,7 @@ async def add_new_spans(
     if moving and not await adding.work.try_load(moving):
         raise CareNeeded
     await adding.store(list(adding.keyed(span for call in calls for span in call).values()), parts)
+    await adding.audit(span for call in calls for span in call)
     return [[adding.numbers.get(id(span)) for span in call] for call in calls]
 
 
@@ -165,6 +170,12 @@ class _Adding:
         if stored != len(fresh):
             raise CareNeeded
         changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
+
+    async def audit(self, spans: Iterable[NewSpan]) -> None:
+        """Name the attempt of each span that was stored."""
+        if self.tx.actor is not None:
+            stored = [span for span in spans if id(span) in self.numbers]
+            await audit(self.tx, "add_spans", [span.rollout_id + "/" + span.attempt_id for span in stored])
 
     async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
         """The last number taken of each rollout that needs one, and the rows of the counters to add to."""
@@ -260,6 +271,7 @@ async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
     for rollout_id in rollout_ids:
         following[rollout_id] += 1
         numbers.append(following[rollout_id])
+    await audit(tx, "next_sequence_id", rollout_ids)
     return numbers
 
 

@@ -28,6 +28,7 @@ from perdure.rollouts.model import (
     limits_of,
     outcome_of,
 )
+from perdure.rollouts.operations.conditions import LinesNeeded
 
 ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
@@ -36,10 +37,6 @@ READY_CHANNEL = "rollouts.ready"
 def ended_key(ns: int | None, rollout_id: str) -> str:
     """What the end of a rollout is published as."""
     return str(ns) + "/" + rollout_id
-
-
-class LinesNeeded(Exception):
-    """A rollout stands in a line, whose lock comes first: run the operation again with lines."""
 
 
 class RolloutRow(msgspec.Struct):

@@ -62,7 +62,7 @@ async def _known(call: Call) -> list[Metric]:
     up = GaugeMetricFamily("perdure_database_up", "Whether the database answers.")
     if not isinstance(store, DatabaseLightningStore):
         return []
-    found: list[Metric] = [up, _transitions(store.lapses)]
+    found: list[Metric] = [up, _transitions(store.watchdog.ended)]
     try:
         counts = await Overview(store.storage).counts(call.caller.namespaces)
         found += _families(counts)
@@ -73,12 +73,12 @@ async def _known(call: Call) -> list[Metric]:
     return found
 
 
-def _transitions(lapses: Mapping[str, int]) -> Metric:
+def _transitions(ended: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(
         "perdure_watchdog_transitions", "Attempts that the watchdog of this process ended.", labels=("to",)
     )
     for status in WATCHED:
-        family.add_metric((status,), lapses.get(status, 0))
+        family.add_metric((status,), ended.get(status, 0))
     return family
 
 

@@ -1,0 +1,140 @@
+"""The watchdog, and the base of the services whose operations it must run before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from perdure.access.base import Access, Service, keyed
+from perdure.access.model import Caller
+from perdure.kernel.retry import Backoff, retry_until
+from perdure.kernel.signals.port import carrier_of
+from perdure.kernel.storage.port import Storage
+from perdure.rollouts.model import Kinds
+from perdure.rollouts.operations import claim, queries, report
+from perdure.rollouts.operations.conditions import LinesNeeded, SweepDue, unless_overdue
+from perdure.rollouts.operations.report import Swept
+from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+
+CLOSE_SECONDS = 5.0
+SWEEP_SECONDS = 5.0
+"""How long a process that died during a sweep keeps others from asking the database for its lock."""
+POLL_SECONDS = 2.0
+POLL_ROWS = 1000
+
+
+class Watchdog:
+    """Ends the overdue attempts of a database and makes ready what is due, in every namespace."""
+
+    def __init__(self, storage: Storage, kinds: Kinds) -> None:
+        self.storage = storage
+        self.kinds = kinds
+        self.ended: Counter[str] = Counter()
+        """How many attempts the watchdog of this process has ended, by the status it gave them."""
+
+    def start(self, interval: float | None) -> None:
+        """Sweep every `interval` seconds, and poll for ends where other processes write too."""
+        if interval is not None:
+            self.storage.timers.every(interval, self.sweep_alone)
+        if self.storage.engine == "postgres":
+            self.storage.timers.every(POLL_SECONDS, self.poll_ends)
+
+    async def sweep(self) -> None:
+        """End what is overdue and make ready what is due."""
+        await self._sweep(patient=True)
+
+    async def sweep_alone(self) -> None:
+        """The same, unless another process is sweeping."""
+        carrier = carrier_of(self.storage.signals)
+        if carrier is not None and not await carrier.try_sweep(SWEEP_SECONDS):
+            return
+        try:
+            await self._sweep(patient=False)
+        finally:
+            if carrier is not None:
+                await carrier.end_sweep()
+
+    async def _sweep(self, *, patient: bool) -> None:
+        for ns in await self.storage.read(report.overdue_namespaces):
+            await self.storage.run(claim.promote_due, ns=ns)
+            while (swept := await self._sweep_some(ns, patient)).looked:
+                self.ended.update(swept.statuses)
+                if swept.looked < report.SWEEP_ROWS:
+                    break
+
+    async def _sweep_some(self, ns: int, patient: bool) -> Swept:
+        try:
+            return await self.storage.run(report.sweep, self.kinds, patient, False, ns=ns)
+        except LinesNeeded:
+            return await self.storage.run(report.sweep, self.kinds, patient, True, ns=ns)
+
+    async def poll_ends(self) -> None:
+        """Make up for hints that were lost between processes: publish again the ends that are waited for."""
+        wanted: dict[int, list[str]] = {}
+        for key in self.storage.signals.watched(ENDED_CHANNEL):
+            ns, _, rollout_id = key.partition("/")
+            wanted.setdefault(int(ns), []).append(rollout_id)
+        for number, ids in wanted.items():
+            for start in range(0, len(ids), POLL_ROWS):
+                part = ids[start : start + POLL_ROWS]
+                ended = await self.storage.read(queries.ended_among, part, ns=number)
+                self.storage.signals.publish([(ENDED_CHANNEL, ended_key(number, name)) for name in ended])
+
+
+class WatchedService(Service):
+    """A service whose operations see the watchdog's findings and lock lines, where they say so.
+
+    See `watched` and `locks_lines` in `operations.conditions`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        kinds: Kinds,
+        *,
+        namespace: str = "default",
+        caller: Caller | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        super().__init__(storage, namespace=namespace, caller=caller)
+        self.kinds = kinds
+        self.watchdog = watchdog or Watchdog(storage, kinds)
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def _transact(
+        self, access: Access, call: tuple[Any, ...], *, keys: Sequence[str] | None = None
+    ) -> Any:
+        operation = call[0]
+        if not getattr(operation, "locks_lines", False):
+            return await self._run_watched(access, operation, keyed(call, keys))
+        try:
+            return await self._run_watched(access, operation, keyed((*call, False), keys))
+        except LinesNeeded:
+            return await self._run_watched(access, operation, keyed((*call, True), keys))
+
+    async def _run_watched(self, access: Access, operation: Any, call: tuple[Any, ...]) -> Any:
+        if getattr(operation, "watched", False):
+            try:
+                return await self._in_transaction(access, (unless_overdue, *call))
+            except SweepDue:
+                await self.watchdog.sweep()
+        return await self._in_transaction(access, call)
+
+    def release_later(self, release: Callable[[], Awaitable[None]]) -> None:
+        """Give back a claim whose caller was cancelled while it was made.
+
+        It is retried until it is done: no other process knows that nobody holds these claims.
+        """
+        work = retry_until(release, what="releasing a claim", idempotent=True, backoff=Backoff(0.05, 5.0))
+        task = asyncio.get_running_loop().create_task(work)
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def finish_releases(self) -> None:
+        """Let what is being given back come to its end, for a few seconds."""
+        if self._releases:
+            _, left = await asyncio.wait(self._releases, timeout=CLOSE_SECONDS)
+            for task in left:
+                task.cancel()
