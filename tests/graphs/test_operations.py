@@ -14,6 +14,7 @@ from perdure.access.service import Access
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.graphs import operations
 from perdure.graphs.records import GraphChanges, GraphDeltaQuery, GraphQuery, Piece, Span
+from perdure.graphs.rows import encode_changes
 from perdure.graphs.service import Graphs
 from perdure.graphs.tables import TABLES
 from perdure.graphs.view import view, view_value
@@ -345,7 +346,7 @@ class _Counting:
 
 async def _counted(tx: Tx, put: GraphChanges) -> list[str]:
     counting = _Counting(tx)
-    await operations.put(counting, put)
+    await operations.put(counting, [encode_changes(put)])
     return counting.asked
 
 

@@ -48,8 +48,6 @@ def _statements() -> dict[str, Statement[Any]]:
     for name, value in vars(sql).items():
         if isinstance(value, Statement):
             found[name] = value
-        elif isinstance(value, tuple):
-            found |= {f"{name} {number}": each for number, each in enumerate(value)}
     return found
 
 

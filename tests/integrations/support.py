@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_chec
 from langgraph.checkpoint.base.id import uuid6
 
 from perdure.graphs.model import covered, piece_key
-from perdure.graphs.operations import ranges_of
+from perdure.graphs.rows import ranges_of
 from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement

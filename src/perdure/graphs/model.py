@@ -156,22 +156,30 @@ def cut(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """The same items in as few ranges as can be; their order counts."""
     done: list[Range] = []
+    end: int | None = None
     for first, last in ranges:
-        if done and done[-1][1] == first:
-            done[-1] = (done[-1][0], last)
+        if first == end:
+            begin, _ = done.pop()
+            done.append((begin, last))
+            end = last
         elif first < last:
             done.append((first, last))
+            end = last
     return done
 
 
 def covered(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
     """All these items, each once, in the order of the log; what is no more than `gap` away comes along."""
     done: list[Range] = []
+    end: int | None = None
     for first, last in sorted(ranges):
-        if done and first <= done[-1][1] + gap:
-            done[-1] = (done[-1][0], max(done[-1][1], last))
+        if end is not None and first <= end + gap:
+            begin, _ = done.pop()
+            end = max(end, last)
+            done.append((begin, end))
         elif first < last:
             done.append((first, last))
+            end = last
     return done
 
 
@@ -197,11 +205,11 @@ def parts_of(ranges: Sequence[Range], segments: Sequence[Segment]) -> list[Part]
 def unneeded(segments: Iterable[tuple[int, int]], ranges: Iterable[Range]) -> list[int]:
     """The places of the segments, given with their counts, of which no range has an item."""
     kept = covered(ranges)
-    starts = [first for first, _ in kept]
+    starts, stops = [first for first, _ in kept], [last for _, last in kept]
     left: list[int] = []
     for position, count in segments:
         at = bisect_right(starts, position + count - 1) - 1
-        if at < 0 or kept[at][1] <= position:
+        if at < 0 or stops[at] <= position:
             left.append(position)
     return left
 

@@ -1,21 +1,32 @@
-"""Operations on the checkpoints of graphs: keep, read, copy, remove.
+"""Operations on the checkpoints of graphs: store, copy, remove.
 
-Whoever keeps, copies or removes anything has locked the threads concerned, in the order of their ids: so
-nothing that a new checkpoint builds on goes away under it.
+Each locks the threads concerned first, in the order of their ids: so nothing that a new checkpoint builds on
+is removed at the same time.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from perdure.graphs import model, sql
 from perdure.graphs.model import Known, Range, piece_key
-from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite, Piece, PruneStrategy
-from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.graphs.records import GraphPut, Piece, PruneStrategy
+from perdure.graphs.rows import (
+    EncodedChanges,
+    ItemRow,
+    PieceRow,
+    ThreadRow,
+    WriteRow,
+    metadata_of,
+    ranges_of,
+    ranges_text,
+    versions_of,
+)
+from perdure.kernel.codec import check_text
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 
@@ -25,15 +36,7 @@ Place = tuple[str, str]
 # The bases of so many threads are asked for at once: each asks the index for the pieces of all.
 THREADS_AT_ONCE = 16
 
-_ranges = msgspec.json.Decoder(list[Range])
-
-
-def ranges_of(text: str) -> list[Range]:
-    """The ranges of a version, as they are kept."""
-    return _ranges.decode(text)
-
-
-# --- keeping ----------------------------------------------------------------------------------------------
+# --- storing ----------------------------------------------------------------------------------------------
 
 
 class _Log(msgspec.Struct):
@@ -54,63 +57,68 @@ Key = tuple[str, str, str]
 """A piece: its thread, its namespace, and what it is found by there."""
 
 
-async def put(tx: Tx, changes: GraphChanges) -> None:
-    """Keep checkpoints and writes. What is there already is replaced; a base that is gone is a Conflict."""
-    for each in changes.puts:
-        model.check_put(each)
-    for write in changes.writes:
-        model.check_write(write)
-    threads = {put.thread_id for put in changes.puts} | {write.thread_id for write in changes.writes}
+async def put(tx: Tx, changes: Sequence[EncodedChanges]) -> None:
+    """Store checkpoints and writes. A key that exists is replaced; a base that is gone is a Conflict."""
+    puts = [put for each in changes for put in each.puts]
+    checkpoints = {
+        (row.thread_id, row.checkpoint_ns, row.id): row for each in changes for row in each.checkpoints
+    }
+    writes = _first_writes(changes)
+    threads = {put.thread_id for put in puts} | {write.thread_id for write in writes}
     known = await _lock(tx, threads)
-    pieces, items = await _pieces(tx, changes.puts)
+    pieces, items = await _pieces(tx, puts)
     await tx.defer(
-        (sql.ADD_THREADS, [(tx.ns, thread_id) for thread_id in sorted(threads - known)]),
-        (sql.PUT_CHECKPOINTS, _checkpoint_rows(tx, changes.puts)),
-        (sql.PUT_PIECES, pieces),
-        (sql.ADD_ITEMS, items),
-        (sql.PUT_WRITES, _write_rows(tx, changes.writes)),
+        sql.ADD_THREADS.of([ThreadRow(thread_id) for thread_id in sorted(threads - known)]),
+        sql.PUT_CHECKPOINTS.of(list(checkpoints.values())),
+        sql.PUT_PIECES.of(pieces),
+        sql.ADD_ITEMS.of(items),
+        sql.PUT_WRITES.of(writes),
     )
 
 
 async def _lock(tx: Tx, threads: Iterable[str]) -> set[str]:
-    """Lock threads, and say which of them have something here."""
+    """Lock threads; returns those that exist."""
     wanted = sorted({model.check_thread(thread_id) for thread_id in threads})
-    return {row[0] for row in await tx.all(sql.LOCK_THREADS, thread_ids=wanted)}
+    return set(await tx.all(sql.LOCK_THREADS, thread_ids=wanted))
 
 
-def _checkpoint_rows(tx: Tx, puts: Sequence[GraphPut]) -> list[tuple[Any, ...]]:
-    rows: dict[tuple[str, str, str], tuple[Any, ...]] = {}
-    for put in puts:
-        key = (put.thread_id, put.checkpoint_ns, put.checkpoint_id)
-        versions = encode_json(put.versions, what="versions")
-        metadata = encode_json(put.metadata, what="metadata", nan="keep")
-        rows[key] = (tx.ns, *key, put.parent_id, put.run_id, versions, metadata, *put.checkpoint)
+def _first_writes(changes: Iterable[EncodedChanges]) -> list[WriteRow]:
+    """The writes, of those with the same key the first; the last where `idx` is negative."""
+    rows: dict[tuple[str, str, str, str, int], WriteRow] = {}
+    for write in (write for each in changes for write in each.writes):
+        key = (write.thread_id, write.checkpoint_ns, write.checkpoint_id, write.task_id, write.idx)
+        if write.idx < 0 or key not in rows:
+            rows[key] = write
     return list(rows.values())
 
 
-def _write_rows(tx: Tx, writes: Sequence[GraphWrite]) -> list[tuple[Any, ...]]:
-    rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for each in writes:
-        key = (each.thread_id, each.checkpoint_ns, each.checkpoint_id, each.task_id, each.idx)
-        if each.idx < 0 or key not in rows:
-            rows[key] = (tx.ns, *key, each.task_path, each.channel, *each.value)
-    return list(rows.values())
-
-
-async def _pieces(tx: Tx, puts: Sequence[GraphPut]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+async def _pieces(tx: Tx, puts: Sequence[GraphPut]) -> tuple[list[PieceRow], list[ItemRow]]:
     """The rows of new versions, and of the items that are new with them."""
     lists = await _bases(tx, puts)
-    rows: dict[Key, tuple[Any, ...]] = {}
-    items: list[tuple[Any, ...]] = []
+    rows: dict[Key, PieceRow] = {}
+    items: list[ItemRow] = []
     for put, piece in _each(puts):
         key = _key(put, piece.channel, piece.version)
         if piece.spans is not None:
             made = lists[key] = _grown(tx, put, piece, lists)
-            items += _new_items(tx, put, piece, made.log)
-            rows[key] = (tx.ns, *key, made.log.name, encode_json(made.ranges), None, None)
+            items += _new_items(put, piece, made.log)
+            rows[key] = _piece_row(key, log=made.log.name, ranges=ranges_text(made.ranges))
         elif piece.value is not None:
-            rows[key] = (tx.ns, *key, None, None, *piece.value)
+            form, body = piece.value
+            rows[key] = _piece_row(key, form=form, body=body)
     return list(rows.values()), items
+
+
+def _piece_row(
+    key: Key,
+    *,
+    log: str | None = None,
+    ranges: str | None = None,
+    form: str | None = None,
+    body: bytes | None = None,
+) -> PieceRow:
+    thread_id, checkpoint_ns, piece = key
+    return PieceRow(thread_id, checkpoint_ns, piece, log=log, ranges=ranges, form=form, body=body)
 
 
 def _each(puts: Sequence[GraphPut]) -> Iterator[tuple[GraphPut, Piece]]:
@@ -129,16 +137,16 @@ async def _bases(tx: Tx, puts: Sequence[GraphPut]) -> dict[Key, _List]:
     logs: dict[tuple[str, str], _Log] = {}
     for start in range(0, len(threads), THREADS_AT_ONCE):
         chosen = set(threads[start : start + THREADS_AT_ONCE])
-        keys = [key for key in wanted if key[0] in chosen]
+        keys = [(thread_id, *rest) for thread_id, *rest in wanted if thread_id in chosen]
         rows = await tx.all(
             sql.FIND_BASES,
             thread_ids=sorted(chosen),
             namespaces=sorted({namespace for _, namespace, _ in keys}),
             pieces=sorted({piece for _, _, piece in keys}),
         )
-        for thread_id, namespace, piece, log, ranges, end in rows:
-            shared = logs.setdefault((thread_id, log), _Log(log, end or 0))
-            found[thread_id, namespace, piece] = _List(shared, ranges_of(ranges))
+        for row in rows:
+            shared = logs.setdefault((row.thread_id, row.log), _Log(row.log, row.stop or 0))
+            found[row.thread_id, row.checkpoint_ns, row.piece] = _List(shared, ranges_of(row.ranges))
     return found
 
 
@@ -154,12 +162,13 @@ def _grown(tx: Tx, put: GraphPut, piece: Piece, lists: Mapping[Key, _List]) -> _
     return _List(base.log, model.laid_out(spans, base.ranges, base.log.end))
 
 
-def _new_items(tx: Tx, put: GraphPut, piece: Piece, log: _Log) -> list[tuple[Any, ...]]:
+def _new_items(put: GraphPut, piece: Piece, log: _Log) -> list[ItemRow]:
     if piece.value is None or piece.count == 0:
         return []
+    form, body = piece.value
     position = log.end
     log.end += piece.count
-    return [(tx.ns, put.thread_id, log.name, position, piece.count, *piece.value)]
+    return [ItemRow(put.thread_id, log.name, position=position, count=piece.count, form=form, body=body)]
 
 
 # --- removing ---------------------------------------------------------------------------------------------
@@ -169,20 +178,26 @@ async def delete_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
     """Remove everything that graphs have kept in these threads."""
     known = sorted(await _lock(tx, thread_ids)) if thread_ids else []
     if known:
-        for each in sql.DROP_THREADS:
+        for each in (
+            sql.DROP_ALL_CHECKPOINTS,
+            sql.DROP_ALL_PIECES,
+            sql.DROP_ALL_ITEMS,
+            sql.DROP_ALL_WRITES,
+            sql.DROP_THREADS,
+        ):
             await tx.execute(each, thread_ids=known)
 
 
 async def delete_runs(tx: Tx, run_ids: Sequence[str]) -> list[str]:
     """Remove the checkpoints of these runs; gives the threads they were in. Later ones stay readable."""
     runs = sorted({check_text(run_id, "run_id") for run_id in run_ids})
-    threads = sorted({row[0] for row in await tx.all(sql.OF_RUNS, run_ids=runs)}) if runs else []
+    threads = sorted({row.thread_id for row in await tx.all(sql.OF_RUNS, run_ids=runs)}) if runs else []
     if not threads:
         return []
     await _lock(tx, threads)
     gone: dict[Place, set[str]] = defaultdict(set)
-    for thread_id, namespace, checkpoint_id in await tx.all(sql.OF_RUNS, run_ids=runs):
-        gone[thread_id, namespace].add(checkpoint_id)
+    for row in await tx.all(sql.OF_RUNS, run_ids=runs):
+        gone[row.thread_id, row.checkpoint_ns].add(row.id)
     await _drop(tx, gone)
     for thread_id in threads:
         await _sweep(tx, thread_id)
@@ -200,18 +215,18 @@ async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> N
 
 async def _keep_latest(tx: Tx, thread_id: str) -> None:
     known: dict[str, dict[str, Known]] = defaultdict(dict)
-    for namespace, checkpoint_id, parent_id, versions, metadata in await tx.all(
-        sql.OF_THREAD, thread_id=thread_id
-    ):
-        known[namespace][checkpoint_id] = Known(parent_id, decode_json(versions), decode_json(metadata))
+    for row in await tx.all(sql.OF_THREAD, thread_id=thread_id):
+        known[row.checkpoint_ns][row.id] = Known(
+            row.parent_id, versions_of(row.versions), metadata_of(row.metadata)
+        )
     pieces: dict[str, set[str]] = defaultdict(set)
-    for namespace, piece, _, _ in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
-        pieces[namespace].add(piece)
+    for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
+        pieces[piece.checkpoint_ns].add(piece.piece)
     kept = {ns: model.needed(max(found), found, pieces[ns]) for ns, found in known.items()}
     places: dict[Place, set[str]] = {(thread_id, ns): found.keys() - kept[ns] for ns, found in known.items()}
-    for namespace, checkpoint_id in await tx.all(sql.PLACES_WRITTEN, thread_id=thread_id):
-        if checkpoint_id not in kept.get(namespace, ()):
-            places.setdefault((thread_id, namespace), set()).add(checkpoint_id)
+    for written in await tx.all(sql.PLACES_WRITTEN, thread_id=thread_id):
+        if written.checkpoint_id not in kept.get(written.checkpoint_ns, ()):
+            places.setdefault((thread_id, written.checkpoint_ns), set()).add(written.checkpoint_id)
     await _drop(tx, places)
     await _sweep(tx, thread_id)
 
@@ -233,15 +248,15 @@ async def _sweep(tx: Tx, thread_id: str) -> None:
         await delete_threads(tx, [thread_id])
         return
     used: set[tuple[str, str]] = set()
-    for namespace, versions in rows:
-        used |= {(namespace, piece_key(*each)) for each in decode_json(versions).items()}
+    for row in rows:
+        used |= {(row.checkpoint_ns, piece_key(*each)) for each in versions_of(row.versions).items()}
     left: dict[str, list[str]] = defaultdict(list)
     ranges: dict[str, list[Range]] = defaultdict(list)
-    for namespace, piece, log, text in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
-        if (namespace, piece) not in used:
-            left[namespace].append(piece)
-        elif log is not None:
-            ranges[log] += ranges_of(text)
+    for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
+        if (piece.checkpoint_ns, piece.piece) not in used:
+            left[piece.checkpoint_ns].append(piece.piece)
+        elif piece.log is not None and piece.ranges is not None:
+            ranges[piece.log] += ranges_of(piece.ranges)
     for namespace, pieces in sorted(left.items()):
         await tx.execute(sql.DROP_PIECES, thread_id=thread_id, checkpoint_ns=namespace, pieces=pieces)
     await _sweep_items(tx, thread_id, ranges)
@@ -249,8 +264,8 @@ async def _sweep(tx: Tx, thread_id: str) -> None:
 
 async def _sweep_items(tx: Tx, thread_id: str, ranges: Mapping[str, list[Range]]) -> None:
     segments: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for log, position, count in await tx.all(sql.ITEMS_OF_THREAD, thread_id=thread_id):
-        segments[log].append((position, count))
+    for item in await tx.all(sql.ITEMS_OF_THREAD, thread_id=thread_id):
+        segments[item.log].append((item.position, item.count))
     for log, found in sorted(segments.items()):
         positions = model.unneeded(found, ranges.get(log, ()))
         if positions:
@@ -267,6 +282,6 @@ async def copy_thread(tx: Tx, source: str, target: str) -> None:
         raise Conflict(f"Thread {target} has checkpoints already")
     if source not in known:
         return
-    await tx.write((sql.ADD_THREADS, [(tx.ns, target)]))
-    for each in sql.COPY:
+    await tx.write(sql.ADD_THREADS.of([ThreadRow(target)]))
+    for each in (sql.COPY_CHECKPOINTS, sql.COPY_PIECES, sql.COPY_ITEMS, sql.COPY_WRITES):
         await tx.execute(each, source=source, target=target)

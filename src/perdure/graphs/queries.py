@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.graphs import sql
 from perdure.graphs.model import (
@@ -16,45 +16,41 @@ from perdure.graphs.model import (
     parts_of,
     piece_key,
 )
-from perdure.graphs.operations import ranges_of
 from perdure.graphs.records import (
     GraphDelta,
     GraphDeltaQuery,
     GraphQuery,
-    GraphTuple,
     GraphValue,
     GraphWrite,
-    Typed,
     Version,
 )
-from perdure.kernel.codec import decode_json
-from perdure.kernel.match import has
+from perdure.graphs.rows import CheckpointRow, FoundCheckpoint, ranges_of, versions_of, write_of
 from perdure.kernel.storage.filters import MAX_ROWS, given, where
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 
 LAST = "\U0010ffff"
 """What comes after every id."""
 PAGE = 100
-"""So many checkpoints are read at once where they have to be looked at one by one."""
+"""How many checkpoints are read at once where each has to be looked at."""
 STEPS = 64
-"""So many ancestors are read at once."""
+"""How many ancestors are read at once."""
 
 
-async def find(tx: Tx, query: GraphQuery) -> list[GraphTuple]:
-    """The checkpoints that are meant, the newest first, each with its values and the writes after it."""
+async def find(tx: Tx, query: GraphQuery) -> list[FoundCheckpoint]:
+    """The checkpoints that match, the newest first, each with its values and the writes after it."""
     check_query(query)
     rows = await _chosen(tx, query)
-    places: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    places: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
     for row in rows:
-        places[row[0], row[1]].append(row)
-    found: dict[tuple[str, str, str], GraphTuple] = {}
+        places[row.thread_id, row.checkpoint_ns].append(row)
+    found: dict[tuple[str, str, str], FoundCheckpoint] = {}
     for (thread_id, namespace), group in places.items():
-        for each in await _tuples(tx, thread_id, namespace, group):
-            found[thread_id, namespace, each.checkpoint_id] = each
-    return [found[row[0], row[1], row[2]] for row in rows]
+        for each in await _with_values(tx, thread_id, namespace, group):
+            found[thread_id, namespace, each.row.id] = each
+    return [found[row.thread_id, row.checkpoint_ns, row.id] for row in rows]
 
 
-async def _chosen(tx: Tx, query: GraphQuery) -> list[Row]:
+async def _chosen(tx: Tx, query: GraphQuery) -> list[CheckpointRow]:
     limit = MAX_ROWS if query.limit is None else max(query.limit, 0)
     conditions = given(
         ("thread_id", "exact", query.thread_id),
@@ -64,34 +60,30 @@ async def _chosen(tx: Tx, query: GraphQuery) -> list[Row]:
     clause = where(sql.FIELDS, conditions, "and")
     size = limit if not query.filter else PAGE
     page, values = sql.LIST_CHECKPOINTS.page(clause, sql.NEWEST_FIRST, size, 0)
-    found: list[Row] = []
+    found: list[CheckpointRow] = []
     offset = 0
     while len(found) < limit:
         rows = await tx.all(page, before=query.before or LAST, **{**values, "offset": offset})
-        found += [row for row in rows if not query.filter or has(decode_json(row[6]), query.filter)]
+        found += [row for row in rows if row.has_metadata(query.filter)]
         if len(rows) < size or not query.filter:
             break
         offset += size
     return found[:limit]
 
 
-async def _tuples(tx: Tx, thread_id: str, namespace: str, rows: Sequence[Row]) -> list[GraphTuple]:
-    versions = [decode_json(row[5]) for row in rows]
+async def _with_values(
+    tx: Tx, thread_id: str, namespace: str, rows: Sequence[CheckpointRow]
+) -> list[FoundCheckpoint]:
+    versions = [versions_of(row.versions) for row in rows]
     wanted = [each for found in versions for each in found.items()]
     values = await _values(tx, thread_id, namespace, wanted)
-    writes = await _writes(tx, thread_id, namespace, [row[2] for row in rows])
+    writes = await _writes(tx, thread_id, namespace, [row.id for row in rows])
     return [
-        GraphTuple(
-            thread_id=thread_id,
-            checkpoint_ns=namespace,
-            checkpoint_id=row[2],
-            parent_id=row[3],
-            run_id=row[4],
+        FoundCheckpoint(
+            row,
             versions=found,
-            metadata=decode_json(row[6]),
-            checkpoint=(row[7], row[8]),
             values=[values[key] for key in map(_key, found.items()) if key in values],
-            writes=writes.get(row[2], []),
+            writes=writes.get(row.id, []),
         )
         for row, found in zip(rows, versions, strict=True)
     ]
@@ -110,23 +102,31 @@ async def _values(
         return {}
     at = {"thread_id": thread_id, "checkpoint_ns": namespace}
     rows = await tx.all(sql.READ_PIECES, pieces=sorted(names), **at)
-    lists = {row[0]: (row[1], ranges_of(row[2])) for row in rows if row[1] is not None}
+    lists = {row.piece: _List(row.log, ranges_of(row.ranges)) for row in rows if row.log and row.ranges}
     segments = await _segments(tx, thread_id, list(lists.values()))
     values: dict[str, GraphValue] = {}
-    for key, log, _, form, body in rows:
-        channel, version = names[key][0], str(names[key][1])
-        if log is None:
-            values[key] = GraphValue(channel=channel, version=version, value=(form, body))
-        else:
-            ranges = lists[key][1]
-            parts = parts_of(ranges, segments.get(log, []))
-            values[key] = GraphValue(channel=channel, version=version, parts=parts, spans=len(ranges))
+    for row in rows:
+        channel, version = names[row.piece]
+        value, parts, spans = None, None, 0
+        if row.piece in lists:
+            log, ranges = lists[row.piece]
+            parts, spans = parts_of(ranges, segments.get(log, [])), len(ranges)
+        elif row.form is not None and row.body is not None:
+            value = (row.form, row.body)
+        values[row.piece] = GraphValue(
+            channel=channel, version=str(version), value=value, parts=parts, spans=spans
+        )
     return values
 
 
-async def _segments(
-    tx: Tx, thread_id: str, lists: Sequence[tuple[str, list[Range]]]
-) -> dict[str, list[Segment]]:
+class _List(NamedTuple):
+    """Where the items of a list are."""
+
+    log: str
+    ranges: list[Range]
+
+
+async def _segments(tx: Tx, thread_id: str, lists: Sequence[_List]) -> dict[str, list[Segment]]:
     """The items of these ranges of logs, by log, in their order."""
     wanted: dict[str, list[Range]] = defaultdict(list)
     for log, ranges in lists:
@@ -135,10 +135,8 @@ async def _segments(
     for log, ranges in wanted.items():
         rows: dict[int, Segment] = {}
         for start, stop in covered(ranges, GAP):
-            for position, count, form, body in await tx.all(
-                sql.READ_ITEMS, thread_id=thread_id, log=log, start=start, stop=stop
-            ):
-                rows[position] = Segment(position, position + count, (form, body))
+            for row in await tx.all(sql.READ_ITEMS, thread_id=thread_id, log=log, start=start, stop=stop):
+                rows[row.position] = Segment(row.position, row.position + row.count, (row.form, row.body))
         found[log] = [rows[position] for position in sorted(rows)]
     return found
 
@@ -150,19 +148,7 @@ async def _writes(
     at: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": namespace}
     found: dict[str, list[GraphWrite]] = defaultdict(list)
     for row in await tx.all(sql.READ_WRITES, ids=sorted(set(checkpoint_ids)), **at):
-        checkpoint_id, task_id, task_path, idx, channel, form, body = row
-        value: Typed = (form, body)
-        found[checkpoint_id].append(
-            GraphWrite(
-                checkpoint_id=checkpoint_id,
-                task_id=task_id,
-                task_path=task_path,
-                idx=idx,
-                channel=channel,
-                value=value,
-                **at,
-            )
-        )
+        found[row.checkpoint_id].append(write_of(row))
     return found
 
 
@@ -173,22 +159,17 @@ async def delta(tx: Tx, query: GraphDeltaQuery) -> list[GraphDelta]:
     """For each channel its nearest value among the ancestors, and what was written from there on."""
     check_query(query)
     at = {"thread_id": query.thread_id, "checkpoint_ns": query.checkpoint_ns}
-    start = query.checkpoint_id or await _latest(tx, at)
+    start = query.checkpoint_id or await tx.one(sql.LATEST_ID, **at)
     line = _Line(query.channels)
     place, first = start, True
     while place is not None and line.open:
-        rows = list(await tx.all(sql.ANCESTORS, id=place, depth=STEPS, **at))
-        place = rows[-1][1] if rows else None
+        rows = await tx.all(sql.ANCESTORS, id=place, depth=STEPS, **at)
+        place = rows[-1].parent_id if rows else None
         # What is written at the checkpoint itself belongs to the step after it.
-        steps = [(row[0], decode_json(row[2])) for row in (rows[1:] if first else rows)]
+        steps = [(row.id, versions_of(row.versions)) for row in (rows[1:] if first else rows)]
         first = False
         await _walk(tx, query, line, steps)
     return [line.of(channel) for channel in query.channels]
-
-
-async def _latest(tx: Tx, at: Mapping[str, str]) -> str | None:
-    row = await tx.one(sql.LATEST_ID, **at)
-    return None if row is None else str(row[0])
 
 
 class _Line:

@@ -1,4 +1,4 @@
-"""The object that callers of this room hold: the checkpoints of the graphs of one namespace."""
+"""The service of graph checkpoints: those of one namespace."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from perdure.graphs.records import (
     GraphTuple,
     PruneStrategy,
 )
+from perdure.graphs.rows import EncodedChanges, encode_changes, tuple_of
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage, Tx
 
@@ -51,19 +52,16 @@ class Graphs:
         A list that is based on a version which is no longer there is a Conflict: send it as a whole.
         """
         rows = sum(1 + len(put.pieces) for put in changes.puts) + len(changes.writes)
-        await self._merger.call("put", self._put_batch, changes, rows=rows, size=_size(changes))
+        encoded = encode_changes(changes)
+        await self._merger.call("put", self._put_batch, encoded, rows=rows, size=_size(encoded))
 
-    async def _put_batch(self, batch: Sequence[GraphChanges]) -> Sequence[None]:
-        together = GraphChanges(
-            puts=[put for changes in batch for put in changes.puts],
-            writes=[write for changes in batch for write in changes.writes],
-        )
-        await self.storage.run(operations.put, together, ns=await self._ns())
+    async def _put_batch(self, batch: Sequence[EncodedChanges]) -> Sequence[None]:
+        await self.storage.run(operations.put, batch, ns=await self._ns())
         return [None] * len(batch)
 
     async def find(self, query: GraphQuery) -> list[GraphTuple]:
         """The checkpoints that are meant, the newest first."""
-        return await self._read(queries.find, query)
+        return [tuple_of(found) for found in await self._read(queries.find, query)]
 
     async def delta(self, query: GraphDeltaQuery) -> list[GraphDelta]:
         """What the ancestors of a checkpoint say of channels that are kept as changes."""
@@ -111,6 +109,6 @@ async def _noted(
         await add_entry(tx, actor, action, objects)
 
 
-def _size(changes: GraphChanges) -> int:
-    pieces = sum(len(piece.value[1]) for put in changes.puts for piece in put.pieces if piece.value)
-    return pieces + sum(len(write.value[1]) for write in changes.writes)
+def _size(changes: EncodedChanges) -> int:
+    values = [piece.value for put in changes.puts for piece in put.pieces if piece.value]
+    return sum(len(body) for _, body in values) + sum(len(write.body) for write in changes.writes)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.graphs.records import GraphState, GraphSteps
+from perdure.graphs.rows import encode_changes
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_text, encode_json
 from perdure.kernel.errors import InvalidInput
@@ -190,7 +191,7 @@ def steps_of(steps: GraphSteps, thread_id: str) -> Steps:
     named.update(write.thread_id for write in steps.changes.writes)
     if others := named - {thread_id}:
         raise InvalidInput(f"checkpoints of thread {min(others)} are none of thread {thread_id}")
-    return Steps(steps.changes, tuple(map(_step, steps.states)))
+    return Steps(encode_changes(steps.changes), tuple(map(_step, steps.states)))
 
 
 def _step(state: GraphState) -> Step:

@@ -14,6 +14,7 @@ from perdure.assistants.operations import outdated, register
 from perdure.graphs.queries import delta as find_deltas
 from perdure.graphs.queries import find as find_graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.graphs.rows import tuple_of
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
 from perdure.kernel.codec import check_text, encode_json
@@ -216,7 +217,8 @@ class RunExecution(Runner):
 
     async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
         """Checkpoints of the graphs of the run's thread."""
-        return await self._read(find_graphs, msgspec.structs.replace(query, thread_id=held.thread_id))
+        own = msgspec.structs.replace(query, thread_id=held.thread_id)
+        return [tuple_of(found) for found in await self._read(find_graphs, own)]
 
     async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
         """What the ancestors of a checkpoint say of channels that are kept as changes."""

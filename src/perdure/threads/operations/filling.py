@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perdure.graphs.queries import find
 from perdure.graphs.records import GraphQuery
+from perdure.graphs.rows import tuple_of
 from perdure.graphs.view import state_values
 from perdure.kernel.codec import encode_json
 from perdure.kernel.storage.port import Row, Tx
@@ -33,5 +34,5 @@ async def _filled(tx: Tx, row: Row) -> Row:
     if row[BODY] != IN_PIECES:
         return row
     found = await find(tx, GraphQuery(thread_id=row[0], checkpoint_ns="", checkpoint_id=row[1]))
-    body = encode_json(state_values(found[0]), what="values", nan="keep") if found else "null"
+    body = encode_json(state_values(tuple_of(found[0])), what="values", nan="keep") if found else "null"
     return (*row[:BODY], body, *row[BODY + 1 :])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.graphs import operations as graphs
-from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite
+from perdure.graphs.rows import EncodedChanges
 from perdure.kernel import changes
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import Conflict, Fenced
@@ -42,7 +42,7 @@ class Step(msgspec.Struct, frozen=True):
 class Steps(msgspec.Struct, frozen=True):
     """What a graph has done, with its bodies encoded."""
 
-    changes: GraphChanges
+    changes: EncodedChanges
     states: Sequence[Step] = ()
 
 
@@ -113,13 +113,9 @@ def rows_of(tx: Tx, made: Iterable[Made]) -> Rows:
 
 async def put_changes(tx: Tx, made: Iterable[Made]) -> None:
     """Keep the checkpoints themselves."""
-    puts: list[GraphPut] = []
-    writes: list[GraphWrite] = []
-    for each in made:
-        puts += each.steps.changes.puts
-        writes += each.steps.changes.writes
-    if puts or writes:
-        await graphs.put(tx, GraphChanges(puts=puts, writes=writes))
+    encoded = [each.steps.changes for each in made]
+    if any(each.puts or each.writes for each in encoded):
+        await graphs.put(tx, encoded)
 
 
 def _changed(tx: Tx, thread_id: str, state: Checked) -> tuple[Any, ...]:
