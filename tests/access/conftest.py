@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.access.support import Access, open_engine
+from tests.access.support import AccessHelper, open_engine
 
 from perdure.rollouts.store import DatabaseLightningStore
 
@@ -17,5 +17,5 @@ async def store(engine_url: str) -> AsyncIterator[DatabaseLightningStore]:
 
 
 @pytest.fixture
-def access(store: DatabaseLightningStore) -> Access:
-    return Access(store.storage)
+def access(store: DatabaseLightningStore) -> AccessHelper:
+    return AccessHelper(store.storage)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from perdure import open_store
+from perdure.access.authentication import CACHE_SECONDS, Authentication
+from perdure.access.model import AuditEntry, Caller, Token
 from perdure.access.service import Access
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Row, Storage, Tx
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.app import StoreApp
 
-__all__ = ["Access", "age", "everything_stored", "open_engine", "rows_of"]
+__all__ = ["AccessHelper", "access_of", "age", "everything_stored", "open_engine", "rows_of"]
 
 _AGE = (
     statement(
@@ -29,6 +34,36 @@ _ROWS = {
     "rollouts": statement("SELECT * FROM rollouts"),
     "attempts": statement("SELECT * FROM attempts"),
 }
+
+
+class AccessHelper:
+    """Tokens and the audit of a database, each call in the name of any actor."""
+
+    def __init__(self, given: Storage | Access, *, cache_seconds: float = CACHE_SECONDS) -> None:
+        if not isinstance(given, Access):
+            given = Access(given, Authentication(given, cache_seconds=cache_seconds))
+        self.service = given
+        self.authentication = given.authentication
+        self.authenticate = self.authentication.authenticate
+        self.is_closed = self.authentication.is_closed
+        self.list_tokens = self.service.list_tokens
+
+    async def create_token(self, name: Any, *, actor: str, **options: Any) -> tuple[Token, str]:
+        """A token as it is listed, and its secret."""
+        created = await self.service.acting_as(Caller.trusted(actor)).create_token(name, **options)
+        fields = msgspec.structs.asdict(created)
+        secret = fields.pop("secret")
+        return Token(**fields), secret
+
+    async def revoke_token(self, token_id: str, *, actor: str) -> Token:
+        return await self.service.acting_as(Caller.trusted(actor)).revoke_token(token_id)
+
+    async def query_audit(self, **options: Any) -> list[AuditEntry]:
+        return (await self.service.query_audit(**options)).items
+
+
+def access_of(app: StoreApp) -> AccessHelper:
+    return AccessHelper(app.services.access)
 
 
 def open_engine(url: str) -> DatabaseLightningStore:

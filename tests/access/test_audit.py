@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.access.support import Access, age, open_engine
+from tests.access.support import AccessHelper, age, open_engine
 
 from perdure import AttemptedRollout, EnqueueRolloutRequest, LightningStoreThreaded, PromptTemplate, errors
 from perdure.access.service import retain
@@ -50,7 +50,9 @@ async def given(store: Store) -> AttemptedRollout:
     return await team.start_rollout("runs")
 
 
-async def test_every_write_leaves_its_entry(anna: Store, given: AttemptedRollout, access: Access) -> None:
+async def test_every_write_leaves_its_entry(
+    anna: Store, given: AttemptedRollout, access: AccessHelper
+) -> None:
     for action, write in WRITES.items():
         before = len(await access.query_audit())
         await write(anna, given)
@@ -60,7 +62,7 @@ async def test_every_write_leaves_its_entry(anna: Store, given: AttemptedRollout
         assert entries[0].count == 1
 
 
-async def test_an_entry_names_its_object(anna: Store, given: AttemptedRollout, access: Access) -> None:
+async def test_an_entry_names_its_object(anna: Store, given: AttemptedRollout, access: AccessHelper) -> None:
     attempt = f"{given.rollout_id}/{given.attempt.attempt_id}"
     for action in ("update_attempt", "add_spans", "update_rollout", "update_resources"):
         await WRITES[action](anna, given)
@@ -73,7 +75,7 @@ async def test_an_entry_names_its_object(anna: Store, given: AttemptedRollout, a
     }
 
 
-async def test_reading_leaves_nothing(anna: Store, given: AttemptedRollout, access: Access) -> None:
+async def test_reading_leaves_nothing(anna: Store, given: AttemptedRollout, access: AccessHelper) -> None:
     await anna.query_rollouts()
     await anna.get_rollout_by_id(given.rollout_id)
     await anna.query_spans(given.rollout_id)
@@ -85,28 +87,28 @@ async def test_reading_leaves_nothing(anna: Store, given: AttemptedRollout, acce
     assert await access.query_audit() == []
 
 
-async def test_a_heartbeat_leaves_nothing(anna: Store, access: Access) -> None:
+async def test_a_heartbeat_leaves_nothing(anna: Store, access: AccessHelper) -> None:
     await anna.update_worker("w")
     await anna.update_worker("w", {"load": 1})
     assert await access.query_audit() == []
 
 
 async def test_without_an_actor_nothing_is_written(
-    store: Store, given: AttemptedRollout, access: Access
+    store: Store, given: AttemptedRollout, access: AccessHelper
 ) -> None:
     for write in WRITES.values():
         await write(store.in_namespace("team"), given)
     assert await access.query_audit() == []
 
 
-async def test_a_claim_that_found_nothing_leaves_nothing(anna: Store, access: Access) -> None:
+async def test_a_claim_that_found_nothing_leaves_nothing(anna: Store, access: AccessHelper) -> None:
     assert await anna.dequeue_rollout("w") is None
     assert await anna.dequeue_rollout(idempotency_key="k") is None
     assert await access.query_audit() == []
 
 
 async def test_a_span_that_was_known_leaves_nothing(
-    anna: Store, given: AttemptedRollout, access: Access
+    anna: Store, given: AttemptedRollout, access: AccessHelper
 ) -> None:
     span = make_span(given)
     await anna.add_span(span)
@@ -114,7 +116,7 @@ async def test_a_span_that_was_known_leaves_nothing(
     assert len(await access.query_audit()) == 1
 
 
-async def test_what_fails_leaves_nothing(anna: Store, access: Access) -> None:
+async def test_what_fails_leaves_nothing(anna: Store, access: AccessHelper) -> None:
     stranger = make_span((await anna.in_namespace("other").start_rollout("task")).attempt)
     calls = [
         anna.start_attempt("ro-unknown"),
@@ -129,12 +131,12 @@ async def test_what_fails_leaves_nothing(anna: Store, access: Access) -> None:
     assert await access.query_audit(namespace="team") == []
 
 
-async def test_the_actor_goes_along_to_another_namespace(anna: Store, access: Access) -> None:
+async def test_the_actor_goes_along_to_another_namespace(anna: Store, access: AccessHelper) -> None:
     await anna.in_namespace("other").enqueue_rollout("task")
     assert [(each.namespace, each.actor) for each in await access.query_audit()] == [("other", "anna")]
 
 
-async def test_the_threaded_store_hands_the_actor_on(store: Store, access: Access) -> None:
+async def test_the_threaded_store_hands_the_actor_on(store: Store, access: AccessHelper) -> None:
     threaded = LightningStoreThreaded(store)
     try:
         await threaded.acting_as("team", "anna").enqueue_rollout("task")
@@ -146,7 +148,7 @@ async def test_the_threaded_store_hands_the_actor_on(store: Store, access: Acces
 # --- batches ----------------------------------------------------------------------------------------------
 
 
-async def test_a_merged_batch_is_one_entry(anna: Store, access: Access) -> None:
+async def test_a_merged_batch_is_one_entry(anna: Store, access: AccessHelper) -> None:
     await anna.statistics()
     queued = await asyncio.gather(*(anna.enqueue_rollout(number) for number in range(100)))
     entries = await access.query_audit()
@@ -157,7 +159,7 @@ async def test_a_merged_batch_is_one_entry(anna: Store, access: Access) -> None:
     assert all(entry.object.count(",") == min(entry.count, 20) - 1 for entry in entries)
 
 
-async def test_a_list_is_one_entry(anna: Store, access: Access) -> None:
+async def test_a_list_is_one_entry(anna: Store, access: AccessHelper) -> None:
     await anna.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(30)])
     claimed = await anna.dequeue_many_rollouts(limit=30)
     await anna.add_many_spans([make_span(claimed[0], number) for number in range(1, 8)])
@@ -170,7 +172,7 @@ async def test_a_list_is_one_entry(anna: Store, access: Access) -> None:
     assert entries[0].object == f"{claimed[0].rollout_id}/{claimed[0].attempt.attempt_id}"
 
 
-async def test_actors_do_not_share_a_batch(store: Store, access: Access) -> None:
+async def test_actors_do_not_share_a_batch(store: Store, access: AccessHelper) -> None:
     stores = [store.acting_as("team", actor) for actor in ("anna", "bert")]
     await asyncio.gather(*(stores[number % 2].enqueue_rollout(number) for number in range(40)))
     for actor in ("anna", "bert"):
@@ -182,7 +184,7 @@ async def test_many_processes_write_entries_at_the_same_time(postgres_url: str) 
         stores = [each.acting_as("team", "anna") for each in (here, there)]
         await stores[0].statistics()
         await asyncio.gather(*(stores[n % 2].update_resources(f"rs-{n}", {}) for n in range(200)))
-        entries = await Access(here.storage).query_audit(limit=1000)
+        entries = await AccessHelper(here.storage).query_audit(limit=1000)
         assert sum(entry.count for entry in entries) == len(entries) == 200
         assert len({entry.id for entry in entries}) == 200
 
@@ -190,7 +192,7 @@ async def test_many_processes_write_entries_at_the_same_time(postgres_url: str) 
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-async def test_pages_go_from_the_newest_to_the_oldest(store: Store, access: Access) -> None:
+async def test_pages_go_from_the_newest_to_the_oldest(store: Store, access: AccessHelper) -> None:
     for number in range(7):
         await store.acting_as(f"team-{number % 2}", "anna").enqueue_rollout(number)
     everything = await access.query_audit()
@@ -204,7 +206,7 @@ async def test_pages_go_from_the_newest_to_the_oldest(store: Store, access: Acce
     assert [entry for page in pages for entry in page] == everything
 
 
-async def test_filters(store: Store, access: Access) -> None:
+async def test_filters(store: Store, access: AccessHelper) -> None:
     await store.acting_as("a", "anna").enqueue_rollout("task")
     await store.acting_as("a", "bert").add_resources({"p": PromptTemplate(template="x", engine="poml")})
     await store.acting_as("b", "anna").add_resources({})
@@ -241,7 +243,7 @@ async def test_filters(store: Store, access: Access) -> None:
         {"actor": 1},
     ],
 )
-async def test_questions_that_make_no_sense(access: Access, asked: dict[str, Any]) -> None:
+async def test_questions_that_make_no_sense(access: AccessHelper, asked: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidInput):
         await access.query_audit(**asked)
 
@@ -249,7 +251,7 @@ async def test_questions_that_make_no_sense(access: Access, asked: dict[str, Any
 # --- tokens -----------------------------------------------------------------------------------------------
 
 
-async def test_tokens_are_on_record_too(access: Access) -> None:
+async def test_tokens_are_on_record_too(access: AccessHelper) -> None:
     token, _ = await access.create_token("ci", actor="anna")
     await access.revoke_token(token.token_id, actor="bert")
     entries = await access.query_audit()
@@ -266,7 +268,7 @@ async def test_an_entry_and_its_write_stand_or_fall_together(tmp_path: Any) -> N
     """Without its entry a write does not happen, and without the write there is no entry."""
     with FaultyStatements(only=lambda sql: "INSERT INTO audit" in sql) as statements:
         async with open_engine(str(tmp_path / "perdure.db")) as store:
-            anna, access = store.acting_as("team", "anna"), Access(store.storage)
+            anna, access = store.acting_as("team", "anna"), AccessHelper(store.storage)
             await anna.enqueue_rollout("first")
             statements.fault = Fault(1, IOERR)
             with pytest.raises(errors.StorageError):
@@ -280,7 +282,7 @@ async def test_an_entry_and_its_write_stand_or_fall_together(tmp_path: Any) -> N
 # --- for how long -----------------------------------------------------------------------------------------
 
 
-async def test_old_entries_go(store: Store, access: Access) -> None:
+async def test_old_entries_go(store: Store, access: AccessHelper) -> None:
     anna = store.acting_as("team", "anna")
     for number in range(1100):
         await anna.enqueue_rollout(number)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.access.support import Access, age, open_engine, rows_of
+from tests.access.support import AccessHelper, age, open_engine, rows_of
 
 from perdure import LightningStoreThreaded, PromptTemplate, RolloutConfig, errors
 from perdure.access.service import retain
@@ -199,7 +199,7 @@ async def test_an_overdue_attempt_is_swept_first(store: Store) -> None:
     assert ended.status == "failed"
 
 
-async def test_an_actor_is_noted_once(store: Store, access: Access, call: Call) -> None:
+async def test_an_actor_is_noted_once(store: Store, access: AccessHelper, call: Call) -> None:
     anna = store.acting_as("team", "anna")
     await queue(store.in_namespace("team"))
     answers = [await call(anna, "k") for _ in range(3)]

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.access.support import Access, age, everything_stored, open_engine, rows_of
+from tests.access.support import AccessHelper, age, everything_stored, open_engine, rows_of
 from tests.kernel.support import until_true
 
 from perdure import errors
@@ -46,21 +46,21 @@ class Counted:
         return await self._storage.run(operation, *args, ns=ns, actor=actor)
 
 
-def uncached(store: DatabaseLightningStore) -> Access:
-    return Access(store.storage, cache_seconds=0.0)
+def uncached(store: DatabaseLightningStore) -> AccessHelper:
+    return AccessHelper(store.storage, cache_seconds=0.0)
 
 
-def remembering(store: DatabaseLightningStore) -> tuple[Access, Counted]:
+def remembering(store: DatabaseLightningStore) -> tuple[AccessHelper, Counted]:
     """An access room that forgets nothing by itself."""
     storage = Counted(store.storage)
-    return Access(storage, cache_seconds=3600.0), storage
+    return AccessHelper(storage, cache_seconds=3600.0), storage
 
 
 def altered(secret: str) -> str:
     return secret[:-1] + ("A" if secret[-1] != "A" else "B")
 
 
-async def test_a_token_is_known_by_its_secret(access: Access) -> None:
+async def test_a_token_is_known_by_its_secret(access: AccessHelper) -> None:
     token, secret = await access.create_token(
         "ci", scopes=["read", "worker"], namespaces=["a", "b"], actor="anna"
     )
@@ -71,7 +71,7 @@ async def test_a_token_is_known_by_its_secret(access: Access) -> None:
     assert (token.expire_time, token.revoke_time, token.last_used_time) == (None, None, None)
 
 
-async def test_what_is_not_a_secret_lets_nobody_in(access: Access) -> None:
+async def test_what_is_not_a_secret_lets_nobody_in(access: AccessHelper) -> None:
     token, secret = await access.create_token("ci", actor="anna")
     foreign_checkpoints = [
         "",
@@ -85,16 +85,16 @@ async def test_what_is_not_a_secret_lets_nobody_in(access: Access) -> None:
     assert [await access.authenticate(each) for each in [*foreign_checkpoints, unknown]] == [None] * 7
 
 
-async def test_the_secret_is_stored_nowhere(store: DatabaseLightningStore, access: Access) -> None:
+async def test_the_secret_is_stored_nowhere(store: DatabaseLightningStore, access: AccessHelper) -> None:
     _, secret = await access.create_token("ci", actor="anna")
     assert await access.authenticate(secret) is not None
     stored = await everything_stored(store.storage)
     assert secret not in stored
     assert secret[-43:] not in stored
-    assert secret not in repr(vars(access)) + repr(vars(access._known))
+    assert secret not in repr(vars(access)) + repr(vars(access.authentication._known))
 
 
-async def test_two_keys_live_side_by_side_until_one_is_revoked(access: Access) -> None:
+async def test_two_keys_live_side_by_side_until_one_is_revoked(access: AccessHelper) -> None:
     old, old_secret = await access.create_token("ci", actor="anna")
     new, new_secret = await access.create_token("ci", actor="anna")
     assert [await access.authenticate(each) is not None for each in (old_secret, new_secret)] == [True, True]
@@ -127,7 +127,7 @@ async def test_nobody_remembers_a_token_beyond_its_time(
     assert await access.authenticate(secret) is None
 
 
-async def test_revoking_is_heard_at_once_and_only_once(access: Access) -> None:
+async def test_revoking_is_heard_at_once_and_only_once(access: AccessHelper) -> None:
     token, secret = await access.create_token("ci", actor="anna")
     assert await access.authenticate(secret) is not None
     revoked = await access.revoke_token(token.token_id, actor="bert")
@@ -137,7 +137,7 @@ async def test_revoking_is_heard_at_once_and_only_once(access: Access) -> None:
     assert [entry.actor for entry in await access.query_audit(action="revoke_token")] == ["bert"]
 
 
-async def test_an_unknown_token_cannot_be_revoked(access: Access) -> None:
+async def test_an_unknown_token_cannot_be_revoked(access: AccessHelper) -> None:
     with pytest.raises(errors.NotFound, match="f" * 16):
         await access.revoke_token("f" * 16, actor="anna")
     with pytest.raises(errors.InvalidInput):
@@ -145,7 +145,7 @@ async def test_an_unknown_token_cannot_be_revoked(access: Access) -> None:
     assert await access.query_audit() == []
 
 
-async def test_bad_input_makes_no_token(access: Access) -> None:
+async def test_bad_input_makes_no_token(access: AccessHelper) -> None:
     with pytest.raises(errors.InvalidInput, match="scopes"):
         await access.create_token("ci", scopes=["root"], actor="anna")
     assert await access.list_tokens() == []
@@ -182,7 +182,7 @@ async def test_only_so_much_is_remembered(
     for number in range(30):
         await access.authenticate(secret[:-2] + f"{number:02}")
         assert await access.authenticate(secret) is not None
-    assert len(access._known._answers) == 10
+    assert len(access.authentication._known._answers) == 10
     assert storage.reads == 31, "what is asked for often is not crowded out"
 
 
@@ -234,7 +234,7 @@ async def test_the_first_token_closes_the_door_for_good(store: DatabaseLightning
     await access.revoke_token(token.token_id, actor="anna")
     assert await access.is_closed()
     await age(store.storage, 1000)
-    assert await Access(store.storage).is_closed(), "who opens the database later finds it closed too"
+    assert await AccessHelper(store.storage).is_closed(), "who opens the database later finds it closed too"
 
 
 async def test_that_the_door_is_open_is_remembered_for_a_while(store: DatabaseLightningStore) -> None:
@@ -248,15 +248,15 @@ async def test_that_the_door_is_open_is_remembered_for_a_while(store: DatabaseLi
 
 async def test_another_room_of_this_process_hears_of_it(store: DatabaseLightningStore) -> None:
     """The hint reaches whoever shares the signals."""
-    await _hears(Access(store.storage), remembering(store)[0])
+    await _hears(AccessHelper(store.storage), remembering(store)[0])
 
 
 async def test_another_process_hears_of_it(postgres_url: str) -> None:
     async with open_engine(postgres_url) as here, open_engine(postgres_url) as there:
-        await _hears(Access(here.storage), remembering(there)[0])
+        await _hears(AccessHelper(here.storage), remembering(there)[0])
 
 
-async def _hears(here: Access, there: Access) -> None:
+async def _hears(here: AccessHelper, there: AccessHelper) -> None:
     assert not await there.is_closed()
     token, secret = await here.create_token("ci", actor="anna")
 
@@ -278,7 +278,7 @@ async def _hears(here: Access, there: Access) -> None:
 async def test_tokens_last(postgres_url: str, tmp_path: Any) -> None:
     for url in (postgres_url, str(tmp_path / "perdure.db")):
         async with open_engine(url) as store:
-            _, secret = await Access(store.storage).create_token("ci", actor="anna")
+            _, secret = await AccessHelper(store.storage).create_token("ci", actor="anna")
         async with open_engine(url) as store:
-            assert await Access(store.storage).authenticate(secret) is not None
+            assert await AccessHelper(store.storage).authenticate(secret) is not None
             assert len(await rows_of(store.storage, "tokens")) == 1

@@ -264,7 +264,7 @@ async def test_who_did_it(assistants: Assistants, storage: Storage) -> None:
     await anna.set_latest("mine", 1)
     await anna.delete(made.assistant_id)
     await anna.register([*AGENTS, AgentSpec(name="third")])
-    entries = await Access(storage).query_audit()
+    entries = (await Access(storage).query_audit()).items
     assert [(entry.actor, entry.action, entry.object) for entry in reversed(entries)] == [
         ("anna", "create_assistant", "mine"),
         ("anna", "update_assistant", "mine"),

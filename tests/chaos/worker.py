@@ -50,7 +50,7 @@ async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[Worker]:
         return
     store = open_configured(settings)
     try:
-        threads = App(store, settings).threads
+        threads = App(store, settings).services.threads
         assert threads is not None
         yield Worker(RecordingQueue(threads, recorder), agents, options, store=store)
     finally:

@@ -339,5 +339,5 @@ async def actors(folder: Path) -> list[str]:
     from perdure.access.service import Access
 
     async with open_store(str(folder / "agents.db")) as store:
-        entries = await Access(store.storage).query_audit()
+        entries = (await Access(store.storage).query_audit()).items
         return sorted({entry.actor.partition(":")[0] for entry in entries})

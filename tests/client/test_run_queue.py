@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
+from tests.access.support import access_of
 from tests.client.flaky import FAULTS, LOST_AFTER, FlakyServer
 from tests.kernel.support import soon, until, until_true
 from tests.server.native.support import API, House, Worker, gathered, housed, request, told
@@ -298,19 +299,19 @@ async def test_a_worker_needs_its_token(tmp_path: Path) -> None:
         SqliteLightningStore(tmp_path / "db") as store,
         housed(store, api_key="only-the-operator-knows") as house,
     ):
-        assert house.visitor.app.access is not None
-        _, secret = await house.visitor.app.access.create_token("w", scopes=["worker"], actor="test")
+        _, secret = await access_of(house.visitor.app).create_token("w", scopes=["worker"], actor="test")
         closed, open_one = RemoteRunQueue(house.visitor.url), RemoteRunQueue(house.visitor.url, secret)
         with pytest.raises(Unauthorized):
             await closed.claim("w", 1, 0)
-        threads = house.visitor.app.threads
+        threads = house.visitor.app.services.threads
         assert threads is not None
         await threads.create_run(request())
         assert len(await open_one.claim("w", 1, 1)) == 1
 
         async def noted() -> bool:
-            assert house.visitor.app.access is not None
-            return any(each.action == "claim_run" for each in await house.visitor.app.access.query_audit())
+            return any(
+                each.action == "claim_run" for each in await access_of(house.visitor.app).query_audit()
+            )
 
         await until_true(noted)
         await closed.close()

@@ -294,7 +294,7 @@ async def test_who_removed_and_copied_is_on_record(graphs: Graphs) -> None:
     await named.prune(["copy"])
     await named.delete_threads(["t", "copy"])
     await named.delete_threads([])
-    entries = await Access(graphs.storage).query_audit()
+    entries = (await Access(graphs.storage).query_audit()).items
     assert Counter(entry.action for entry in entries) == {
         "copy_graph_thread": 1,
         "delete_graph_run": 1,

@@ -7,16 +7,15 @@ import os
 import signal
 import sys
 
-from tests.outbox.support import open_storage
+from tests.outbox.support import OutboxWithDeliveries, open_storage
 
 from perdure.kernel.config import Settings
 from perdure.outbox.model import Outcome
 from perdure.outbox.operations import Claimed
-from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.sender import WebhookSender
 
 
-class Doomed(Outbox):
+class Doomed(OutboxWithDeliveries):
     """Dies with the delivery done and nothing written down."""
 
     async def settle(self, claimed: Claimed, outcome: Outcome) -> None:
@@ -27,7 +26,7 @@ class Doomed(Outbox):
 async def main(url: str) -> None:
     storage = open_storage(url)
     outbox = Doomed(storage, [WebhookSender(Settings(webhook_allow_private=True))])
-    outbox.start()
+    await outbox.start()
     await asyncio.Event().wait()
 
 

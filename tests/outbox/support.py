@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from perdure.access.model import Caller
 from perdure.access.operations import ensure_namespace
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.kernel.clock import Clock, to_micros
 from perdure.kernel.ids import Ids
+from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Row, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.outbox.delivery import Deliveries
 from perdure.outbox.model import Effect
 from perdure.outbox.operations import NewEffect, put
+from perdure.outbox.service import Outbox
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
 
 TABLES = (*ACCESS_TABLES, *OUTBOX_TABLES)
@@ -114,3 +118,17 @@ def failing(*errors: BaseException | None) -> Callable[[Effect], Awaitable[None]
             raise error
 
     return does
+
+
+class OutboxWithDeliveries(Deliveries):
+    """What delivers, with the outbox that it delivers from."""
+
+    async def get(self, effect_id: str, namespace: str = "default") -> Effect:
+        return await Outbox(self.storage, namespace=namespace).get(effect_id)
+
+    async def list(self, namespace: str = "default", **asked: Any) -> PaginatedResult[Effect]:
+        return await Outbox(self.storage, namespace=namespace).list(**asked)
+
+    async def retry(self, effect_id: str, namespace: str = "default", actor: str | None = None) -> Effect:
+        caller = None if actor is None else Caller.trusted(actor, namespace)
+        return await Outbox(self.storage, namespace=namespace, caller=caller).retry(effect_id)

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.outbox.support import add, age, open_storage
+from tests.outbox.support import OutboxWithDeliveries, add, age, open_storage
 from tests.outbox.webhooks.support import body_for, private_sender, receiving
-
-from perdure.outbox.service import Outbox
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,11 +38,11 @@ async def test_what_was_delivered_and_not_recorded_is_delivered_again(url: str) 
         await killed_child(url)
         assert [got.headers["webhook-id"] for got in receiver.got] == [id]
         storage = open_storage(url)
-        outbox = Outbox(storage, [private_sender()])
+        outbox = OutboxWithDeliveries(storage, [private_sender()])
         before = await outbox.get(id)
         assert (before.status, before.attempts) == ("pending", 1)
         await age(storage, outbox.lease + 1)
-        outbox.start()
+        await outbox.start()
         await receiver.has(2)
         await outbox.stop()
         after = await outbox.get(id)

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.outbox.support import add, open_storage
+from tests.outbox.support import OutboxWithDeliveries, add, open_storage
 from tests.reliability import plans
 from tests.reliability.plans import Plan, Plans
 
@@ -17,7 +17,6 @@ from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.outbox import operations, sql, tables
 from perdure.outbox.model import EFFECT_STATUSES, Outcome, Retries
-from perdure.outbox.service import Outbox
 
 EFFECTS = 50_000
 CHUNK = 5_000
@@ -77,7 +76,7 @@ async def use(storage: Storage) -> None:
     assert len(due.claimed) == 20
     outcomes = [Outcome(each.effect.id, each.effect.attempts, "delivered") for each in due.claimed]
     await storage.run(operations.settle, outcomes, retries, ns=1)
-    outbox = Outbox(storage)
+    outbox = OutboxWithDeliveries(storage)
     assert await outbox.list(status="dead", limit=10)
     assert await outbox.list(subject="run-7", limit=10)
     assert await outbox.list(limit=10)

@@ -9,23 +9,33 @@ from typing import Any
 
 import pytest
 from tests.kernel.support import until, until_true
-from tests.outbox.support import Recorder, add, age, audit_of, failing, open_storage, rows_of
+from tests.outbox.support import (
+    OutboxWithDeliveries,
+    Recorder,
+    add,
+    age,
+    audit_of,
+    failing,
+    open_storage,
+    rows_of,
+)
 
 from perdure.kernel.errors import BadQuery, Conflict, InvalidInput, NotFound, StorageUnavailable
 from perdure.kernel.storage.port import Storage
 from perdure.outbox import operations
 from perdure.outbox.model import Consumer, Effect, Retries, TryLater, Undeliverable
 from perdure.outbox.operations import OUTBOX_CHANNEL
-from perdure.outbox.service import Outbox
 
 LONG = Retries(first=1000.0, longest=1000.0)
 SHORT = Retries(first=0.001, longest=0.002, tries=4)
 
 
 @asynccontextmanager
-async def delivering(storage: Storage, *consumers: Consumer, **options: Any) -> AsyncIterator[Outbox]:
-    outbox = Outbox(storage, consumers, **{"retries": LONG, **options})
-    outbox.start()
+async def delivering(
+    storage: Storage, *consumers: Consumer, **options: Any
+) -> AsyncIterator[OutboxWithDeliveries]:
+    outbox = OutboxWithDeliveries(storage, consumers, **{"retries": LONG, **options})
+    await outbox.start()
     try:
         yield outbox
     finally:
@@ -36,7 +46,7 @@ def wake(storage: Storage, consumer: str = "recorder") -> None:
     storage.signals.publish([(OUTBOX_CHANNEL, consumer)])
 
 
-async def status_is(outbox: Outbox, id: str, status: str) -> Effect:
+async def status_is(outbox: OutboxWithDeliveries, id: str, status: str) -> Effect:
     async def reached() -> bool:
         return (await outbox.get(id)).status == status
 
@@ -187,9 +197,9 @@ async def test_a_stop_waits_for_what_is_under_way(storage: Storage) -> None:
         await may_end.wait()
 
     recorder = Recorder(wait)
-    outbox = Outbox(storage, [recorder])
-    outbox.start()
-    outbox.start()
+    outbox = OutboxWithDeliveries(storage, [recorder])
+    await outbox.start()
+    await outbox.start()
     (id,) = await add(storage, "{}")
     await recorder.has(1)
     stopping = asyncio.create_task(outbox.stop(grace=20))
@@ -207,8 +217,8 @@ async def test_what_a_stop_cuts_off_is_handed_back_uncharged(storage: Storage) -
         await asyncio.Event().wait()
 
     recorder = Recorder(hang)
-    first = Outbox(storage, [recorder], retries=Retries(tries=1))
-    first.start()
+    first = OutboxWithDeliveries(storage, [recorder], retries=Retries(tries=1))
+    await first.start()
     (id,) = await add(storage, "{}")
     await recorder.has(1)
     await first.stop(grace=0)
@@ -220,9 +230,9 @@ async def test_what_a_stop_cuts_off_is_handed_back_uncharged(storage: Storage) -
 
 async def test_it_can_start_again_after_a_stop(storage: Storage) -> None:
     recorder = Recorder()
-    outbox = Outbox(storage, [recorder])
+    outbox = OutboxWithDeliveries(storage, [recorder])
     for number in range(1, 3):
-        outbox.start()
+        await outbox.start()
         await add(storage, str(number))
         await until(lambda number=number: outbox.counts["delivered"] == number)  # type: ignore[misc]
         await outbox.stop()
@@ -269,12 +279,12 @@ async def test_several_processes_share_the_work(url: str, storage: Storage) -> N
 # --- what callers see -------------------------------------------------------------------------------------
 
 
-async def ids_of(outbox: Outbox, **asked: Any) -> Sequence[str]:
+async def ids_of(outbox: OutboxWithDeliveries, **asked: Any) -> Sequence[str]:
     return [effect.id for effect in await outbox.list(**asked)]
 
 
 async def test_effects_are_listed_by_namespace_status_consumer_and_subject(storage: Storage) -> None:
-    outbox = Outbox(storage, retries=LONG)
+    outbox = OutboxWithDeliveries(storage, retries=LONG)
     (a,) = await add(storage, '"large"', subject="run-a", target="https://u:hidden@example.com/x")
     await age(storage, 1)
     (b,) = await add(storage, '"b"', subject="run-b", consumer="other")
@@ -294,7 +304,7 @@ async def test_effects_are_listed_by_namespace_status_consumer_and_subject(stora
 
 
 async def test_an_effect_is_shown_with_its_body_but_without_credentials(storage: Storage) -> None:
-    outbox = Outbox(storage)
+    outbox = OutboxWithDeliveries(storage)
     (id,) = await add(storage, '{"url":"http://me:hidden@example.com","payload":{}}')
     assert (await outbox.get(id)).body == '{"url":"http://***@example.com","payload":{}}'
     with pytest.raises(NotFound, match=id):
@@ -305,7 +315,7 @@ async def test_an_effect_is_shown_with_its_body_but_without_credentials(storage:
 
 
 async def test_bad_questions_are_refused(storage: Storage) -> None:
-    outbox = Outbox(storage)
+    outbox = OutboxWithDeliveries(storage)
     for asked in ({"status": "late"}, {"consumer": "\0"}, {"subject": 5}, {"status": ["pending", 5]}):
         with pytest.raises(InvalidInput):
             await outbox.list(**asked)

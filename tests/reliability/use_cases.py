@@ -330,6 +330,6 @@ async def start_attempt_with_a_key(store: Store, given: Any) -> None:
 
 @use_case(nothing)
 async def make_and_revoke_a_token(store: Store, given: Any) -> None:
-    token = NewToken(store.storage.ids.hex(16), "hash", "ci", ("read",), ("*",), None, "anna")
-    await store.storage.run(create_token, token, ns=SYSTEM)
-    await store.storage.run(revoke_token, token.token_id, "anna", ns=SYSTEM)
+    token = NewToken(store.storage.ids.hex(16), "hash", "ci", ("read",), ("*",), None)
+    await store.storage.run(create_token, token, ns=SYSTEM, actor="anna")
+    await store.storage.run(revoke_token, token.token_id, ns=SYSTEM, actor="anna")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest_asyncio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.access.support import AccessHelper, access_of
 from tests.security import graph_runs
 from tests.security.crons import cron_lines
 from tests.security.graph_runs import graph_run_lines
@@ -19,7 +20,6 @@ from tests.server.support import Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore
 from perdure.access.model import AuditEntry
-from perdure.access.service import Access
 from perdure.server.table import ROUTES
 from perdure.testing.contract.support import make_span
 
@@ -152,7 +152,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
     }
 
 
-async def newest(access: Access) -> AuditEntry | None:
+async def newest(access: AccessHelper) -> AuditEntry | None:
     return next(iter(await access.query_audit(limit=1)), None)
 
 
@@ -172,7 +172,7 @@ async def test_every_route_that_writes_leaves_its_entry(store: InMemoryLightning
     asked = await requests(store)
     assert writing == {*asked, "DELETE /api/v1/tokens/{token_id}"}
     async with serving(store, api_key="only-the-operator-knows") as visitor:
-        access = visitor.app.access
+        access = access_of(visitor.app)
         assert access is not None
         visitor.app.agents = agents()
         token, secret = await access.create_token("tester", scopes=("admin",), actor="operator")
@@ -198,7 +198,6 @@ async def test_every_route_that_writes_leaves_its_entry(store: InMemoryLightning
 
 async def test_what_was_refused_leaves_nothing(store: InMemoryLightningStore) -> None:
     async with serving(store) as visitor:
-        assert visitor.app.access is not None
         for path, body in (
             ("/v1/agl/rollouts/nobody", {"status": "cancelled"}),
             ("/v1/agl/rollouts/nobody/attempts", None),
@@ -206,4 +205,4 @@ async def test_what_was_refused_leaves_nothing(store: InMemoryLightningStore) ->
             ("/v1/agl/queues/rollouts/dequeue", None),
         ):
             await visitor.post(path, **({} if body is None else {"json": body}))
-        assert await newest(visitor.app.access) is None
+        assert await newest(access_of(visitor.app)) is None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.access.support import access_of
 from tests.server.native.support import Worker, request
 from tests.server.support import Answer, Visitor, serving
 
@@ -95,9 +96,8 @@ async def test_public_routes_answer_everybody(closed: Visitor) -> None:
 
 async def test_each_route_wants_its_own_scope(store: InMemoryLightningStore) -> None:
     async with serving(store) as visitor:
-        assert visitor.app.access is not None
         secrets = {
-            scope: (await visitor.app.access.create_token(scope, scopes=(scope,), actor="test"))[1]
+            scope: (await access_of(visitor.app).create_token(scope, scopes=(scope,), actor="test"))[1]
             for scope in SCOPES
         }
         for route in CLOSED:
@@ -118,8 +118,7 @@ async def test_no_secret_reaches_the_log_or_the_file(
     path = tmp_path / "store.db"
     with caplog.at_level(logging.DEBUG):
         async with SqliteLightningStore(path) as store, serving(store, api_key=KEY) as visitor:
-            assert visitor.app.access is not None
-            _, secret = await visitor.app.access.create_token("one", scopes=("read",), actor="test")
+            _, secret = await access_of(visitor.app).create_token("one", scopes=("read",), actor="test")
             for headers in (
                 {"Authorization": f"Bearer {secret}"},
                 {"x-api-key": str(KEY)},
@@ -144,8 +143,7 @@ async def test_another_namespace_does_not_exist(store: InMemoryLightningStore) -
     theirs = store.in_namespace("theirs")
     kept = await theirs.add_resources({"p": PromptTemplate(template="hidden", engine="jinja")})
     async with serving(store) as visitor:
-        assert visitor.app.access is not None
-        _, secret = await visitor.app.access.create_token(
+        _, secret = await access_of(visitor.app).create_token(
             "mine", scopes=("read", "write", "worker"), namespaces=("mine",), actor="test"
         )
         visitor.headers = {"Authorization": f"Bearer {secret}"}
@@ -173,8 +171,7 @@ async def test_another_namespace_does_not_exist(store: InMemoryLightningStore) -
 
 async def _their_runs(visitor: Visitor) -> dict[str, str]:
     """A thread with a run that is under way, and an assistant, where the caller is not."""
-    assert visitor.app.threads is not None
-    threads = visitor.app.threads.acting_as("theirs", None)
+    threads = visitor.app.services.threads.acting_as("theirs", None)
     worker = Worker(threads)
     await worker.register()
     thread = await threads.create_thread(THEIR_THREAD, values={"secret": "plans"})

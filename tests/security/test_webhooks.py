@@ -14,7 +14,7 @@ import pytest_asyncio
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.outbox.support import add, open_storage
+from tests.outbox.support import OutboxWithDeliveries, add, open_storage
 from tests.outbox.webhooks.support import (
     SECRET,
     Receiver,
@@ -35,7 +35,6 @@ from yarl import URL
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
 from perdure.outbox.model import Retries, TryLater, Undeliverable, check_webhook_url, mask_target
-from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.outbox.webhooks.urls import refused_address, target_of
 
@@ -319,9 +318,9 @@ async def test_credentials_stand_in_no_log_no_list_and_no_error(caplog: pytest.L
         receiver.answers = [500, 404]
         url = receiver.url.replace("//", "//user:hidden@") + "/?token=hidden"
         retries = Retries(first=1000.0)
-        outbox = Outbox(storage, [private_sender(webhook_secret=SECRET)], retries=retries)
+        outbox = OutboxWithDeliveries(storage, [private_sender(webhook_secret=SECRET)], retries=retries)
         (first,) = await add(storage, body_for(url), consumer="webhook", target=url)
-        outbox.start()
+        await outbox.start()
         await receiver.has(1)
         (second,) = await add(storage, body_for(url), consumer="webhook", target=url)
         await receiver.has(2)

@@ -10,8 +10,8 @@ import aiohttp
 
 from perdure import LightningStore
 from perdure.kernel.config import Settings
-from perdure.runtime.app import App
-from perdure.server.http.application import Service
+from perdure.runtime.app import StoreApp, app_of
+from perdure.runtime.components import Component
 from perdure.server.http.routes import Route
 from perdure.server.http.server import HttpServer, make_application
 
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 class Visitor:
     """Sends requests to one server, as somebody."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, app: App) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, app: StoreApp) -> None:
         self.url = url
         self.session = session
         self.app = app
@@ -51,11 +51,11 @@ class Visitor:
 async def serving(
     store: LightningStore,
     routes: tuple[Route, ...] | None = None,
-    services: tuple[Service, ...] = (),
+    components: tuple[Component, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Visitor]:
     """Serve a store, with every door or with the given routes."""
-    app = App(store, Settings(**settings))
-    server = HttpServer(make_application(app, routes, services), host=app.settings.host)
+    app = app_of(store, Settings(**settings))
+    server = HttpServer(make_application(app, routes, components), host=app.settings.host)
     async with server, aiohttp.ClientSession() as session:
         yield Visitor(server.url, session, app)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from tests.access.support import access_of
 from tests.kernel.support import until
 from tests.server.support import Visitor, serving
 from yarl import URL
@@ -252,8 +253,7 @@ async def test_with_a_key_every_route_but_the_public_ones_asks_for_it(store: InM
 
 async def test_a_token_reaches_its_scopes_and_namespaces_only(store: InMemoryLightningStore) -> None:
     async with serving(store, ROUTES) as visitor:
-        assert visitor.app.access is not None
-        token, secret = await visitor.app.access.create_token(
+        token, secret = await access_of(visitor.app).create_token(
             "reader", scopes=("read",), namespaces=("lab", "team"), actor="test"
         )
         assert (await visitor.get("/things/n")).status == 401
@@ -264,7 +264,7 @@ async def test_a_token_reaches_its_scopes_and_namespaces_only(store: InMemoryLig
         chosen = {"X-Perdure-Namespace": "team"}
         assert (await visitor.get("/things/n", headers=chosen)).body["namespace"] == "team"
         assert (await visitor.get("/things/n", headers={"X-Perdure-Namespace": "other"})).status == 403
-        await visitor.app.access.revoke_token(token.token_id, actor="test")
+        await access_of(visitor.app).revoke_token(token.token_id, actor="test")
         assert (await visitor.get("/things/n")).status == 401
 
 

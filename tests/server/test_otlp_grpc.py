@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from tests.access.support import access_of
 from tests.server.otlp_support import (
     ENGINES,
     Batch,
@@ -30,7 +31,7 @@ from tests.server.otlp_support import (
 from perdure import InMemoryLightningStore, LightningStore, Span
 from perdure.kernel.config import Key, Settings
 from perdure.kernel.errors import StartRefused
-from perdure.runtime.app import App
+from perdure.runtime.app import App, StoreApp, app_of
 from perdure.server.otlp.grpc_server import TRACE_SERVICE, GrpcServer
 
 SECRET = Key("a-key-of-some-length")
@@ -40,7 +41,7 @@ EXPORT = f"/{TRACE_SERVICE}/Export"
 class ServerProtocol:
     """A server, and a channel to it."""
 
-    def __init__(self, app: App, server: GrpcServer, channel: Any) -> None:
+    def __init__(self, app: StoreApp, server: GrpcServer, channel: Any) -> None:
         self.app = app
         self.store = app.store
         self.channel = channel
@@ -63,7 +64,7 @@ class ServerProtocol:
 
 @asynccontextmanager
 async def serving(store: LightningStore, **settings: Any) -> AsyncIterator[ServerProtocol]:
-    app = App(store, Settings(**settings))
+    app = app_of(store, Settings(**settings))
     server = GrpcServer(app, port=0)
     await server.start()
     try:
@@ -132,9 +133,8 @@ async def test_callers_stay_in_their_namespace(closed: ServerProtocol) -> None:
     home = await begun(theirs)
     batch = Batch(home)
     batch.add()
-    assert closed.app.access is not None
-    _, secret = await closed.app.access.create_token("w", scopes=("worker",), actor="test")
-    _, reader = await closed.app.access.create_token("r", scopes=("read",), actor="test")
+    _, secret = await access_of(closed.app).create_token("w", scopes=("worker",), actor="test")
+    _, reader = await access_of(closed.app).create_token("r", scopes=("read",), actor="test")
     data = batch.bytes()
     assert (await closed.send(data, authorization=f"Bearer {secret}"))[0] == 1
     assert await closed.refused(data, x_api_key=secret, x_perdure_namespace="theirs") is (

@@ -19,6 +19,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.trace.export import SpanExportResult
+from tests.access.support import access_of
 from tests.server.otlp_support import (
     ENGINES,
     JSON,
@@ -187,8 +188,7 @@ async def test_a_token_reaches_its_own_namespace_alone() -> None:
     async with InMemoryLightningStore() as store, serving(store, ROUTES) as visitor:
         theirs = store.in_namespace("theirs")
         home = await begun(theirs)
-        assert visitor.app.access is not None
-        _, secret = await visitor.app.access.create_token("w", scopes=("worker",), actor="test")
+        _, secret = await access_of(visitor.app).create_token("w", scopes=("worker",), actor="test")
         batch = Batch(home)
         batch.add()
         headers = {"Authorization": f"Bearer {secret}"}
@@ -196,7 +196,7 @@ async def test_a_token_reaches_its_own_namespace_alone() -> None:
         elsewhere = await send(visitor, batch.bytes(), **headers, X_Perdure_Namespace="theirs")
         assert refusal(elsewhere)[:2] == (403, 7)
         assert await spans_of(theirs, home) == []
-        _, reader = await visitor.app.access.create_token("r", scopes=("read",), actor="test")
+        _, reader = await access_of(visitor.app).create_token("r", scopes=("read",), actor="test")
         refused = await send(visitor, batch.bytes(), Authorization=f"Bearer {reader}")
         assert refusal(refused)[:2] == (403, 7)
         assert refusal(await send(visitor, batch.bytes()))[:2] == (401, 16)

@@ -77,6 +77,28 @@ class AuditEntry(Record, kw_only=True):
     """How many changes the transaction made."""
 
 
+class CreatedToken(Token, kw_only=True):
+    """A token with its secret, which is shown once."""
+
+    secret: str
+
+
+class AuditPage(msgspec.Struct, kw_only=True):
+    """Entries of the audit, the newest first. `before` leads to the next page; null on the last one."""
+
+    items: list[AuditEntry]
+    before: int | None
+
+
+class Me(msgspec.Struct, kw_only=True):
+    """The caller. `namespaces` is null where every namespace is allowed."""
+
+    actor: str
+    scopes: list[str]
+    namespace: str
+    namespaces: list[str] | None
+
+
 class NewToken(msgspec.Struct, frozen=True):
     """A token that is to be made, checked; only the hash of its secret is here."""
 
@@ -86,7 +108,6 @@ class NewToken(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...]
     namespaces: tuple[str, ...]
     lifetime: int | None
-    actor: str
 
 
 # --- scopes and lives -------------------------------------------------------------------------------------
@@ -137,7 +158,6 @@ def new_token(
     scopes: Any,
     namespaces: Any,
     expires_in: Any,
-    actor: Any,
 ) -> NewToken:
     """Check what is asked for."""
     return NewToken(
@@ -147,7 +167,6 @@ def new_token(
         scopes=_check_scopes(_texts(scopes, "scopes")),
         namespaces=_check_namespaces(_texts(namespaces, "namespaces")),
         lifetime=None if expires_in is None else _lifetime(expires_in),
-        actor=_named(actor, "actor"),
     )
 
 

@@ -54,19 +54,19 @@ async def create_token(tx: Tx, token: NewToken) -> Row:
     scopes, namespaces = encode_json(token.scopes), encode_json(token.namespaces)
     shown = (token.token_id, token.name, scopes, namespaces, tx.now, expire_time, None, None)
     await tx.insert_many(TOKENS, [(SYSTEM, token.token_id, token.hash, *shown[1:])])
-    await add_entry(tx, token.actor, "create_token", [token.token_id])
+    await audit(tx, "create_token", [token.token_id])
     tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
     return shown
 
 
-async def revoke_token(tx: Tx, token_id: str, actor: str) -> Row:
+async def revoke_token(tx: Tx, token_id: str) -> Row:
     """End a token; one that was revoked before stays as it is."""
     row = await tx.one(sql.LOCK_TOKEN, id=token_id)
     if row is None:
         raise NotFound(f"Token {token_id} not found")
     if row[6] is None:
         await tx.execute(sql.REVOKE_TOKEN, id=token_id)
-        await add_entry(tx, actor, "revoke_token", [token_id])
+        await audit(tx, "revoke_token", [token_id])
         row = (*tuple(row)[:6], tx.now, row[7])
     tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
     return row

@@ -1,67 +1,97 @@
-"""The object that callers of this room hold: it makes tokens and knows them again, and reads the audit."""
+"""Tokens, namespaces and the audit of a database."""
 
 from __future__ import annotations
 
-import logging
 import secrets
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import partial
-from time import monotonic
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, structs
 
 from perdure.access import model, operations
-from perdure.access.model import AuditEntry, Token
+from perdure.access.authentication import Authentication
+from perdure.access.base import Service
+from perdure.access.endpoints import DELETE, GET, POST, Id, Limit, call, check_page
+from perdure.access.model import (
+    MAX_LIFETIME,
+    MAX_NAME,
+    MAX_NAMESPACES,
+    AuditPage,
+    Caller,
+    CreatedToken,
+    Me,
+    Scope,
+    Token,
+)
 from perdure.access.tables import SYSTEM
-from perdure.kernel.clock import MICROS, to_seconds
+from perdure.kernel.clock import MICROS
 from perdure.kernel.codec import check_text
-from perdure.kernel.errors import BadQuery, StorageError
-from perdure.kernel.merge import Merger
-from perdure.kernel.storage.filters import check_page
+from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
 from perdure.kernel.storage.port import Operation, Row, Storage
 
-CACHE_SECONDS = 5.0
-CACHE_SIZE = 1024
-USE_MICROS = 60 * MICROS
 AUDIT_MICROS = 90 * 86_400 * MICROS
 KEY_MICROS = 86_400 * MICROS
 RETENTION_SECONDS = 3600.0
-MAX_ENTRIES = 1000
 TOKEN_ID_DIGITS = 16
+SYSTEM_ACTOR = "system"
 
-logger = logging.getLogger(__name__)
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
-class Access:
+class Access(Service):
     """The tokens of a database, and the record of who did what in it.
 
-    A token is hashed, scoped, revocable, may expire, and there may be many at once: to rotate one, make the
-    next, hand it out, and revoke the first.
+    A token is hashed, scoped, revocable, may expire, and there may be many at once: to rotate one, create the
+    next, hand it out, and revoke the first. A caller reaches no namespace beyond its own.
     """
 
-    def __init__(self, storage: Storage, *, cache_seconds: float = CACHE_SECONDS) -> None:
-        self.storage = storage
-        self._merger = Merger()
-        self._known = _Cache(cache_seconds)
-        self._closed = False
-        self._open_until = 0.0
-        self._cache_seconds = cache_seconds
-        self._listening = False
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        storage: Storage,
+        authentication: Authentication | None = None,
+        *,
+        namespace: str = "default",
+        caller: Caller | None = None,
+    ) -> None:
+        super().__init__(storage, namespace=namespace, caller=caller)
+        self.authentication = authentication or Authentication(storage)
+
+    @property
+    def _who(self) -> Caller:
+        return self.caller or Caller.trusted(SYSTEM_ACTOR, self.namespace)
+
+    def _reaches(self, namespaces: Collection[str]) -> bool:
+        allowed = self._who.namespaces
+        return allowed is None or set(namespaces) <= set(allowed)
+
+    @call(GET("/me"), scope="read")
+    async def whoami(self) -> Me:
+        """Show the caller: its name, scopes and namespaces."""
+        who = self._who
+        return Me(
+            actor=who.actor,
+            scopes=sorted(who.scopes),
+            namespace=who.namespace,
+            namespaces=None if who.namespaces is None else list(who.namespaces),
+        )
 
     # --- tokens -----------------------------------------------------------------------------------------
 
+    @call(POST("/tokens"), scope="admin", status=201)
     async def create_token(
         self,
-        name: str,
+        name: Name,
         *,
-        scopes: Sequence[str] = ("read", "write", "worker"),
-        namespaces: Sequence[str] = ("default",),
-        expires_in: float | None = None,
-        actor: str,
-    ) -> tuple[Token, str]:
-        """Make a token. Its secret is given here once, and never again."""
+        scopes: Annotated[list[Scope], Meta(min_length=1)] = ["read", "write", "worker"],  # noqa: B006
+        namespaces: Annotated[list[Name], Meta(min_length=1, max_length=MAX_NAMESPACES)] | None = None,
+        expires_in: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None,
+    ) -> CreatedToken:
+        """Create a token. Its secret is shown here once, and never again.
+
+        Without `namespaces` it is for the caller's own; `*` is every one.
+        """
+        wanted = [self.namespace] if namespaces is None else namespaces
         token_id = self.storage.ids.hex(TOKEN_ID_DIGITS)
         secret = model.secret_of(token_id, secrets.token_urlsafe(32))
         token = model.new_token(
@@ -69,126 +99,73 @@ class Access:
             secret,
             name=name,
             scopes=scopes,
-            namespaces=namespaces,
+            namespaces=wanted,
             expires_in=expires_in,
-            actor=actor,
         )
-        return await self._change(operations.create_token, token), secret
+        if not self._reaches(token.namespaces):
+            raise Forbidden("a token cannot reach further than the one that creates it")
+        created = await self._change(operations.create_token, token)
+        return CreatedToken(**structs.asdict(created), secret=secret)
 
+    @call(GET("/tokens"), scope="admin")
     async def list_tokens(self) -> list[Token]:
-        """All tokens, those that have ended too, the oldest first."""
-        return [model.token_from(row) for row in await self.storage.read(operations.list_tokens, ns=SYSTEM)]
+        """List all tokens, the oldest first; ended ones too."""
+        rows = await self.storage.read(operations.list_tokens, ns=SYSTEM)
+        return [token for token in map(model.token_from, rows) if self._reaches(token.namespaces)]
 
-    async def revoke_token(self, token_id: str, *, actor: str) -> Token:
-        """End a token, here at once and in other processes within seconds."""
+    @call(DELETE("/tokens/{token_id}"), scope="admin", status=200, errors=(NotFound,))
+    async def revoke_token(self, token_id: Id) -> Token:
+        """Revoke a token: in this process at once, in others within seconds."""
         check_text(token_id, "token_id")
-        return await self._change(operations.revoke_token, token_id, check_text(actor, "actor"))
+        if self._who.namespaces is not None and token_id not in {
+            token.token_id for token in await self.list_tokens()
+        }:
+            raise NotFound(f"Token {token_id} not found")
+        return await self._change(operations.revoke_token, token_id)
 
     async def _change(self, operation: Operation[..., Row], *args: Any) -> Token:
         try:
-            return model.token_from(await self.storage.run(operation, *args, ns=SYSTEM))
+            return model.token_from(
+                await self.storage.run(operation, *args, ns=SYSTEM, actor=self._who.actor)
+            )
         finally:
             # Also after an error: it may have happened all the same.
-            self._forget()
+            self.authentication.forget()
 
-    async def authenticate(self, secret: str) -> Token | None:
-        """The token whose secret this is, or None if there is none that is alive.
+    # --- namespaces and the audit -----------------------------------------------------------------------
 
-        An answer is remembered for a few seconds, unless a token is made or revoked meanwhile.
-        """
-        token_id = model.token_id_of(secret)
-        if token_id is None:
-            return None
-        self._listen()
-        secret_hash = model.hash_of(secret)
-        known, token = self._known.get(secret_hash)
-        if known:
-            return token
-        return await self._look_up(token_id, secret_hash)
+    @call(GET("/namespaces"), scope="admin")
+    async def list_namespaces(self) -> list[str]:
+        """List the namespaces that the caller reaches."""
+        names = await self.storage.read(operations.list_namespaces)
+        return sorted(name for name in names.values() if self._reaches([name]))
 
-    async def _look_up(self, token_id: str, secret_hash: str) -> Token | None:
-        age = self._known.age
-        found = await self._merger.call("tokens", self._find_batch, token_id)
-        if found is None or not model.fits(secret_hash, found[0]):
-            self._known.put(secret_hash, None, age)
-            return None
-        token, now = model.token_from(found[1]), to_seconds(found[2])
-        if not model.is_live(token, now):
-            self._known.put(secret_hash, None, age)
-            return None
-        left = None if token.expire_time is None else token.expire_time - now
-        self._known.put(secret_hash, token, age, left)
-        await self._note_use(token, found[2])
-        return token
-
-    async def _find_batch(self, token_ids: Sequence[str]) -> Sequence[Any]:
-        return await self.storage.read(operations.find_tokens, token_ids, ns=SYSTEM)
-
-    async def _note_use(self, token: Token, now: int) -> None:
-        """Write down the use about once a minute; who may come in does not hang on it."""
-        if token.last_used_time is not None and to_seconds(now - USE_MICROS) < token.last_used_time:
-            return
-        try:
-            await self.storage.run(operations.use_token, token.token_id, USE_MICROS, ns=SYSTEM)
-        except StorageError as error:
-            logger.warning("the use of token %s could not be noted: %s", token.token_id, error)
-
-    async def is_closed(self) -> bool:
-        """Whether a token was ever made here. From then on every caller needs one: that never ends."""
-        self._listen()
-        if not self._closed and monotonic() >= self._open_until:
-            age = self._known.age
-            closed = await self.storage.read(operations.any_token, ns=SYSTEM)
-            with self._lock:
-                self._closed = self._closed or closed
-                if age == self._known.age:
-                    self._open_until = monotonic() + self._cache_seconds
-        return self._closed
-
-    def _forget(self) -> None:
-        self._known.clear()
-        with self._lock:
-            self._open_until = 0.0
-
-    def _listen(self) -> None:
-        """Hear of tokens that others make and revoke; from the first question on."""
-        if not self._listening:
-            with self._lock:
-                started, self._listening = self._listening, True
-            if not started:
-                self.storage.timers.spawn(self._hear())
-
-    async def _hear(self) -> None:
-        with self.storage.signals.watch(operations.TOKENS_CHANNEL, [operations.ANY_TOKEN]) as watch:
-            while True:
-                await watch.changed()
-                self._forget()
-
-    # --- the audit --------------------------------------------------------------------------------------
-
+    @call(GET("/audit"), scope="admin")
     async def query_audit(
         self,
         *,
         namespace: str | None = None,
         actor: str | None = None,
         action: str | None = None,
-        limit: int = 100,
-        before: int | None = None,
-    ) -> list[AuditEntry]:
-        """A page of the audit, the newest first; `before` is the id of the last entry of the page before."""
+        limit: Limit = 100,
+        before: Annotated[int, Meta(ge=0, le=operations.LAST_ID)] | None = None,
+    ) -> AuditPage:
+        """List the audit, the newest entry first; `before` of a page leads to the next one."""
         for what, value in (("namespace", namespace), ("actor", actor), ("action", action)):
             if value is not None:
                 check_text(value, what)
         check_page(limit, 0)
-        if not 0 <= limit <= MAX_ENTRIES:
-            raise BadQuery(f"limit is {limit!r}; it must be a whole number up to {MAX_ENTRIES}")
         if before is not None and not _is_id(before):
-            raise BadQuery(f"before is {before!r}; it must be the id of an entry")
+            raise InvalidInput(f"before is {before!r}; it must be the id of an entry")
+        if namespace is None and self._who.namespaces is not None:
+            namespace = self.namespace
+        if namespace is not None and not self._reaches([namespace]):
+            raise Forbidden(f"this token does not reach the namespace {namespace!r}")
         asked = (namespace, actor, action, limit, before)
-        return [
-            model.entry_from(row)
-            for row in await self.storage.read(operations.query_audit, *asked, ns=SYSTEM)
-        ]
+        rows = await self.storage.read(operations.query_audit, *asked, ns=SYSTEM)
+        entries = [model.entry_from(row) for row in rows]
+        is_full = bool(entries) and len(entries) == limit
+        return AuditPage(items=entries, before=entries[-1].id if is_full else None)
 
 
 def _is_id(value: Any) -> bool:
@@ -212,42 +189,3 @@ async def retain(storage: Storage, *, audit: int = AUDIT_MICROS, keys: int = KEY
 async def _trim(storage: Storage, operation: Operation[..., int], age: int) -> None:
     while await storage.background(operation, age, ns=SYSTEM) >= operations.TRIM_ROWS:
         pass
-
-
-# --- what is remembered -----------------------------------------------------------------------------------
-
-
-class _Cache:
-    """The answers of the last few seconds, by the hash of the secret; at most `CACHE_SIZE` of them."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._answers: OrderedDict[str, tuple[Token | None, float]] = OrderedDict()
-        self.age = 0
-        """How often it was cleared: an answer that was asked for before that is not kept."""
-
-    def get(self, secret_hash: str) -> tuple[bool, Token | None]:
-        """Whether the answer is known, and the answer."""
-        with self._lock:
-            token, until = self._answers.get(secret_hash, (None, 0.0))
-            if monotonic() >= until:
-                return False, None
-            self._answers.move_to_end(secret_hash)
-            return True, token
-
-    def put(self, secret_hash: str, token: Token | None, age: int, left: float | None = None) -> None:
-        """Keep an answer for a few seconds, or for as long as the token has `left` to live."""
-        seconds = self._seconds if left is None else min(self._seconds, left)
-        with self._lock:
-            if age != self.age:
-                return
-            self._answers[secret_hash] = (token, monotonic() + seconds)
-            self._answers.move_to_end(secret_hash)
-            while len(self._answers) > CACHE_SIZE:
-                self._answers.popitem(last=False)
-
-    def clear(self) -> None:
-        with self._lock:
-            self.age += 1
-            self._answers.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from perdure.assistants.records import Assistant, IfExists
@@ -11,7 +11,6 @@ from perdure.client.lightning_exchange import new_key
 from perdure.client.native_wire import MAX_PAGE
 from perdure.client.session import path_segment
 from perdure.kernel.pages import PaginatedResult
-from perdure.outbox.model import Effect
 
 
 class RemoteAssistants:
@@ -113,35 +112,6 @@ class RemoteAssistants:
         """What an assistant was in its versions, the newest first."""
         path = _path(assistant_id, "/versions")
         return await self._api.items(Assistant, path, limit=min(limit, MAX_PAGE), offset=offset)
-
-
-class RemoteOutbox:
-    """The effects of a namespace behind a server."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    async def list(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        consumer: str | None = None,
-        subject: str | None = None,
-        limit: int = 50,
-        offset: int = 0,
-    ) -> PaginatedResult[Effect]:
-        """Effects without their bodies, the newest first."""
-        return await self._api.page(
-            Effect, "/outbox", limit, offset, status=status, consumer=consumer, subject=subject
-        )
-
-    async def get(self, effect_id: str) -> Effect:
-        """An effect with its body, in which a URL has lost its credentials."""
-        return await self._api.get(Effect, "/outbox/" + path_segment(effect_id, "effect"))
-
-    async def retry(self, effect_id: str) -> Effect:
-        """Make an effect due now that waits or is dead; Conflict if it was delivered."""
-        return await self._api.send(Effect, "POST", f"/outbox/{path_segment(effect_id, 'effect')}/retry")
 
 
 def _path(assistant_id: str, rest: str = "") -> str:

@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from perdure.access.service import Access
 from perdure.client import run_wire
 from perdure.client.api import Api, new_id
 from perdure.client.client_items import RemoteItems
-from perdure.client.client_services import RemoteAssistants, RemoteOutbox
+from perdure.client.client_services import RemoteAssistants
 from perdure.client.lightning_exchange import new_key
 from perdure.client.native_wire import Items
 from perdure.client.session import RETRY_DELAYS, Effect, HttpSession, path_segment
 from perdure.client.streaming import Streaming
 from perdure.client.transport import HttpTransport
 from perdure.kernel.pages import PaginatedResult
+from perdure.outbox.service import Outbox
 from perdure.schedules.service import Schedules
 from perdure.threads.records import (
     CancelAction,
@@ -55,10 +57,11 @@ class PerdureClient(Streaming):
         )
         super().__init__(Api(session), patience)
         self.assistants = RemoteAssistants(self._api)
-        self.outbox = RemoteOutbox(self._api)
         self.items = RemoteItems(self._api)
         self.transport = HttpTransport(session)
         self.schedules = Schedules.over(self.transport)
+        self.outbox = Outbox.over(self.transport)
+        self.access = Access.over(self.transport)
 
     @property
     def url(self) -> str:

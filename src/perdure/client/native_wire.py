@@ -7,7 +7,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.access.model import MAX_LIFETIME, MAX_NAME, MAX_NAMESPACES, AuditEntry, Scope, Token
 from perdure.kernel.signals.port import CarrierStatus
 from perdure.rollouts.contract import FilterLogic, SortOrder
 from perdure.rollouts.records import (
@@ -29,7 +28,7 @@ MAX_BATCH = 1000
 T = TypeVar("T")
 Metadata = dict[str, Any]
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Offset = Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -181,52 +180,6 @@ class ResourcesQuery(SortedQuery, kw_only=True):
 
     resources_id: str | None = None
     contains: str | None = None
-
-
-# --- who may do what --------------------------------------------------------------------------------------
-
-
-class TokenRequest(Body, kw_only=True):
-    """A token to be made. Without namespaces it is for the caller's own; `*` is every one."""
-
-    name: Name
-    scopes: Annotated[list[Scope], Meta(min_length=1)] = msgspec.field(
-        default_factory=lambda: ["read", "write", "worker"]
-    )
-    namespaces: Annotated[list[Name], Meta(min_length=1, max_length=MAX_NAMESPACES)] | None = None
-    expires_in: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None
-
-
-class NewToken(Token, kw_only=True):
-    """A token with its secret, which is shown here and never again."""
-
-    secret: str
-
-
-class AuditQuery(msgspec.Struct, kw_only=True):
-    """Which entries; `before` is the id of the last one of the page before."""
-
-    limit: Limit = 100
-    before: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    namespace: str | None = None
-    actor: str | None = None
-    action: str | None = None
-
-
-class AuditPage(msgspec.Struct, kw_only=True):
-    """Entries, the newest first; `before` leads to the next page, and is null on the last one."""
-
-    items: list[AuditEntry]
-    before: int | None
-
-
-class Me(msgspec.Struct, kw_only=True):
-    """Who calls. `namespaces` is null where every namespace is allowed."""
-
-    actor: str
-    scopes: list[str]
-    namespace: str
-    namespaces: list[str] | None
 
 
 # --- the server -------------------------------------------------------------------------------------------

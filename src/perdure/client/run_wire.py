@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from perdure.assistants.records import IfExists
 from perdure.client.native_wire import MAX_BATCH, Body, Metadata, PageQuery
-from perdure.outbox.model import EffectStatus
 from perdure.rollouts.contract import SortOrder
 from perdure.threads.records import (
     CancelAction,
@@ -210,11 +209,3 @@ class ThreadStreamQuery(msgspec.Struct, kw_only=True):
 
 
 # --- the outbox, and what is held up where ----------------------------------------------------------------
-
-
-class OutboxQuery(PageQuery, kw_only=True):
-    """Which effects."""
-
-    consumer: str | None = None
-    status: list[EffectStatus] | None = None
-    subject: str | None = None

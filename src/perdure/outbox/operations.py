@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.access.operations import add_entry
+from perdure.access.operations import audit
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.ids import uuid
@@ -151,15 +151,14 @@ async def _save(tx: Tx, before: Mapping[str, State], after: Mapping[str, State])
         await tx.update_many(sql.MOVE, moved)
 
 
-async def retry(tx: Tx, ids: Sequence[str], actor: str | None) -> list[Effect | NotFound | Conflict]:
+async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict]:
     """Make effects due now that wait or are dead, with all their tries before them again."""
     before = await _locked(tx, ids)
     movable = {id: state for id, state in before.items() if EFFECT.moves(state.status, "retried")}
     await _save(tx, before, {id: model.retried(state, tx.now) for id, state in movable.items()})
     rows = {row[0]: row for row in await tx.all(sql.GET_EFFECTS, ids=sorted(before))}
     _hint(tx, [rows[id][1] for id in movable])
-    if movable and actor is not None:
-        await add_entry(tx, actor, "retry_effect", list(movable))
+    await audit(tx, "retry_effect", list(movable))
     return [_retried(id, rows.get(id), id in movable) for id in ids]
 
 

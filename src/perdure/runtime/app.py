@@ -1,104 +1,71 @@
-"""What a server holds: the store, who may come in, and what it counts."""
+"""What a server holds: a store, its services, who may come in, and what it counts."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections import Counter
 from hmac import compare_digest
+from typing import Any
 
 from perdure.access.model import ALL_SCOPES, Caller, Token
-from perdure.access.service import Access
 from perdure.agents.store_section import ItemSetup
-from perdure.assistants.service import Assistants
-from perdure.items.service import Items
 from perdure.kernel.config import Settings
-from perdure.kernel.errors import Forbidden, NotSupported, StartRefused, Unauthorized
+from perdure.kernel.errors import Forbidden, NotSupported, PerdureError, StartRefused, Unauthorized
 from perdure.kernel.metrics import Metrics
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.views import GraphViews
-from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.services import Services
-from perdure.schedules.service import Schedules
-from perdure.threads.service import ThreadService
 from perdure.worker.registry import Agents
 
+READY_SECONDS = 5.0
+"""How long a database may take to answer a probe."""
 KEY_ACTOR = "key"
 ANONYMOUS = "anonymous"
 
 
-class App:
-    """One open store with its surroundings, as the doors see it."""
+class StoreApp:
+    """A LightningStore that is served: its settings and metrics, and who may come in.
 
-    def __init__(
-        self, store: LightningStore, settings: Settings | None = None, items: ItemSetup | None = None
-    ) -> None:
+    On its own it serves a store of another make, which has the Agent-lightning protocol only.
+    """
+
+    def __init__(self, store: LightningStore, settings: Settings | None = None) -> None:
         self.store = store
         self.settings = settings or Settings()
         self.metrics = Metrics()
-        self.access: Access | None = None
-        self.threads: ThreadService | None = None
-        self.outbox: Outbox | None = None
-        """What is to happen outside. The process that delivers it puts one here that does."""
-        self.items: Items | None = None
-        self.schedules: Schedules | None = None
-        self._services: Services | None = None
-        if isinstance(store, DatabaseLightningStore):
-            services = self._services = Services(store, self.settings, items)
-            self.access, self.outbox = services.access, services.outbox
-            self.threads, self.items, self.schedules = services.threads, services.items, services.schedules
-            self.threads.start_timers(self.settings.stream_ttl)
-            self.items.start_timers()
-        self.agents: Agents | None = None
-        """The agents that this process has, put here by whoever executes them."""
+        self.namespace = "default"
+        """The namespace of a caller who names none."""
         self.auth: GraphAuth | None = None
         """Who decides on the LangGraph routes, where the operator has set custom auth."""
+        self.agents: Agents | None = None
+        """The agents that this process has, put here by the worker that executes them."""
         self.feeds: Counter[str] = Counter()
         """How many feeds of changes each actor has open."""
         self.streams: Counter[str] = Counter()
         """How many streams of events each actor reads."""
 
+    async def health(self) -> dict[str, Any]:
+        """`status` is ok or degraded, with the reason, and what else is known of the database."""
+        return {"status": "ok"}
+
     @property
     def services(self) -> Services:
         """The services of the database."""
-        if self._services is None:
-            raise NotSupported(f"a {type(self.store).__name__} has the Agent-lightning protocol only")
-        return self._services
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of whoever names none."""
-        return self.store.namespace if isinstance(self.store, DatabaseLightningStore) else "default"
+        raise NotSupported(f"a {type(self.store).__name__} has the Agent-lightning protocol only")
 
     def store_for(self, caller: Caller) -> LightningStore:
         """The store of a caller's namespace, whose writes are on record as the caller's."""
-        if not isinstance(self.store, DatabaseLightningStore):
-            if caller.namespace != self.namespace:
-                raise Forbidden(f"this store has no namespace {caller.namespace!r}")
-            return self.store
-        return self.services.acting_as(caller).store
-
-    def threads_for(self, caller: Caller) -> ThreadService:
-        """The threads of a caller's namespace, whose changes are on record as the caller's."""
-        return self.services.acting_as(caller).threads
-
-    def items_for(self, caller: Caller) -> Items:
-        """The items of a caller's namespace, whose changes are on record as the caller's."""
-        return self.services.acting_as(caller).items
-
-    def schedules_for(self, caller: Caller) -> Schedules:
-        """The schedules of a caller's namespace, whose changes are on record as the caller's."""
-        return self.services.acting_as(caller).schedules
-
-    def assistants_for(self, caller: Caller) -> Assistants:
-        """The assistants of a caller's namespace, whose changes are on record as the caller's."""
-        return self.services.acting_as(caller).assistants
+        if caller.namespace != self.namespace:
+            raise Forbidden(f"this store has no namespace {caller.namespace!r}")
+        return self.store
 
     def views_for(self, caller: Caller) -> GraphViews:
         """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
-        items = None if self.items is None else self.items_for(caller)
-        return GraphViews(self.agents, self.threads_for(caller), self.assistants_for(caller), items)
+        services = self.services.acting_as(caller)
+        return GraphViews(self.agents, services.threads, services.assistants, services.items)
 
     async def check_start(self) -> None:
         """Refuse to listen beyond this machine while nobody needs a key."""
@@ -115,7 +82,7 @@ class App:
         # Custom auth closes the other doors too: they would be a way around it.
         if self.settings.api_key is not None or self.auth is not None:
             return True
-        return self.access is not None and await self.access.is_closed()
+        return await self._has_tokens()
 
     async def admit(self, secret: str | None, namespace: str | None) -> Caller:
         """Who calls, by the secret that came along and the namespace that was asked for."""
@@ -129,10 +96,66 @@ class App:
         key = self.settings.api_key
         if key is not None and compare_digest(secret.encode(), key.encode()):
             return Caller(KEY_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
-        token = await self.access.authenticate(secret) if self.access is not None else None
+        token = await self._token_of(secret)
         if token is None:
             raise Unauthorized("this token is not known, has expired or was revoked")
         return _caller_of(token, namespace)
+
+    async def _has_tokens(self) -> bool:
+        return False
+
+    async def _token_of(self, secret: str) -> Token | None:
+        return None
+
+
+class App(StoreApp):
+    """A database that is served, with its services."""
+
+    def __init__(
+        self,
+        store: DatabaseLightningStore,
+        settings: Settings | None = None,
+        items: ItemSetup | None = None,
+    ) -> None:
+        super().__init__(store, settings)
+        self.namespace = store.namespace
+        self._services = Services(store, self.settings, items)
+        self._services.start_timers(self.settings)
+
+    @property
+    def services(self) -> Services:
+        return self._services
+
+    async def health(self) -> dict[str, Any]:
+        health = dict(await self._services.store.health())
+        reason = await self._unreachable()
+        found = health if reason is None else {**health, "status": "degraded", "reason": reason}
+        return {**found, "engine": self._services.storage.engine}
+
+    async def _unreachable(self) -> str | None:
+        """Why the database does not answer, if it does not."""
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await self._services.ping()
+        except PerdureError as error:
+            return error.message
+        except TimeoutError:
+            return f"the database did not answer within {READY_SECONDS:.0f} s"
+        return None
+
+    def store_for(self, caller: Caller) -> LightningStore:
+        return self._services.acting_as(caller).store
+
+    async def _has_tokens(self) -> bool:
+        return await self._services.authentication.is_closed()
+
+    async def _token_of(self, secret: str) -> Token | None:
+        return await self._services.authentication.authenticate(secret)
+
+
+def app_of(store: LightningStore, settings: Settings | None = None) -> StoreApp:
+    """What serves a store: all of perdure for a database, the Agent-lightning protocol for any other."""
+    return App(store, settings) if isinstance(store, DatabaseLightningStore) else StoreApp(store, settings)
 
 
 def _caller_of(token: Token, namespace: str | None) -> Caller:

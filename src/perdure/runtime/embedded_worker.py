@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.kernel.errors import NotSupported
 from perdure.runtime.app import App
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
@@ -13,16 +12,14 @@ from perdure.worker.worker import Worker
 
 def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
     """A worker on the database of an app, as the app's settings want it; options win over them."""
-    if app.threads is None:
-        raise NotSupported(f"a {type(app.store).__name__} has no runs to execute")
     app.agents = agents
     return Worker(
-        app.threads.acting_as(app.namespace, None),
+        app.services.threads.acting_as(app.namespace, None),
         agents,
         WorkerOptions.from_settings(app.settings, **options),
         store=app.store,
         metrics=app.metrics,
-        queue_stats=app.threads.stats,
+        queue_stats=app.services.threads.stats,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Self
 
 import msgspec
@@ -13,17 +14,16 @@ from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
 from perdure.kernel.validation import explain
 from perdure.outbox.model import Consumer
-from perdure.outbox.service import Outbox
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
-from perdure.runtime.embedded_worker import worker_of
+from perdure.runtime.components import components_of, running
+from perdure.runtime.services import Services
 from perdure.runtime.stores import open_configured
 from perdure.schedules.service import Schedules
 from perdure.streams.model import Burst
 from perdure.threads.records import RunEnd, RunRequest
 from perdure.threads.service import ThreadService
 from perdure.worker.registry import Agents
-from perdure.worker.worker import Worker
 
 
 class Perdure:
@@ -47,35 +47,22 @@ class Perdure:
         self._consumers = consumers
         self._store: DatabaseLightningStore | None = None
         self._app: App | None = None
-        self._worker: Worker | None = None
+        self._running: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
-        store = self._store = open_configured(self.settings)
-        app = self._app = App(store, self.settings)
-        try:
-            if self._consumers:
-                app.outbox = Outbox(store.storage, self._consumers)
-                app.outbox.start()
-            if self._agents is not None:
-                self._worker = worker_of(app, self._agents)
-                await self._worker.start()
-            await app.services.schedule_timer.start()
-        except BaseException:
-            await self.__aexit__()
-            raise
+        async with AsyncExitStack() as stack:
+            store = self._store = open_configured(self.settings)
+            stack.push_async_callback(store.close)
+            app = self._app = App(store, self.settings)
+            app.services.deliveries.add(*self._consumers)
+            await stack.enter_async_context(running(components_of(app, self._agents, webhooks=False)))
+            self._running = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._app is not None:
-            await self._app.services.schedule_timer.stop()
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.stop()
-        app, self._app = self._app, None
-        if app is not None and app.outbox is not None:
-            await app.outbox.stop()
-        if self._store is not None:
-            await self._store.close()
+        running, self._running, self._app = self._running, None, None
+        if running is not None:
+            await running.aclose()
 
     @property
     def _opened(self) -> App:
@@ -91,29 +78,29 @@ class Perdure:
         return self._store
 
     @property
+    def services(self) -> Services:
+        """All services of the database."""
+        return self._opened.services
+
+    @property
     def threads(self) -> ThreadService:
         """Threads, runs, states and streams."""
-        threads = self._opened.threads
-        assert threads is not None
-        return threads
+        return self.services.threads
 
     @property
     def items(self) -> Items:
         """What agents remember beyond a thread, by namespace and key."""
-        items = self._opened.items
-        assert items is not None
-        return items
+        return self.services.items
 
     @property
     def schedules(self) -> Schedules:
-        """What is started at its times; while this is open, it is."""
-        schedules = self._opened.schedules
-        assert schedules is not None
-        return schedules
+        """Schedules; they fire while this is open."""
+        return self.services.schedules
 
     @property
     def assistants(self) -> Assistants:
-        return Assistants(self.threads.storage, self.threads.namespace)
+        """Assistants and their versions."""
+        return self.services.assistants
 
     async def run(self, assistant: str, input: Any = None, **request: Any) -> RunEnd:
         """Run an assistant and wait for its end; what else a run can have is said as in `RunRequest`."""

@@ -7,12 +7,15 @@ from copy import copy
 from functools import partial
 from typing import Self
 
+from perdure.access.authentication import Authentication
 from perdure.access.model import Caller
+from perdure.access.operations import list_namespaces
 from perdure.access.service import Access
 from perdure.agents.store_section import ItemSetup
 from perdure.assistants.service import Assistants
 from perdure.items.service import Items
 from perdure.kernel.config import Settings
+from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.urls import check_webhook_url
 from perdure.rollouts.store import DatabaseLightningStore
@@ -37,8 +40,9 @@ class Services:
         storage, namespace = store.storage, store.namespace
         self.storage = storage
         self.store = store
-        self.access = Access(storage)
-        self.outbox = Outbox(storage)
+        self.authentication = Authentication(storage)
+        self.access = Access(storage, self.authentication, namespace=namespace)
+        self.outbox = Outbox(storage, namespace=namespace)
         self.assistants = Assistants(storage, namespace)
         self.items = Items(storage, namespace, policy=setup.policy, index=setup.index)
         self.threads = ThreadService(storage, KINDS, namespace=namespace, policy=policy_of(settings))
@@ -46,6 +50,8 @@ class Services:
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
         self.schedule_timer = ScheduleTimer(storage, targets)
+        self.deliveries = Deliveries(storage)
+        """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
 
     @classmethod
@@ -71,8 +77,19 @@ class Services:
         sibling.assistants = self.assistants.acting_as(caller.namespace, caller.actor)
         sibling.items = self.items.acting_as(caller.namespace, caller.actor)
         sibling.threads = self.threads.acting_as(caller.namespace, caller.actor)
+        sibling.access = self.access.acting_as(caller)
+        sibling.outbox = self.outbox.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
         return sibling
+
+    async def ping(self) -> None:
+        """Ask the database for anything at all."""
+        await self.storage.read(list_namespaces)
+
+    def start_timers(self, settings: Settings) -> None:
+        """Begin to drop what has had its time: streams, threads, items."""
+        self.threads.start_timers(settings.stream_ttl)
+        self.items.start_timers()
 
     async def close(self) -> None:
         """Finish what is under way, and close the database."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from perdure.outbox.model import DEAD, PENDING
+from perdure.outbox.model import DEAD, PENDING, EffectStatus
 from perdure.outbox.service import Outbox
 from perdure.threads.service import ThreadService
 
@@ -19,12 +19,12 @@ async def standing(threads: ThreadService, outbox: Outbox) -> dict[str, Any]:
         **asdict(await threads.stats()),
         "workers": asdict(await threads.live_workers()),
         "pools": pools(health),
-        "outbox": {status: await _depth(threads, outbox, status) for status in (PENDING, DEAD)},
+        "outbox": {status: await _depth(outbox, status) for status in (PENDING, DEAD)},
     }
 
 
-async def _depth(threads: ThreadService, outbox: Outbox, status: str) -> int:
-    return (await outbox.list(namespace=threads.namespace, status=status, limit=1)).total
+async def _depth(outbox: Outbox, status: EffectStatus) -> int:
+    return (await outbox.list(status=status, limit=0)).total
 
 
 def pools(health: Mapping[str, Any]) -> dict[str, dict[str, int]]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from perdure.server.http.routes import Route
 from perdure.server.langgraph.routes import ROUTES as LANGGRAPH_ROUTES
 from perdure.server.lightning.routes import ROUTES as LIGHTNING_ROUTES
+from perdure.server.native.routes import PROBES
 from perdure.server.native.routes import ROUTES as NATIVE_ROUTES
 from perdure.server.otlp.routes import ROUTES as OTLP_ROUTES
 
 ROUTES: tuple[Route, ...] = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *LANGGRAPH_ROUTES, *OTLP_ROUTES)
+LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
+"""What a store of another make is served with."""

@@ -79,9 +79,8 @@ def request(**fields: Any) -> RunRequest:
 @asynccontextmanager
 async def housed(store: DatabaseLightningStore, **settings: Any) -> AsyncIterator[House]:
     async with serving(store, **settings) as visitor:
-        assert visitor.app.threads is not None
         # The worker lives in this loop, and the server in another.
-        worker = Worker(visitor.app.threads.acting_as("default", None))
+        worker = Worker(visitor.app.services.threads.acting_as("default", None))
         await worker.register()
         async with PerdureClient(visitor.url, **QUICK) as client:
             yield House(visitor, client, worker)

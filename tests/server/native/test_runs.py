@@ -178,11 +178,10 @@ async def test_a_server_that_stops_ends_its_waits(monkeypatch: pytest.MonkeyPatc
         app = App(store)
         server = HttpServer(make_application(app))
         async with server, aiohttp.ClientSession() as session:
-            assert app.threads is not None
-            await Worker(app.threads.acting_as("default", None)).register()
+            await Worker(app.services.threads.acting_as("default", None)).register()
             begun = {"assistant_id": "echo", "on_disconnect": "cancel", "on_completion": "keep"}
             early = asyncio.ensure_future(session.post(server.url + API + "/runs/wait", json=begun))
-            threads = app.threads
+            threads = app.services.threads
 
             async def waits() -> bool:
                 return (await threads.list_runs()).total == 1

@@ -288,7 +288,7 @@ class Dribble:
 async def test_a_slow_reader_holds_up_nobody_and_loses_nothing() -> None:
     async with InMemoryLightningStore() as store, housed(store) as house:
         run = await house.run(on_completion="keep")
-        threads = house.visitor.app.threads
+        threads = house.visitor.app.services.threads
         assert threads is not None
         slow = Dribble(App(store), f"{API}/runs/{run.run_id}/stream")
         assert (await soon(slow.sent.get())).startswith(sse.GREETING)
@@ -336,8 +336,7 @@ async def test_a_stream_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
     async with InMemoryLightningStore() as store, housed(store, api_key=KEY) as house:
         house.visitor.headers = bearer(KEY)
-        assert house.visitor.app.threads is not None
-        run = await house.visitor.app.threads.create_run(request())
+        run = await house.visitor.app.services.threads.create_run(request())
         made = (await house.visitor.post(API + "/tokens", json={"name": "t", "scopes": ["read"]})).body
         path = f"{API}/runs/{run.run_id}/stream"
         async with streaming(house.visitor, path, headers=bearer(made["secret"])) as reader:
@@ -350,10 +349,9 @@ async def test_a_stream_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_server_that_stops_ends_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     async with InMemoryLightningStore() as store:
         app = App(store)
-        assert app.threads is not None
-        worker = Worker(app.threads.acting_as("default", None))
+        worker = Worker(app.services.threads.acting_as("default", None))
         await worker.register()
-        run = await app.threads.create_run(request(on_disconnect="cancel", on_completion="keep"))
+        run = await app.services.threads.create_run(request(on_disconnect="cancel", on_completion="keep"))
         server = HttpServer(make_application(app))
         async with aiohttp.ClientSession() as session, server:
             url = f"{server.url}{API}/runs/{run.run_id}/stream?cancel_on_disconnect=true"
@@ -364,7 +362,7 @@ async def test_a_server_that_stops_ends_its_streams(monkeypatch: pytest.MonkeyPa
         assert events.THE_END not in data
         assert not app.streams
         # The server went away, and not the caller.
-        assert (await app.threads.get_run(run.run_id)).status == "pending"
+        assert (await app.services.threads.get_run(run.run_id)).status == "pending"
 
 
 async def test_many_read_one_run(house: House) -> None:

@@ -196,7 +196,7 @@ async def test_assistants_and_their_versions(house: House) -> None:
 
 async def test_the_outbox_is_shown(house: House) -> None:
     store, outbox = house.visitor.app.store, house.client.outbox
-    threads = house.visitor.app.threads
+    threads = house.visitor.app.services.threads
     assert threads is not None
     body = '{"url":"https://user:secret@example.com/x","payload":{}}'
     effects = [NewEffect("webhook", f"run-{number}", body) for number in range(3)]

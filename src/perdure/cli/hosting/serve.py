@@ -18,7 +18,7 @@ from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, fl
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
     from perdure.runtime.app import App
-    from perdure.server.http.server import Service
+    from perdure.runtime.components import Component
     from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def serve(
 def serve_with(
     settings: Settings,
     workers: int = 1,
-    more: Sequence[Callable[[App], Service]] = (),
+    more: Sequence[Callable[[App], Component]] = (),
     *,
     as_json: bool = False,
     named: Sequence[str] | None = None,

@@ -24,10 +24,9 @@ from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.runtime.app import App
-from perdure.runtime.embedded_worker import EmbeddedWorker
+from perdure.runtime.components import Component, components_of
 from perdure.runtime.stores import open_configured, sqlite_file
-from perdure.runtime.webhook_deliveries import Deliveries
-from perdure.server.http.server import HttpServer, Service, bind, make_application
+from perdure.server.http.server import HttpServer, bind, make_application
 from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 
@@ -73,8 +72,8 @@ def open_app(settings: Settings, url: str | None = None) -> App:
     auth, items = auth_here(), items_here()
     app = App(open_configured(settings, **options), settings, items)
     app.auth = auth
-    if app.threads is not None:
-        app.threads.policy = msgspec.structs.replace(app.threads.policy, lifetime=lifetime_here())
+    threads = app.services.threads
+    threads.policy = msgspec.structs.replace(threads.policy, lifetime=lifetime_here())
     return app
 
 
@@ -106,22 +105,19 @@ def items_here() -> ItemSetup:
     return setup
 
 
-def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Service]:
-    """What runs beside the HTTP server; `shared` if other processes use the same ports."""
-    services: list[Service] = [Deliveries(app)]
-    services.append(app.services.schedule_timer)
-    if agents:
-        services.append(EmbeddedWorker(app, agents))
+def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Component]:
+    """What runs along with the HTTP server; `shared` if other processes take the same ports."""
+    components = components_of(app, agents or None)
     if app.settings.grpc_port is None:
-        return services
+        return components
     try:
         from perdure.server.otlp.grpc_server import GrpcServer
     except ModuleNotFoundError as error:
         raise InvalidInput("OTLP over gRPC needs grpcio: pip install 'perdure[grpc]'") from error
-    return [*services, GrpcServer(app, shared=shared)]
+    return [*components, GrpcServer(app, shared=shared)]
 
 
-def grpc_port_of(services: Sequence[Service]) -> int | None:
+def grpc_port_of(services: Sequence[Component]) -> int | None:
     """The port of the gRPC server, if there is one."""
     return next((int(each.port) for each in services if hasattr(each, "port")), None)
 
@@ -170,7 +166,7 @@ async def needs_key(app: App) -> bool:
         return False
     if settings.api_key is not None or app.auth is not None:
         return True
-    return app.access is not None and await app.access.is_closed()
+    return await app.services.authentication.is_closed()
 
 
 async def check(settings: Settings) -> bool:
@@ -184,14 +180,14 @@ async def check(settings: Settings) -> bool:
 
 
 async def serve(
-    app: App, listening: socket.socket, services: Sequence[Service], work: Work | None = None
+    app: App, listening: socket.socket, services: Sequence[Component], work: Work | None = None
 ) -> None:
     """Serve until a signal comes, or until `work` has ended; then close the store."""
     try:
         await app.check_start()
         # Fails here, with one line, if the database does not answer.
         await needs_key(app)
-        application = make_application(app, services=services)
+        application = make_application(app, components=services)
         server = HttpServer(application, host=app.settings.host, listening=listening)
         if work is None:
             await server.serve()

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from perdure.access.model import Caller
+from perdure.access.model import Caller, Scope
 from perdure.access.service import Access
-from perdure.assistants.service import Assistants
 from perdure.client.client_items import RemoteItems
-from perdure.client.client_services import RemoteAssistants, RemoteOutbox
+from perdure.client.client_services import RemoteAssistants
 from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
 from perdure.client.session import HttpSession, path_segment
-from perdure.kernel.codec import encode_wire
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
-from perdure.kernel.pages import PaginatedResult
-from perdure.outbox.model import Effect
 from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.overview import Overview
 from perdure.rollouts.records import ROLLOUT_STATUSES, Rollout
 from perdure.rollouts.resources import ResourcesUpdate
-from perdure.runtime.run_target import RunTarget
-from perdure.runtime.services import policy_of
+from perdure.runtime.services import Services
 from perdure.runtime.stats import standing
-from perdure.runtime.stores import KINDS, open_configured, sqlite_file
-from perdure.schedules.model import Targets
+from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
-from perdure.threads.service import ThreadService
 
-TOKENS = "/api/v1/tokens"
 RESOURCES = "/api/v1/resources"
 ROLLOUTS = "/api/v1/rollouts"
 READY = "/readyz"
@@ -67,7 +59,7 @@ class Remote:
         return self.threads.items
 
     @property
-    def outbox(self) -> RemoteOutbox:
+    def outbox(self) -> Outbox:
         return self.threads.outbox
 
     @property
@@ -87,19 +79,24 @@ class Remote:
         path = f"{ROLLOUTS}/{path_segment(rollout_id, 'rollout_id')}/{verb}"
         return Rollout.model_validate((await self.session.request("POST", path)).json())
 
+    @property
+    def access(self) -> Access:
+        return self.threads.access
+
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
     ) -> Document:
-        asked = {"name": name, "scopes": scopes, "namespaces": namespaces, "expires_in": expires_in}
-        answer = await self.session.request("POST", TOKENS, body=encode_wire(asked), effect="once")
-        return dict(answer.json())
+        wanted = None if namespaces is None else list(namespaces)
+        created = await self.access.create_token(
+            name, scopes=cast("list[Scope]", list(scopes)), namespaces=wanted, expires_in=expires_in
+        )
+        return dict(msgspec.to_builtins(created))
 
     async def list_tokens(self) -> list[Document]:
-        return list((await self.session.request("GET", TOKENS)).json()["items"])
+        return [msgspec.to_builtins(token) for token in await self.access.list_tokens()]
 
     async def revoke_token(self, token_id: str) -> Document:
-        path = f"{TOKENS}/{path_segment(token_id, 'token_id')}"
-        return dict((await self.session.request("DELETE", path)).json())
+        return dict(msgspec.to_builtins(await self.access.revoke_token(token_id)))
 
     async def version(self, resources_id: str, version: int) -> ResourcesUpdate:
         path = f"{RESOURCES}/{path_segment(resources_id, 'resources_id')}/versions/{version}"
@@ -107,24 +104,6 @@ class Remote:
 
     async def health(self) -> Document:
         return dict((await self.session.request("GET", READY)).json())
-
-
-class LocalOutbox:
-    """The outbox of one namespace of a database."""
-
-    def __init__(self, whole: Outbox, namespace: str, actor: str) -> None:
-        self.whole = whole
-        self._namespace = namespace
-        self._actor = actor
-
-    async def list(self, **terms: Any) -> PaginatedResult[Effect]:
-        return await self.whole.list(namespace=self._namespace, **terms)
-
-    async def get(self, effect_id: str) -> Effect:
-        return await self.whole.get(effect_id, namespace=self._namespace)
-
-    async def retry(self, effect_id: str) -> Effect:
-        return await self.whole.retry(effect_id, namespace=self._namespace, actor=self._actor)
 
 
 class Direct:
@@ -139,29 +118,23 @@ class Direct:
         settings = load_settings(
             {"database_url": database, "namespace": namespace, "watchdog_interval": None}
         )
-        opened = open_configured(settings)
-        self._access = Access(opened.storage)
-        self._actor = actor
+        self._services = Services.open(settings).acting_as(Caller.trusted(actor, settings.namespace))
         self._url = mask_url(database)
         self._namespace = settings.namespace
-        self._acting = opened.acting_as(settings.namespace, actor)
+        self._acting = self._services.store
         self.store: LightningStore = self._acting
-        self.threads = ThreadService(
-            opened.storage, KINDS, namespace=settings.namespace, actor=actor, policy=policy_of(settings)
-        )
-        self.assistants = Assistants(opened.storage, settings.namespace, actor)
-        self.items = self.threads.items
-        self.outbox = LocalOutbox(Outbox(opened.storage), settings.namespace, actor)
-        targets = Targets(RunTarget(KINDS, self.threads.policy))
-        caller = Caller.trusted(actor, settings.namespace)
-        self.schedules = Schedules(opened.storage, targets, namespace=settings.namespace, caller=caller)
+        self.threads = self._services.threads
+        self.assistants = self._services.assistants
+        self.items = self._services.items
+        self.outbox = self._services.outbox
+        self.schedules = self._services.schedules
+        self.access = self._services.access
 
     async def close(self) -> None:
-        await self.threads.close()
-        await self._acting.close()
+        await self._services.close()
 
     async def stats(self) -> Document:
-        return await standing(self.threads, self.outbox.whole)
+        return await standing(self.threads, self.outbox)
 
     async def cancel(self, rollout_id: str) -> Rollout:
         unended = frozenset(ROLLOUT_STATUSES) - ENDED
@@ -173,20 +146,17 @@ class Direct:
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
     ) -> Document:
-        token, secret = await self._access.create_token(
-            name,
-            scopes=scopes,
-            namespaces=namespaces or (self._namespace,),
-            expires_in=expires_in,
-            actor=self._actor,
+        wanted = None if namespaces is None else list(namespaces)
+        created = await self.access.create_token(
+            name, scopes=cast("list[Scope]", list(scopes)), namespaces=wanted, expires_in=expires_in
         )
-        return {**msgspec.to_builtins(token), "secret": secret}
+        return dict(msgspec.to_builtins(created))
 
     async def list_tokens(self) -> list[Document]:
-        return [msgspec.to_builtins(token) for token in await self._access.list_tokens()]
+        return [msgspec.to_builtins(token) for token in await self.access.list_tokens()]
 
     async def revoke_token(self, token_id: str) -> Document:
-        return dict(msgspec.to_builtins(await self._access.revoke_token(token_id, actor=self._actor)))
+        return dict(msgspec.to_builtins(await self.access.revoke_token(token_id)))
 
     async def version(self, resources_id: str, version: int) -> ResourcesUpdate:
         overview = Overview(self._acting.storage)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
-    from perdure.cli.shell.connections import LocalOutbox
     from perdure.client.client_items import RemoteItems
-    from perdure.client.client_services import RemoteAssistants, RemoteOutbox
+    from perdure.client.client_services import RemoteAssistants
     from perdure.client.native import PerdureClient
     from perdure.client.session import HttpSession
     from perdure.items.service import Items
+    from perdure.outbox.service import Outbox
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.records import Rollout
     from perdure.rollouts.resources import ResourcesUpdate
@@ -39,7 +39,7 @@ class Connection(Protocol):
     @property
     def items(self) -> Items | RemoteItems: ...
     @property
-    def outbox(self) -> LocalOutbox | RemoteOutbox: ...
+    def outbox(self) -> Outbox: ...
     @property
     def schedules(self) -> Schedules: ...
     async def stats(self) -> dict[str, Any]: ...

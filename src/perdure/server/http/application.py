@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
@@ -23,7 +23,8 @@ from starlette.types import Scope as Connection
 
 from perdure.access.model import Caller, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, UnsupportedMedia
-from perdure.runtime.app import ANONYMOUS, App
+from perdure.runtime.app import ANONYMOUS, App, StoreApp
+from perdure.runtime.components import Component
 from perdure.server.http import bodies
 from perdure.server.http.disconnect import until_disconnect
 from perdure.server.http.gate import Gate
@@ -62,13 +63,6 @@ class _QuickHeaders(Headers):
         return self._first.get(key.lower(), default)
 
 
-class Service(Protocol):
-    """Something that lives as long as the application, in its event loop."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
 class CallerLeft(Exception):
     """The caller hung up, and nobody is left to answer."""
 
@@ -76,11 +70,13 @@ class CallerLeft(Exception):
 class Application:
     """Answers requests by the route table."""
 
-    def __init__(self, app: App, routes: tuple[Route, ...], services: Sequence[Service] = ()) -> None:
+    def __init__(
+        self, app: StoreApp, routes: tuple[Route, ...], components: Sequence[Component] = ()
+    ) -> None:
         self.app = app
         self.table = Table(routes)
         self._gate = Gate(app)
-        self._services = services
+        self._components = components
         self._counters: dict[tuple[str, str, int], tuple[Any, Any]] = {}
         self._stack = AsyncExitStack()
 
@@ -229,9 +225,9 @@ class Application:
     async def _start(self) -> None:
         await self.app.check_start()
         async with AsyncExitStack() as stack:
-            for service in self._services:
-                await service.start()
-                stack.push_async_callback(service.stop)
+            for component in self._components:
+                await component.start()
+                stack.push_async_callback(component.stop)
             self._stack = stack.pop_all()
 
 
@@ -272,14 +268,14 @@ def _check_form(request: Request) -> None:
 
 
 def make_application(
-    app: App, routes: tuple[Route, ...] | None = None, services: Sequence[Service] = ()
+    app: StoreApp, routes: tuple[Route, ...] | None = None, components: Sequence[Component] = ()
 ) -> ASGIApp:
-    """The application for a table of routes; that of every protocol if none is given."""
+    """The application for a table of routes; without one, for all that the app can serve."""
     if routes is None:
-        from perdure.server.table import ROUTES
+        from perdure.server.table import LIGHTNING_ONLY, ROUTES
 
-        routes = ROUTES
-    application = Application(app, routes, services)
+        routes = ROUTES if isinstance(app, App) else LIGHTNING_ONLY
+    application = Application(app, routes, components)
     origins = app.settings.cors_allow_origins
     if not origins:
         return application
@@ -295,4 +291,4 @@ def make_application(
     )
 
 
-__all__ = ["NATIVE", "Application", "Service", "make_application"]
+__all__ = ["NATIVE", "Application", "make_application"]

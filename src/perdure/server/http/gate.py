@@ -12,7 +12,7 @@ from typing import NamedTuple
 from perdure.access.model import Caller
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
-from perdure.runtime.app import App, is_loopback
+from perdure.runtime.app import StoreApp, is_loopback
 
 MAX_BUCKETS = 4096
 FAILURES_A_SECOND = 2.0
@@ -83,7 +83,7 @@ class Bucket:
 class Gate:
     """Lets callers in."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: StoreApp) -> None:
         self._app = app
         settings = app.settings
         self._hosts = frozenset(map(str.lower, (*LOCAL_NAMES, *settings.allowed_hosts)))

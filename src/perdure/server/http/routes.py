@@ -16,7 +16,7 @@ from perdure.assistants.service import Assistants
 from perdure.items.service import Items
 from perdure.kernel.errors import MethodNotAllowed, PerdureError, UnknownRoute
 from perdure.rollouts.contract import LightningStore
-from perdure.runtime.app import App
+from perdure.runtime.app import StoreApp
 from perdure.runtime.services import Services
 from perdure.schedules.service import Schedules
 from perdure.threads.service import ThreadService
@@ -39,7 +39,7 @@ class ServerProtocol(Protocol):
 class Admitting(Protocol):
     """A protocol that has a way of its own to find out who calls."""
 
-    async def admit(self, request: Request, app: App) -> Caller | None:
+    async def admit(self, request: Request, app: StoreApp) -> Caller | None:
         """The caller; None leaves it to the keys and tokens of perdure."""
         ...
 
@@ -52,7 +52,7 @@ class Call:
     """One request on its way through a handler."""
 
     request: Request
-    app: App
+    app: StoreApp
     caller: Caller
     path: Mapping[str, str]
     request_id: str
@@ -69,22 +69,22 @@ class Call:
     @property
     def threads(self) -> ThreadService:
         """Threads and runs of the caller's namespace, acting as the caller."""
-        return self.app.threads_for(self.caller)
+        return self.services.threads
 
     @property
     def assistants(self) -> Assistants:
         """The assistants of the caller's namespace, acting as the caller."""
-        return self.app.assistants_for(self.caller)
+        return self.services.assistants
 
     @property
     def schedules(self) -> Schedules:
         """The schedules of the caller's namespace, acting as the caller."""
-        return self.app.schedules_for(self.caller)
+        return self.services.schedules
 
     @property
     def items(self) -> Items:
         """The items of the caller's namespace, acting as the caller."""
-        return self.app.items_for(self.caller)
+        return self.services.items
 
     @property
     def services(self) -> Services:

@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from perdure.kernel.background import new_loop
 from perdure.kernel.errors import StartRefused
 from perdure.server.http.application import Application as Application
-from perdure.server.http.application import Service as Service
 from perdure.server.http.application import make_application as make_application
 from perdure.server.http.routes import STOPPING
 

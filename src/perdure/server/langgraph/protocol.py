@@ -11,7 +11,7 @@ from perdure.access.model import Caller
 from perdure.kernel.codec import check_text
 from perdure.kernel.errors import BadBody, BadQuery, PerdureError
 from perdure.langgraph.custom_auth import User
-from perdure.runtime.app import App
+from perdure.runtime.app import StoreApp
 from perdure.server.http.bodies import encode
 from perdure.server.http.problems import headers_of
 from perdure.server.http.routes import Call
@@ -31,7 +31,7 @@ class LangGraphProtocol:
         body = {"detail": _detail(error), "code": error.code}
         return Response(encode(body), _status(error), headers_of(error), "application/json")
 
-    async def admit(self, request: Request, app: App) -> Caller | None:
+    async def admit(self, request: Request, app: StoreApp) -> Caller | None:
         """The caller that custom auth authenticates; None without custom auth."""
         if app.auth is None:
             return None

@@ -17,7 +17,7 @@ from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import LightningStoreCapabilities
-from perdure.runtime.app import App
+from perdure.runtime.app import app_of
 from perdure.server.http.server import HttpServer, make_application
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _http_server(store: LightningStore, settings: Settings) -> HttpServer:
-    return HttpServer(make_application(App(store, settings)), host=settings.host, port=settings.port)
+    return HttpServer(make_application(app_of(store, settings)), host=settings.host, port=settings.port)
 
 
 def _check(store: LightningStore, launch_mode: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -13,12 +12,9 @@ from starlette.responses import Response
 from perdure.client import native_wire as wire
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.version import VERSION
-from perdure.rollouts.overview import Overview
-from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
 
-READY_SECONDS = 5.0
 PROTOCOLS = ["native", "agent-lightning", "langgraph", "otlp"]
 FLAGS = {"assistants": True, "crons": True, "langsmith": False}
 HOST: dict[str, str | None] = {"kind": "self-hosted", "project_id": None, "revision_id": None}
@@ -77,35 +73,16 @@ def _answer(found: wire.Ready) -> Response:
 
 
 async def _examine(call: Call) -> wire.HealthDetail:
-    store = call.app.store
-    if not isinstance(store, DatabaseLightningStore):
-        return _detail({"status": "ok"}, None)
-    reason = await _reach(store)
-    health = dict(await store.health())
-    if reason is not None:
-        health = {**health, "status": "degraded", "reason": reason}
-    return _detail(health, store.storage.engine)
+    return _detail(await call.app.health())
 
 
-async def _reach(store: DatabaseLightningStore) -> str | None:
-    """Why the database does not answer, if it does not."""
-    try:
-        async with asyncio.timeout(READY_SECONDS):
-            await Overview(store.storage).ping()
-    except PerdureError as error:
-        return error.message
-    except TimeoutError:
-        return f"the database did not answer within {READY_SECONDS:.0f} s"
-    return None
-
-
-def _detail(health: dict[str, Any], engine: str | None) -> wire.HealthDetail:
+def _detail(health: dict[str, Any]) -> wire.HealthDetail:
     return wire.HealthDetail(
         status=health["status"],
         database=health["status"],
         indexes_being_built=health.get("indexes_being_built", []),
         reason=health.get("reason"),
-        engine=engine,
+        engine=health.get("engine"),
         connections=health.get("connections"),
         redis=health.get("redis", UNSET),
         redis_reason=health.get("redis_reason", UNSET),

@@ -15,7 +15,7 @@ from perdure.server.http.routes import Call
 
 def items_of(call: Call) -> Items:
     """The items of the caller's namespace, changed in the name of the caller."""
-    return call.app.items_for(call.caller)
+    return call.services.items
 
 
 async def get_item(call: Call) -> Item:

@@ -7,9 +7,8 @@ from typing import Any
 
 from perdure.assistants.service import Assistants
 from perdure.kernel.codec import decode_json
-from perdure.kernel.errors import BadQuery, InvalidInput, NotSupported
+from perdure.kernel.errors import BadQuery, InvalidInput
 from perdure.outbox.service import Outbox
-from perdure.rollouts.store import DatabaseLightningStore
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Call
 from perdure.threads.service import ThreadService
@@ -19,11 +18,11 @@ MAX_TERMS = 20
 
 def threads_of(call: Call) -> ThreadService:
     """Threads and runs of the caller's namespace, acting as the caller."""
-    return call.app.threads_for(call.caller)
+    return call.services.threads
 
 
 def assistants_of(call: Call) -> Assistants:
-    return call.app.assistants_for(call.caller)
+    return call.services.assistants
 
 
 def schedules_of(call: Call) -> Schedules:
@@ -31,12 +30,7 @@ def schedules_of(call: Call) -> Schedules:
 
 
 def outbox_of(call: Call) -> Outbox:
-    """The outbox; a process that delivers nothing shows it all the same."""
-    if call.app.outbox is not None:
-        return call.app.outbox
-    if not isinstance(call.app.store, DatabaseLightningStore):
-        raise NotSupported(f"a {type(call.app.store).__name__} has no outbox")
-    return Outbox(call.app.store.storage)
+    return call.services.outbox
 
 
 def metadata_of(terms: Sequence[str] | None) -> dict[str, Any] | None:

@@ -5,27 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.access.endpoints import PREFIX
-from perdure.access.model import Token
+from perdure.access.service import Access
 from perdure.client import native_wire as wire
-from perdure.kernel.errors import BadQuery, NotFound, NotSupported, StorageUnavailable
+from perdure.kernel.errors import NotSupported, StorageUnavailable
+from perdure.outbox.service import Outbox
 from perdure.rollouts.overview import QueueState
 from perdure.rollouts.records import LightningStoreStatistics
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
-from perdure.server.native import admin, changes, docs, handlers, health, metrics
+from perdure.server.native import changes, docs, handlers, health, metrics
 from perdure.server.native.assistant_routes import ASSISTANT_ROUTES
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
 from perdure.server.native.item_routes import ITEM_ROUTES
-from perdure.server.native.outbox_routes import OUTBOX_ROUTES
 from perdure.server.native.run_routes import RUN_ROUTES
 from perdure.server.native.run_work_routes import RUN_WORK_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.server.native.work_routes import WORK_ROUTES
 
 _overview = declaring("overview")
-_access = declaring("access")
 _server = declaring("server")
 _at_root = declaring("server", "")
 
@@ -59,59 +58,7 @@ _OVERVIEW = (
     ),
 )
 
-_ACCESS = (
-    _access("GET", "/me", admin.whoami, "read", "Who the caller is", answer=wire.Me),
-    _access(
-        "GET",
-        "/namespaces",
-        admin.list_namespaces,
-        "admin",
-        "List namespaces",
-        answer=wire.Items[str],
-        errors=(NotSupported,),
-    ),
-    _access(
-        "GET",
-        "/tokens",
-        admin.list_tokens,
-        "admin",
-        "List tokens, without their secrets",
-        answer=wire.Items[Token],
-        errors=(NotSupported,),
-    ),
-    _access(
-        "POST",
-        "/tokens",
-        admin.create_token,
-        "admin",
-        "Make a token; its secret is shown this once",
-        body=wire.TokenRequest,
-        answer=wire.NewToken,
-        status=201,
-        errors=(NotSupported,),
-    ),
-    _access(
-        "DELETE",
-        "/tokens/{token_id}",
-        admin.revoke_token,
-        "admin",
-        "Revoke a token",
-        answer=Token,
-        errors=(NotFound, NotSupported),
-    ),
-    _access(
-        "GET",
-        "/audit",
-        admin.list_audit,
-        "admin",
-        "Who did what, the newest first",
-        query=wire.AuditQuery,
-        answer=wire.AuditPage,
-        errors=(BadQuery, NotSupported),
-    ),
-)
-
-_SERVER = (
+PROBES = (
     _at_root("GET", "/healthz", health.live, None, "Whether the server lives", answer=wire.Health),
     _at_root("GET", "/health", health.live, None, "Whether the server lives", answer=wire.Health),
     _at_root("GET", "/ok", health.ok, None, "Whether the server lives", query=wire.OkQuery, answer=wire.Ok),
@@ -124,6 +71,10 @@ _SERVER = (
         answer=wire.Ready,
         errors=(StorageUnavailable,),
     ),
+)
+"""Whether the server lives and can work, at the paths that probes know."""
+
+_SERVER = (
     _server(
         "GET",
         "/health",
@@ -166,9 +117,10 @@ ROUTES: tuple[Route, ...] = (
     *RUN_ROUTES,
     *RUN_WORK_ROUTES,
     *ITEM_ROUTES,
-    *OUTBOX_ROUTES,
+    *routes_of(Outbox, lambda call: call.services.outbox),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *_OVERVIEW,
-    *_ACCESS,
+    *routes_of(Access, lambda call: call.services.access),
+    *PROBES,
     *_SERVER,
 )

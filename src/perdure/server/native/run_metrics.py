@@ -29,15 +29,13 @@ class RunMetrics(msgspec.Struct, frozen=True):
 
 async def known_of_runs(call: Call) -> RunMetrics | None:
     """What the database knows; a scrape goes on without it, and says elsewhere that it does not answer."""
-    threads, outbox = call.app.threads, call.app.outbox
-    if threads is None:
-        return None
+    threads = call.app.services.threads
     health = await threads.storage.health()
     try:
         standing = await threads.standing(call.caller.namespaces)
     except StorageError:
         standing = {}
-    counts = {} if outbox is None else dict(outbox.counts)
+    counts = dict(call.app.services.deliveries.counts)
     return RunMetrics(standing, pools(health), health.get("redis"), counts)
 
 

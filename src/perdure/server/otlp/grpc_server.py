@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from perdure.access.model import Caller, allows
 from perdure.kernel.errors import Forbidden, PerdureError, StartRefused
-from perdure.runtime.app import App
+from perdure.runtime.app import StoreApp
 from perdure.server.http.gate import Gate
 from perdure.server.otlp.answers import encode_outcome, encode_status, grpc_code
 from perdure.server.otlp.decode import PROTOBUF_FORM, decode
@@ -44,7 +44,7 @@ class GrpcServer:
     """
 
     def __init__(
-        self, app: App, *, host: str | None = None, port: int | None = None, shared: bool = False
+        self, app: StoreApp, *, host: str | None = None, port: int | None = None, shared: bool = False
     ) -> None:
         self._app = app
         self._gate = Gate(app)

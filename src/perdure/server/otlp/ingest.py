@@ -16,7 +16,7 @@ from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.span_writer import Answer
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.traces import KeptTrace
-from perdure.runtime.app import App
+from perdure.runtime.app import StoreApp
 
 __all__ = ["Outcome", "ingest"]
 
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     message: str = ""
 
 
-async def ingest(app: App, store: LightningStore, traces: TracesData, source: str) -> Outcome:
+async def ingest(app: StoreApp, store: LightningStore, traces: TracesData, source: str) -> Outcome:
     """Store what can be stored, whatever becomes of the rest. A span that is known counts as stored."""
     received = receive(traces)
     if app.settings.keep_traces and isinstance(store, DatabaseLightningStore):
@@ -136,7 +136,7 @@ async def _end(store: LightningStore, stored: Iterable[NewSpan]) -> None:
 # --- what is told -----------------------------------------------------------------------------------------
 
 
-def _count(app: App, received: Received, answers: Sequence[Answer], source: str) -> None:
+def _count(app: StoreApp, received: Received, answers: Sequence[Answer], source: str) -> None:
     stored = sum(type(answer) is int for answer in answers)
     if stored:
         app.metrics.spans_ingested.labels(source).inc(stored)

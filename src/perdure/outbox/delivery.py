@@ -1,0 +1,283 @@
+"""Delivers the effects of a database: at least once, by consumer, in any number of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import StorageClosed, StorageError
+from perdure.kernel.merge import Merger
+from perdure.kernel.retry import Backoff, retry_until
+from perdure.kernel.signals.port import Watch
+from perdure.kernel.storage.port import Storage
+from perdure.outbox import model, operations
+from perdure.outbox.model import (
+    DEAD,
+    DELIVERED,
+    PENDING,
+    Consumer,
+    Effect,
+    Outcome,
+    Retries,
+    TryLater,
+    Undeliverable,
+)
+from perdure.outbox.operations import OUTBOX_CHANNEL, Claimed, Due
+
+CONCURRENCY = 32
+"""How many effects of one consumer are delivered at once."""
+DEADLINE_SECONDS = 30.0
+POLL_SECONDS = 5.0
+LEAST_REST = 0.02
+"""What is due and yet not there is being claimed by another process."""
+LEASE_MARGIN = 30.0
+GRACE_SECONDS = 5.0
+SETTLE_SECONDS = 5.0
+DELIVERED_SECONDS = 7 * 86_400.0
+DEAD_SECONDS = 30 * 86_400.0
+TRIM_SECONDS = 3600.0
+
+logger = logging.getLogger(__name__)
+
+
+class Deliveries:
+    """Delivers the effects of some consumers, in every namespace, from `start` to `stop`.
+
+    Every effect is delivered at least once; its id is the same each time. Each consumer has tries, waits and
+    room of its own, so that one that fails, hangs or floods holds up no other. Any number of processes may
+    deliver from one database.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        consumers: Sequence[Consumer] = (),
+        *,
+        retries: Retries | None = None,
+        concurrency: int = CONCURRENCY,
+        deadline: float = DEADLINE_SECONDS,
+        poll: float = POLL_SECONDS,
+        lease: float | None = None,
+    ) -> None:
+        self.storage = storage
+        self.consumers = tuple(consumers)
+        self.retries = retries or Retries()
+        self.concurrency = concurrency
+        self.deadline = deadline
+        self.poll = poll
+        self.lease = deadline + LEASE_MARGIN if lease is None else lease
+        self.counts: Counter[str] = Counter()
+        """What this process has seen: tries `delivered`, tries `failed`, effects that are `dead`."""
+        self._merger = Merger()
+        self._deliverers: list[Deliverer] = []
+        self._tidying: asyncio.Task[None] | None = None
+
+    def add(self, *consumers: Consumer) -> None:
+        """Deliver the effects of these consumers too, from the next start on."""
+        self.consumers += consumers
+
+    async def start(self) -> None:
+        """Begin to deliver, in the running event loop; a second call does nothing."""
+        if self._tidying is None and self.consumers:
+            self._tidying = asyncio.get_running_loop().create_task(self._tidy())
+            self._deliverers = [Deliverer(self, consumer) for consumer in self.consumers]
+
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Claim no more, let deliveries end within `grace` seconds, and hand back the rest, uncharged."""
+        tidying, self._tidying = self._tidying, None
+        deliverers, self._deliverers = self._deliverers, []
+        if tidying is not None:
+            tidying.cancel()
+            await asyncio.wait([tidying])
+        await asyncio.gather(*(deliverer.stop(grace) for deliverer in deliverers))
+
+    async def settle(self, claimed: Claimed, outcome: Outcome) -> None:
+        """Write down what became of a try; until the lease ends, trouble with the database is waited out."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.lease
+        batch = partial(self._settle_batch, ns=claimed.ns)
+        try:
+            status = await retry_until(
+                lambda: self._merger.call(claimed.ns, batch, outcome),
+                what=f"settling effect {outcome.id}",
+                still_owned=lambda: clock() < until,
+                idempotent=True,
+                backoff=Backoff(0.05, 2.0),
+            )
+        except StorageError as error:
+            logger.warning("effect %s: could not be settled: %s", outcome.id, error)
+        else:
+            self._count(outcome, status)
+
+    async def _settle_batch(self, outcomes: Sequence[Outcome], ns: int) -> Sequence[str | None]:
+        return await self.storage.run(operations.settle, outcomes, self.retries, ns=ns)
+
+    def _count(self, outcome: Outcome, status: str | None) -> None:
+        if status == DELIVERED:
+            self.counts["delivered"] += 1
+        elif outcome.event in ("failed", "refused"):
+            self.counts["failed"] += 1
+        if status == DEAD:
+            self.counts["dead"] += 1
+            logger.error("effect %s is dead after %d tries: %s", outcome.id, outcome.attempt, outcome.error)
+        elif status == PENDING and outcome.event == "failed":
+            logger.warning("effect %s: try %d failed: %s", outcome.id, outcome.attempt, outcome.error)
+
+    # --- retention --------------------------------------------------------------------------------------
+
+    async def trim(self, *, delivered: float = DELIVERED_SECONDS, dead: float = DEAD_SECONDS) -> int:
+        """Drop what ended so many seconds ago, in chunks that let callers in between; returns how many."""
+        dropped = 0
+        for seconds, status in ((delivered, DELIVERED), (dead, DEAD)):
+            some = operations.TRIM_ROWS
+            while some >= operations.TRIM_ROWS:
+                some = await self.storage.background(operations.trim, to_micros(seconds), status)
+                dropped += some
+        return dropped
+
+    async def _tidy(self) -> None:
+        while True:
+            try:
+                await self.trim()
+            except StorageClosed:
+                return
+            except StorageError as error:
+                logger.warning("the outbox could not be trimmed: %s", error)
+            await asyncio.sleep(TRIM_SECONDS)
+
+
+class Deliverer:
+    """Claims the effects of one consumer and delivers up to `concurrency` of them at once."""
+
+    def __init__(self, deliveries: Deliveries, consumer: Consumer) -> None:
+        self._deliveries = deliveries
+        self._consumer = consumer
+        self._flights: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._resting = False
+        self._news = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self, grace: float) -> None:
+        self._stopping = True
+        # A claim is never cut off: what it took would be nobody's until its lease ends.
+        if self._resting:
+            self._task.cancel()
+        await asyncio.wait([self._task])
+        flights = set(self._flights)
+        if flights:
+            _, flights = await asyncio.wait(flights, timeout=grace)
+        for flight in flights:
+            flight.cancel()
+        if flights:
+            _, flights = await asyncio.wait(flights, timeout=SETTLE_SECONDS)
+        if flights:
+            logger.error("%d deliveries of %s do not stop", len(flights), self._consumer.name)
+
+    async def _run(self) -> None:
+        with self._deliveries.storage.signals.watch(OUTBOX_CHANNEL, [self._consumer.name]) as watch:
+            listening = asyncio.get_running_loop().create_task(self._listen(watch))
+            try:
+                await self._keep_claiming()
+            finally:
+                listening.cancel()
+
+    async def _listen(self, watch: Watch) -> None:
+        """Claim again as soon as an effect for the consumer is put."""
+        while True:
+            await watch.changed()
+            self._news.set()
+
+    async def _keep_claiming(self) -> None:
+        backoff = Backoff(0.2, self._deliveries.poll)
+        while not self._stopping:
+            self._news.clear()
+            try:
+                pause = await self._claim_all()
+                backoff.reset()
+            except StorageClosed:
+                return
+            except Exception as error:  # noqa: BLE001 - nobody else would deliver in its place
+                pause = backoff.next()
+                logger.warning("effects for %s cannot be claimed: %s", self._consumer.name, error)
+            if not self._stopping:
+                await self._rest(self._news_within(pause))
+
+    async def _news_within(self, seconds: float) -> None:
+        news = asyncio.ensure_future(self._news.wait())
+        await asyncio.wait([news], timeout=seconds)
+        news.cancel()
+
+    async def _claim_all(self) -> float:
+        """Claim for as long as there is something due; returns how long there is nothing."""
+        while not self._stopping:
+            room = self._deliveries.concurrency - len(self._flights)
+            if room <= 0:
+                await self._rest(asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED))
+                continue
+            due = await self._claim(room)
+            for claimed in due.claimed:
+                self._launch(self._fly(claimed))
+            if due.looked < room:
+                poll = self._deliveries.poll
+                return poll if due.wait is None else max(min(due.wait, poll), LEAST_REST)
+        return LEAST_REST
+
+    async def _claim(self, room: int) -> Due:
+        deliveries = self._deliveries
+        due = await deliveries.storage.run(
+            operations.claim_due, self._consumer.name, room, deliveries.lease, deliveries.retries
+        )
+        if due.dead:
+            deliveries.counts["dead"] += due.dead
+            logger.error("%d effects for %s are dead: their deliverers died", due.dead, self._consumer.name)
+        return due
+
+    async def _rest(self, awaited: Awaitable[Any]) -> None:
+        self._resting = True
+        try:
+            await awaited
+        finally:
+            self._resting = False
+
+    def _launch(self, flight: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(flight)
+        self._flights.add(task)
+        task.add_done_callback(self._flights.discard)
+
+    async def _fly(self, claimed: Claimed) -> None:
+        outcome = await self._try(claimed.effect)
+        await self._deliveries.settle(claimed, outcome)
+        if outcome.event != "delivered":
+            # It may be due again before anything that was known of.
+            self._news.set()
+
+    async def _try(self, effect: Effect) -> Outcome:
+        """Deliver once; whatever happens, something is known of it in the end."""
+        outcome = partial(Outcome, effect.id, effect.attempts)
+        timer = asyncio.timeout(self._deliveries.deadline)
+        try:
+            async with timer:
+                await self._consumer.deliver(effect)
+        except Undeliverable as error:
+            return outcome("refused", model.error_text(error))
+        except TryLater as error:
+            if not error.charged:
+                return outcome("released", wait=error.seconds)
+            return outcome("failed", model.error_text(error), error.seconds)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                return outcome("failed", model.error_text(error))
+            task.uncancel()
+            return outcome("released")
+        except Exception as error:  # noqa: BLE001 - kept with the effect, which is tried again
+            slow = isinstance(error, TimeoutError) and timer.expired()
+            late = f"not done within {self._deliveries.deadline:g} s"
+            return outcome("failed", late if slow else model.error_text(error))
+        return outcome("delivered")
