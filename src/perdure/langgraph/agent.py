@@ -1,4 +1,4 @@
-"""Agents that are LangGraph graphs: compiled ones, builders, and factories. Needs `perdure[langgraph]`."""
+"""Agents that are LangGraph graphs: compiled graphs, builders, and factories. Needs `perdure[langgraph]`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pydantic import TypeAdapter
 from perdure.agents.context import Context
 from perdure.agents.records import AgentSpec
 from perdure.langgraph.codec import GraphCodec
-from perdure.langgraph.factory import EXECUTION, GraphFactory, Surroundings
+from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory
 from perdure.langgraph.saver import RunSaver
 from perdure.langgraph.store import ItemStore
 from perdure.langgraph.stream import check_modes, stream
 
 CONFIG_KEYS = ("tags", "run_name", "max_concurrency", "recursion_limit")
 RESERVED = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
-"""Keys of `configurable` that a caller cannot give, with all that begin with two underscores."""
-ASKED = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
-"""What names the checkpoint that a run is asked to go on from."""
+"""Keys of `configurable` that a caller cannot set, beside all that begin with two underscores."""
+CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+"""The keys that name the checkpoint to continue from."""
 
 UNNAMED = "LangGraph"
 
@@ -32,36 +32,36 @@ logger = logging.getLogger(__name__)
 
 
 class GraphAgent:
-    """Runs a graph. Its state is the thread's: each step is kept, and a retry goes on after the last one."""
+    """Runs a graph on a thread's state. Each step is stored, and a retry continues after the last one."""
 
     blocking = False
 
     def __init__(self, name: str, target: Any, description: str | None = None) -> None:
         self.factory = GraphFactory(name, target)
-        made = self.factory.made
-        schema = None if made is None else _input_schema(made)
+        graph = self.factory.graph
+        schema = None if graph is None else _input_schema(graph)
         self.spec = AgentSpec(name=name, description=description, kind="graph", input_schema=schema)
 
     async def run(self, ctx: Context, input: Any) -> None:
         check_modes(ctx.stream_mode)
         config = _config(ctx, self.spec.name)
         store = _store(ctx)
-        around = Surroundings(config, EXECUTION, store, _context(ctx))
-        async with self.factory.opened(around) as made:
+        context = FactoryContext(config, EXECUTION, store, _context(ctx))
+        async with self.factory.open(context) as made:
             codec = GraphCodec(self.factory.serializer(made))
             saver = RunSaver(ctx, codec, durable=durability_of(ctx.options) == "sync")
-            graph = equipped(made, self.spec.name, saver, store)
-            await saver.begin(graph)
-            asked = _asked(ctx)
-            beginning = await saver.beginning(input, _command(ctx), addressed=bool(asked))
-            if not saver.begun:
-                config["configurable"].update(asked)
-            await stream(ctx, graph, beginning, _options(ctx, graph, config))
-            await saver.conclude()
+            graph = with_checkpointer(made, self.spec.name, saver, store)
+            await saver.start(graph)
+            checkpoint = _requested_checkpoint(ctx)
+            first = await saver.initial_input(input, _command(ctx), addressed=bool(checkpoint))
+            if not saver.resumed:
+                config["configurable"].update(checkpoint)
+            await stream(ctx, graph, first, _options(ctx, graph, config))
+            await saver.finish()
 
 
-def equipped(made: Any, name: str, saver: Any, store: Any) -> Any:
-    """The graph with our checkpointer, with our store if there is one, and with a name."""
+def with_checkpointer(made: Any, name: str, saver: Any, store: Any) -> Any:
+    """A copy of the graph with our checkpointer, our store if there is one, and a name."""
     graph = copy.copy(made)
     graph.checkpointer = saver
     if store is not None:
@@ -72,19 +72,19 @@ def equipped(made: Any, name: str, saver: Any, store: Any) -> Any:
 
 
 def _store(ctx: Context) -> Any:
-    """The store of items for the graph's nodes, if the run has one."""
+    """The store for the graph's nodes, if the run has one."""
     return None if ctx.items is None else ItemStore(ctx.items.batch, ctx.items.wait)
 
 
 def _input_schema(graph: Any) -> dict[str, Any] | None:
     try:
         return dict(graph.get_input_jsonschema())
-    except Exception as error:  # noqa: BLE001 - a schema is a courtesy; types of the user's own may have none
-        logger.debug("a graph has no schema of its input: %s", error)
+    except Exception as error:  # noqa: BLE001 - a schema is optional, and types of users may have none
+        logger.debug("no schema of the graph's input: %s", error)
         return None
 
 
-# --- what a run begins with -------------------------------------------------------------------------------
+# --- config, context and command of a run -----------------------------------------------------------------
 
 
 def _config(ctx: Context, name: str) -> dict[str, Any]:
@@ -95,17 +95,17 @@ def _config(ctx: Context, name: str) -> dict[str, Any]:
         "assistant_id": ctx.assistant_id,
         "graph_id": name,
     }
-    told = {**ctx.metadata, **(given.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
+    metadata = {**ctx.metadata, **(given.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
     return {
         **{key: given[key] for key in CONFIG_KEYS if given.get(key) is not None},
         "configurable": {**ctx.context, **configurable_of(given), **own},
-        "metadata": told,
+        "metadata": metadata,
         "run_id": _uuid(ctx.run_id),
     }
 
 
 def configurable_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a caller may say in `configurable`."""
+    """The keys of `configurable` that a caller may set."""
     given = config.get("configurable") or {}
     return {key: given[key] for key in given if key not in RESERVED and not key.startswith("__")}
 
@@ -118,12 +118,12 @@ def _uuid(text: str) -> UUID | None:
 
 
 def _context(ctx: Context) -> dict[str, Any] | None:
-    """The run's context, or what it was configured with: either stands for the other."""
+    """The run's context, or else its `configurable`."""
     return dict(ctx.context) or configurable_of(ctx.config) or None
 
 
-def _fitting(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | None:
-    """What of a context the graph's schema knows."""
+def _known_context(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | None:
+    """The keys of a context that the graph's schema has."""
     schema = getattr(graph, "context_schema", None)
     if context is None or schema is None:
         return context
@@ -133,20 +133,20 @@ def _fitting(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | Non
 
 @lru_cache(maxsize=256)
 def _names_of(schema: type) -> frozenset[str]:
-    """The fields of a context; none where they cannot be told."""
+    """The fields of a context; none if it has no schema."""
     try:
         return frozenset(TypeAdapter(schema).json_schema().get("properties") or ())
-    except Exception as error:  # noqa: BLE001 - types of the user's own may have no schema
-        logger.debug("a graph has no schema of its context: %s", error)
+    except Exception as error:  # noqa: BLE001 - types of users may have no schema
+        logger.debug("no schema of the graph's context: %s", error)
         return frozenset()
 
 
-def _asked(ctx: Context) -> dict[str, Any]:
-    """The checkpoint that the run was asked to go on from."""
+def _requested_checkpoint(ctx: Context) -> dict[str, Any]:
+    """The checkpoint that the run is to continue from."""
     if ctx.from_checkpoint is None or ctx.checkpoint is None or not ctx.checkpoint.graph:
         return {}
     given = ctx.options.get("checkpoint") or {}
-    named = {key: given[key] for key in ASKED if given.get(key) is not None}
+    named = {key: given[key] for key in CHECKPOINT_KEYS if given.get(key) is not None}
     return {"checkpoint_ns": "", "checkpoint_id": ctx.from_checkpoint, **named}
 
 
@@ -155,7 +155,7 @@ def _command(ctx: Context) -> Command[Any] | None:
 
 
 def command_of(command: Mapping[str, Any]) -> Command[Any]:
-    """A command, as a caller wrote it in JSON."""
+    """A LangGraph command from its JSON form."""
     given = {key: command[key] for key in ("resume", "update") if command.get(key) is not None}
     if _is_pairs(given.get("update")):
         given["update"] = [tuple(pair) for pair in given["update"]]
@@ -179,7 +179,7 @@ def _options(ctx: Context, graph: Any, config: dict[str, Any]) -> dict[str, Any]
     options = ctx.options
     return {
         "config": config,
-        "context": _fitting(_context(ctx), graph),
+        "context": _known_context(_context(ctx), graph),
         "interrupt_before": options.get("interrupt_before"),
         "interrupt_after": options.get("interrupt_after"),
         "durability": durability_of(options),
@@ -188,8 +188,8 @@ def _options(ctx: Context, graph: Any, config: dict[str, Any]) -> dict[str, Any]
 
 
 def durability_of(options: Mapping[str, Any]) -> str:
-    """When the steps of a run are kept: each before the next begins, soon after it, or all at the end."""
-    asked = options.get("durability")
-    if asked in ("sync", "async", "exit"):
-        return str(asked)
+    """When the steps of a run are stored: before the next one starts, soon after it, or at the end."""
+    given = options.get("durability")
+    if given in ("sync", "async", "exit"):
+        return str(given)
     return "exit" if options.get("checkpoint_during") is False else "async"

@@ -1,7 +1,7 @@
-"""Between LangGraph's checkpoints and the records that are kept of them.
+"""Encodes LangGraph's checkpoints into the records that are stored, and decodes them.
 
-A checkpoint is written as what is new in it, and read back into what LangGraph gave. Values are bytes of
-LangGraph's own serializer in its strict form: what is read is data, and types that were named beforehand.
+Of a checkpoint only the channels that changed are written. Values are bytes of LangGraph's serializer in its
+strict form: only plain data and types that are allowed beforehand are read back.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from perdure.langgraph.lists import Lists, Seen
 
 
 def strict_serializer(allowed: Iterable[type | tuple[str, ...]] = ()) -> JsonPlusSerializer:
-    """LangGraph's serializer, which revives LangGraph's own types, those that are allowed, and no others."""
+    """LangGraph's serializer, restricted to LangGraph's types and those that are allowed."""
     return JsonPlusSerializer(pickle_fallback=False, allowed_msgpack_modules=tuple(allowed) or None)
 
 
 def next_version(current: str | int | float | None) -> str:
-    """The version after `current`: it sorts after it, and no two are the same, on whichever branch."""
+    """A version that sorts after `current` and is unique on all branches."""
     if current is None:
         number = 0
     elif isinstance(current, str):
@@ -57,14 +57,14 @@ def next_version(current: str | int | float | None) -> str:
 
 
 class GraphCodec:
-    """Writes and reads the checkpoints of graphs; of a list that it knows it writes only what is new."""
+    """Encodes and decodes checkpoints; of a list that it has seen, only new items are encoded."""
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self.serde = serde
         self._lists = Lists(serde.dumps_typed)
 
     def forget(self) -> None:
-        """Write all lists whole the next time: what they are based on may be gone."""
+        """Encode all lists in full the next time: their base versions may be deleted."""
         self._lists.forget()
 
     # --- writing ----------------------------------------------------------------------------------------
@@ -76,12 +76,12 @@ class GraphCodec:
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> GraphPut:
-        """A checkpoint that follows the one in `config`, with the channels that are new in it."""
+        """Encode a checkpoint that follows the one in `config`, with the channels that changed."""
         thread_id, namespace, parent_id = place_of(config)
-        told = cast("dict[str, Any]", get_serializable_checkpoint_metadata(config, metadata))
-        rest = {name: part for name, part in checkpoint.items() if name not in _APART}
+        stored = cast("dict[str, Any]", get_serializable_checkpoint_metadata(config, metadata))
+        rest = {name: part for name, part in checkpoint.items() if name not in _STORED_APART}
         values = checkpoint["channel_values"]
-        run_id = told.get("run_id")
+        run_id = stored.get("run_id")
         return GraphPut(
             thread_id=thread_id,
             checkpoint_ns=namespace,
@@ -89,7 +89,7 @@ class GraphCodec:
             parent_id=parent_id,
             run_id=run_id if isinstance(run_id, str) and run_id else None,
             checkpoint=self.serde.dumps_typed(rest),
-            metadata=told,
+            metadata=stored,
             versions=dict(checkpoint["channel_versions"]),
             pieces=[
                 self._piece((thread_id, namespace, channel), channel, str(version), values[channel])
@@ -118,7 +118,7 @@ class GraphCodec:
     def writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> list[GraphWrite]:
-        """What a task has written after the checkpoint in `config`."""
+        """Encode the writes of a task after the checkpoint in `config`."""
         thread_id, namespace, checkpoint_id = place_of(config)
         if checkpoint_id is None:
             raise InvalidInput("writes belong to a checkpoint: the config has no checkpoint_id")
@@ -139,7 +139,7 @@ class GraphCodec:
     # --- reading ----------------------------------------------------------------------------------------
 
     def read(self, found: GraphTuple, *, remember: bool = True) -> CheckpointTuple:
-        """A checkpoint as LangGraph gave it. A later one is compared with it if it is to be remembered."""
+        """Decode a checkpoint. With `remember`, lists of later ones are encoded as changes to it."""
         place = (found.thread_id, found.checkpoint_ns)
         checkpoint = self.serde.loads_typed(found.checkpoint)
         checkpoint["channel_versions"] = dict(found.versions)
@@ -157,13 +157,13 @@ class GraphCodec:
     def _value(self, place: tuple[str, str], value: GraphValue, remember: bool) -> Any:
         loaded = self.load(value)
         if remember and type(loaded) is list:
-            # It is written down before anybody can change it.
+            # Remember the items before a node can change them.
             seen = Seen(value.version, self._lists.prints(loaded), value.spans)
             self._lists.remember((*place, value.channel), seen)
         return loaded
 
     def load(self, value: GraphValue) -> Any:
-        """The value of a channel."""
+        """Decode the value of a channel."""
         load = self.serde.loads_typed
         if value.parts is None:
             return load(cast(Typed, value.value))
@@ -176,7 +176,7 @@ class GraphCodec:
         return write.task_id, write.channel, self.serde.loads_typed(write.value)
 
     def history(self, deltas: Iterable[GraphDelta]) -> Mapping[str, DeltaChannelHistory]:
-        """What ancestors say of channels that are kept as changes."""
+        """Decode the history of channels that are stored as changes."""
         histories: dict[str, DeltaChannelHistory] = {}
         for each in deltas:
             entry = DeltaChannelHistory(writes=[self._pending(write) for write in each.writes])
@@ -186,14 +186,14 @@ class GraphCodec:
         return histories
 
 
-_APART = frozenset({"channel_values", "channel_versions"})
+_STORED_APART = frozenset({"channel_values", "channel_versions"})
 
 
-# --- places -----------------------------------------------------------------------------------------------
+# --- configs and queries ----------------------------------------------------------------------------------
 
 
 def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, the namespace and, where it has one, the checkpoint that a config names."""
+    """The thread, the namespace and, if any, the checkpoint that a config names."""
     configurable = config.get("configurable") or {}
     if configurable.get("thread_id") is None:
         raise InvalidInput("the config has no thread_id: pass {'configurable': {'thread_id': ...}}")
@@ -218,7 +218,7 @@ def query_of(
     before: RunnableConfig | None = None,
     limit: int | None = None,
 ) -> GraphQuery:
-    """Which checkpoints a listing means; of what the config does not name, all."""
+    """The query of a listing; what the config does not name is not restricted."""
     end = get_checkpoint_id(before) if before else None
     if not config:
         return GraphQuery(before=end, limit=limit, filter=dict(filter or {}))
@@ -234,13 +234,13 @@ def query_of(
 
 
 def query_one(config: RunnableConfig) -> GraphQuery:
-    """The checkpoint that a config names, or the newest one of its thread and namespace."""
+    """The query for the checkpoint that a config names, or the newest of its thread and namespace."""
     thread_id, namespace, checkpoint_id = place_of(config)
     return GraphQuery(thread_id=thread_id, checkpoint_ns=namespace, checkpoint_id=checkpoint_id, limit=1)
 
 
 def query_delta(config: RunnableConfig, channels: Sequence[str]) -> GraphDeltaQuery:
-    """What the ancestors of a checkpoint say of channels."""
+    """The query for the history of channels in the ancestors of a checkpoint."""
     thread_id, namespace, checkpoint_id = place_of(config)
     return GraphDeltaQuery(
         thread_id=thread_id,

@@ -1,6 +1,6 @@
-"""Custom auth: an `Auth` object of `langgraph_sdk`, asked who calls and what they may do.
+"""Custom auth: an `Auth` object of `langgraph_sdk` that authenticates callers and authorizes actions.
 
-Its code is the operator's own. Whatever goes wrong in it lets nobody in.
+Its handlers are the operator's code. Any error in them denies access.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONFIGURABLE_ID = "langgraph_auth_user_id"
 CONFIGURABLE_PERMISSIONS = "langgraph_auth_permissions"
 
 Filter = Mapping[str, Any]
-"""What the metadata of an object must hold for the caller to see it."""
+"""Conditions on the metadata of the objects that a user may see."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ class AuthRefused(PerdureError):
     http_status = 400
 
 
-class Visit(Protocol):
-    """A request, as far as an authenticator may ask about it."""
+class Request(Protocol):
+    """The parts of a request that an authenticator may read."""
 
     @property
     def method(self) -> str: ...
@@ -46,7 +46,7 @@ class Visit(Protocol):
 
 
 class User:
-    """Who calls, as the authenticator says: its fields are attributes and items."""
+    """The user that an authenticator returned: its fields are attributes and items."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = dict(fields)
@@ -82,7 +82,7 @@ class User:
         return iter(self.fields())
 
     def fields(self) -> dict[str, Any]:
-        """Everything that is known of the user, as a graph finds it in its configuration."""
+        """All fields of the user, as a graph finds them in its configuration."""
         return {
             **self._fields,
             "identity": self.identity,
@@ -92,7 +92,7 @@ class User:
         }
 
     def configurable(self) -> dict[str, Any]:
-        """What a run of this user finds in `configurable`."""
+        """The keys that a run of this user has in `configurable`."""
         return {
             CONFIGURABLE_USER: self.fields(),
             CONFIGURABLE_ID: self.identity,
@@ -101,7 +101,7 @@ class User:
 
 
 class GraphAuth:
-    """Asks the handlers of an `Auth` object: one who calls, the others what they may do."""
+    """Calls the handlers of an `Auth` object."""
 
     def __init__(self, auth: Any) -> None:
         from langgraph_sdk import Auth
@@ -109,31 +109,31 @@ class GraphAuth:
         if not isinstance(auth, Auth):
             raise InvalidInput(f"auth must be a langgraph_sdk.Auth, not {type(auth).__name__}")
         if auth._authenticate_handler is None:
-            raise InvalidInput("auth has no @auth.authenticate, so that nobody could come in")
+            raise InvalidInput("auth has no @auth.authenticate handler")
         self._auth = auth
         self._refusal = Auth.exceptions.HTTPException
         self._context = Auth.types.AuthContext
 
-    # --- who calls --------------------------------------------------------------------------------------
+    # --- authentication ---------------------------------------------------------------------------------
 
-    async def authenticate(self, request: Visit) -> User:
-        """Who calls; whoever cannot be told is refused."""
+    async def authenticate(self, request: Request) -> User:
+        """The user of a request; an error if there is none."""
         handler: Any = self._auth._authenticate_handler
         arguments = _arguments(handler, request)
         try:
-            return _user(await _called(handler, arguments))
+            return _user(await _call(handler, arguments))
         except self._refusal as refusal:
             raise _error(refusal) from None
         except Exception as error:
             logger.exception("the authenticator failed")
             raise Unauthorized("the caller could not be authenticated") from error
 
-    # --- what they may do -------------------------------------------------------------------------------
+    # --- authorization ----------------------------------------------------------------------------------
 
     async def authorize(self, user: User, resource: str, action: str, value: dict[str, Any]) -> Filter:
-        """What objects must hold for the user to see them; Forbidden if the handler says no.
+        """The filter for the objects that the user may see; Forbidden if the handler denies the action.
 
-        The handler may change `value`. Where there is no handler, whoever is authenticated may do it.
+        The handler may change `value`. Without a handler, every authenticated user may do it.
         """
         handler = self._handler(resource, action)
         if handler is None:
@@ -154,7 +154,7 @@ class GraphAuth:
         return _filter(answer, resource, action)
 
     def _handler(self, resource: str, action: str) -> Any:
-        """The handler that fits best, as LangGraph's server chooses it."""
+        """The most specific handler, as LangGraph's server chooses it."""
         known = self._auth._handlers
         for key in ((resource, action), (resource, "*"), ("*", action)):
             if known.get(key):
@@ -162,16 +162,16 @@ class GraphAuth:
         return self._auth._global_handlers[-1] if self._auth._global_handlers else None
 
 
-async def _called(handler: Any, arguments: Mapping[str, Any]) -> Any:
-    """The answer of an authenticator; one that is not async runs in a thread, where it may wait."""
+async def _call(handler: Any, arguments: Mapping[str, Any]) -> Any:
+    """Call an authenticator; one that is not async runs in a thread, where it may block."""
     if inspect.iscoroutinefunction(handler):
         return await handler(**arguments)
     found = await asyncio.to_thread(handler, **arguments)
     return await found if inspect.isawaitable(found) else found
 
 
-def _arguments(handler: Any, request: Visit) -> dict[str, Any]:
-    """What the authenticator asks for, by the names of its parameters."""
+def _arguments(handler: Any, request: Request) -> dict[str, Any]:
+    """The arguments that the parameters of the authenticator name."""
     headers = {name.encode("latin-1"): value.encode("latin-1") for name, value in request.headers.items()}
     known: dict[str, Any] = {
         "request": request,
@@ -192,12 +192,12 @@ def _user(found: Any) -> User:
         return User({"identity": found})
     fields = found if isinstance(found, Mapping) else _fields(found)
     if not isinstance(fields.get("identity"), str) or not fields["identity"]:
-        raise Unauthorized("the authenticator gave no identity")
+        raise Unauthorized("the authenticator returned no identity")
     return User(fields)
 
 
 def _fields(found: Any) -> dict[str, Any]:
-    """The fields of a user that is an object of the operator's own class."""
+    """The fields of a user that is an object of the operator's class."""
     for name in ("model_dump", "dict", "to_dict"):
         if callable(method := getattr(found, name, None)):
             return dict(method())
@@ -219,5 +219,5 @@ def _filter(answer: Any, resource: str, action: str) -> Filter:
     if isinstance(answer, Mapping):
         return answer
     if answer is not False:
-        logger.error("the handler of %s.%s answered %r, which is no answer", resource, action, answer)
+        logger.error("the handler of %s.%s returned %r, which is no decision", resource, action, answer)
     raise Forbidden("Forbidden")

@@ -1,4 +1,4 @@
-"""Which types a graph declares: those that its checkpoints may bring back, and no others."""
+"""The types that a graph declares, which alone may be read back from its checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def serializer_of(graph: Any) -> JsonPlusSerializer:
-    """Reads back plain data, LangGraph's own types, and those that the graph and its subgraphs declare."""
+    """A serializer for plain data, LangGraph's types, and those that the graph and its subgraphs declare."""
     found: set[type] = set()
     for each in (graph, *_inner(graph)):
         for declared in _declared(each):
@@ -34,12 +34,12 @@ def _declared(graph: Any) -> Iterator[Any]:
     for channel in graph.channels.values():
         yield channel.ValueType
         yield channel.UpdateType
-    # What is sent to a node is of the type that the node takes.
+    # A `Send` carries a value of the type that the node takes.
     yield from getattr(getattr(graph, "builder", None), "schemas", ())
 
 
 def _collect(declared: Any, found: set[type]) -> None:
-    """Find the classes with values of their own that a type is made of."""
+    """Collect the classes that a type is composed of and that are serialized by name."""
     for part in typing.get_args(declared):
         _collect(part, found)
     if not isinstance(declared, type) or declared in found or declared.__module__ == "builtins":

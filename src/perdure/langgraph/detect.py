@@ -1,4 +1,4 @@
-"""Which objects are graphs, builders or factories of graphs, told without importing LangGraph."""
+"""Recognizes graphs, builders and factories of graphs without importing LangGraph."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 
 def is_graph(target: Any) -> bool:
-    """Whether it is a compiled LangGraph graph, told by what it can do."""
+    """Whether it has the methods of a compiled LangGraph graph."""
     return not isinstance(target, type) and all(
         callable(getattr(target, name, None)) for name in ("astream", "get_input_jsonschema")
     )
 
 
 def is_builder(target: Any) -> bool:
-    """Whether it is a LangGraph `StateGraph`, which is still to be compiled."""
+    """Whether it has the methods of a LangGraph `StateGraph` that is not compiled."""
     return not isinstance(target, type) and all(
         callable(getattr(target, name, None)) for name in ("compile", "add_node", "add_edge")
     )
 
 
 def names_runtime(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter is annotated as LangGraph's `ServerRuntime`, told by its name."""
-    told = parameter.annotation
-    text = told if isinstance(told, str) else f"{getattr(told, '__name__', '')} {told!r}"
+    """Whether a parameter is annotated as LangGraph's `ServerRuntime`, by the name of the type."""
+    hint = parameter.annotation
+    text = hint if isinstance(hint, str) else f"{getattr(hint, '__name__', '')} {hint!r}"
     return any(name in text for name in ("ServerRuntime", "_ExecutionRuntime", "_ReadRuntime"))

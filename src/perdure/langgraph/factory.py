@@ -1,4 +1,4 @@
-"""Where a graph comes from: an object that is one, a builder to compile, or a function that makes one."""
+"""Creates the graph of an agent from a compiled graph, a builder, or a factory function."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from perdure.langgraph.declared_types import serializer_of
 from perdure.langgraph.detect import is_builder, is_graph, names_runtime
 
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
-"""What a graph is made for; its factory may want to know."""
+"""What a graph is used for, as its factory sees it."""
 
 EXECUTION: Access = "threads.create_run"
 
 
-class Surroundings(typing.NamedTuple):
-    """What a factory may ask for."""
+class FactoryContext(typing.NamedTuple):
+    """What a factory function may take as arguments."""
 
     config: Mapping[str, Any]
     access: Access
@@ -31,31 +31,31 @@ class Surroundings(typing.NamedTuple):
 
 
 class GraphFactory:
-    """Gives the graph of an agent; one that is made by a function is made anew for every use."""
+    """Gives the graph of an agent. A factory function is called for every use."""
 
     def __init__(self, name: str, target: Any) -> None:
         self._name = name
         self._target = compiled(name, target)
-        self.made: Any = self._target if is_graph(self._target) else None
-        """The graph, where it is always the same."""
-        self._arguments = None if self.made is not None else _arguments(self._target)
+        self.graph: Any = self._target if is_graph(self._target) else None
+        """The graph; None if a factory function creates it."""
+        self._arguments = None if self.graph is not None else _arguments(self._target)
         self._serializer: SerializerProtocol | None = None
 
     def serializer(self, graph: Any) -> SerializerProtocol:
-        """What reads and writes the values of the graph."""
-        if graph is not self.made:
+        """The serializer of the values of the graph."""
+        if graph is not self.graph:
             return serializer_of(graph)
         if self._serializer is None:
             self._serializer = serializer_of(graph)
         return self._serializer
 
     @asynccontextmanager
-    async def opened(self, around: Surroundings) -> AsyncIterator[Any]:
-        """The graph, for as long as it is used."""
-        if self.made is not None:
-            yield self.made
+    async def open(self, context: FactoryContext) -> AsyncIterator[Any]:
+        """The graph, until the block ends."""
+        if self.graph is not None:
+            yield self.graph
             return
-        made = self._target(**self._given(around))
+        made = self._target(**self._given(context))
         made = await made if inspect.isawaitable(made) else made
         if isinstance(made, AbstractAsyncContextManager):
             async with made as graph:
@@ -66,10 +66,10 @@ class GraphFactory:
         else:
             yield self._checked(made)
 
-    def _given(self, around: Surroundings) -> dict[str, Any]:
+    def _given(self, context: FactoryContext) -> dict[str, Any]:
         making: dict[str, Callable[[], Any]] = {
-            "config": lambda: around.config,
-            "runtime": lambda: _runtime(around),
+            "config": lambda: context.config,
+            "runtime": lambda: _runtime(context),
         }
         return {name: making[what]() for name, what in (self._arguments or {}).items()}
 
@@ -93,23 +93,23 @@ def compiled(name: str, target: Any) -> Any:
 
 
 def _arguments(factory: Any) -> dict[str, str]:
-    """What each parameter of a factory is given: the config, or the server's runtime."""
+    """Which parameters of a factory take the config, and which the server's runtime."""
     parameters = [
         each
         for each in inspect.signature(factory).parameters.values()
         if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
     ]
-    told = {each.name: "runtime" if names_runtime(each) else "config" for each in parameters}
-    return dict(list(told.items())[:2])
+    kinds = {each.name: "runtime" if names_runtime(each) else "config" for each in parameters}
+    return dict(list(kinds.items())[:2])
 
 
-def _runtime(around: Surroundings) -> Any:
+def _runtime(context: FactoryContext) -> Any:
     from langgraph_sdk.runtime import _ExecutionRuntime, _ReadRuntime
 
-    configurable = around.config.get("configurable") or {}
+    configurable = context.config.get("configurable") or {}
     user = configurable.get("langgraph_auth_user")
-    if around.access == EXECUTION:
+    if context.access == EXECUTION:
         return _ExecutionRuntime(
-            access_context=around.access, user=user, store=around.store, context=around.context
+            access_context=context.access, user=user, store=context.store, context=context.context
         )
-    return _ReadRuntime(access_context=around.access, user=user, store=around.store)
+    return _ReadRuntime(access_context=context.access, user=user, store=context.store)

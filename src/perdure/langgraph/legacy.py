@@ -1,4 +1,4 @@
-"""States of graphs as release 0.3.0 kept them: one value with the newest checkpoints of all namespaces."""
+"""States of graphs as release 0.3.0 stored them: one value with the newest checkpoints of all namespaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.langgraph.codec import GraphCodec, config_of
 
 
 class _Kept(msgspec.Struct, array_like=True):
-    """A checkpoint as it was serialized."""
+    """A serialized checkpoint."""
 
     checkpoint: Typed
     metadata: Typed
@@ -22,7 +22,7 @@ class _Kept(msgspec.Struct, array_like=True):
 
 
 class _Write(msgspec.Struct, array_like=True):
-    """A write that waits for its step to end."""
+    """A pending write."""
 
     task_id: str
     index: int
@@ -32,28 +32,28 @@ class _Write(msgspec.Struct, array_like=True):
 
 
 class _State(msgspec.Struct):
-    """All of it, by namespace and checkpoint id."""
+    """All checkpoints and writes, by namespace and checkpoint id."""
 
     kept: dict[str, dict[str, _Kept]]
     writes: dict[str, dict[str, list[_Write]]]
 
 
 class Legacy(NamedTuple):
-    """What a state holds, as it is kept today, and the id of the graph's own newest checkpoint."""
+    """The content of such a state as today's records, and the id of the root graph's newest checkpoint."""
 
     made: list[tuple[GraphPut, Checkpoint]]
     writes: list[GraphWrite]
-    head: str | None
+    current_id: str | None
 
     @property
     def changes(self) -> GraphChanges:
         return GraphChanges(puts=[put for put, _ in self.made], writes=self.writes)
 
 
-def revived(found: Any, thread_id: str, serde: SerializerProtocol) -> Legacy:
-    """The checkpoints and the writes in a state of those days."""
+def decode_legacy(found: Any, thread_id: str, serde: SerializerProtocol) -> Legacy:
+    """Decode the checkpoints and the writes of such a state."""
     state = _decoded(found)
-    # A codec of its own: these checkpoints come in no order, and nothing is based on them.
+    # A separate codec: these checkpoints come in no order, and nothing is based on them.
     codec = GraphCodec(serde)
     made = [
         _put(codec, (thread_id, namespace), each)
@@ -79,15 +79,15 @@ def _decoded(found: Any) -> _State:
 
 
 def _put(codec: GraphCodec, place: tuple[str, str], kept: _Kept) -> tuple[GraphPut, Checkpoint]:
-    checkpoint = cast(Checkpoint, _with_texts(codec.serde.loads_typed(kept.checkpoint)))
+    checkpoint = cast(Checkpoint, _with_text_versions(codec.serde.loads_typed(kept.checkpoint)))
     metadata = cast(CheckpointMetadata, codec.serde.loads_typed(kept.metadata))
     codec.forget()
     config = config_of(*place, kept.parent)
     return codec.put(config, checkpoint, metadata, checkpoint["channel_versions"]), checkpoint
 
 
-def _with_texts(checkpoint: Any) -> Any:
-    """The checkpoint with versions as they are made today: texts, which sort as the numbers did."""
+def _with_text_versions(checkpoint: Any) -> Any:
+    """The checkpoint with versions as today: strings, which sort as the numbers did."""
     versions = {name: _text(version) for name, version in checkpoint["channel_versions"].items()}
     seen = {
         node: {name: _text(version) for name, version in known.items()}

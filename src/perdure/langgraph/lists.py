@@ -1,7 +1,7 @@
-"""How a list differs from its earlier versions, so that only what is new in it is written.
+"""Compares a list with its earlier versions, so that only new items are written.
 
-The bytes of an item are remembered from when it was kept or read, since nodes may change items in place. Two
-items are the same if their bytes are; to find those of messages and plain data costs far less than to write.
+A fingerprint of each item is remembered when it is written or read, since nodes may change items in place.
+It is made of all bytes of the item; for messages and plain data that is much cheaper than serializing.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pydantic import BaseModel
 from perdure.graphs.records import Span
 
 Print = bytes
-"""What an item is known by."""
+"""The fingerprint of an item."""
 
 MAX_BYTES = 32 << 20
-"""So much is remembered in all, unless one list alone takes more."""
+"""How many bytes of fingerprints are remembered, unless one list alone takes more."""
 VERSIONS = 3
-"""So many versions of each list are remembered."""
+"""How many versions of each list are remembered."""
 MAX_SPANS = 32
-"""A list in more ranges than these is written anew."""
+"""A list in more ranges than these is written in full."""
 SHORT = 4
-"""A list with fewer items is written as a whole."""
+"""A list with fewer items is written in full."""
 
-# Whatever is not plain data is left to the serializer, which knows how to tell it from what looks like it.
+# What is not plain data is left to the serializer, which distinguishes types that look alike.
 _PLAIN = (
     ormsgpack.OPT_NON_STR_KEYS
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -44,7 +44,7 @@ _OBJECT = b"\xc1"
 
 
 class Seen(NamedTuple):
-    """A version of a list: its items, and in how many ranges they lie; in none if it was written whole."""
+    """A version of a list: the fingerprints of its items, and its number of ranges (0 if written in full)."""
 
     version: str
     prints: Sequence[Print]
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How a list is written: whole, or in spans of `base` and of the items at the places in `own`."""
+    """How a list is written: in full, or as spans of `base` and of the items at the indexes in `own`."""
 
     seen: Seen
     base: str | None = None
@@ -61,7 +61,7 @@ class Cut(NamedTuple):
 
 
 class Lists:
-    """The newest versions of lists, by the places where they are kept. Safe from many threads."""
+    """The newest versions of lists, by thread, namespace and channel. Thread-safe."""
 
     def __init__(self, serialize: Callable[[Any], tuple[str, bytes]]) -> None:
         self._serialize = serialize
@@ -70,7 +70,7 @@ class Lists:
         self._bytes = 0
 
     def prints(self, items: Sequence[Any]) -> list[Print]:
-        """What each item is known by. Lists that are not worth it have none."""
+        """The fingerprints of items; none for lists where comparing costs more than writing."""
         return [self._print(item) for item in items] if _is_worth_it(items) else []
 
     def _print(self, item: Any) -> Print:
@@ -84,7 +84,7 @@ class Lists:
             return b"".join((_OBJECT, form.encode(), _OBJECT, body))
 
     def cut(self, place: Hashable, version: str, items: Sequence[Any]) -> Cut:
-        """How the next version of a list is written. Once that is done, `remember` it."""
+        """Decide how to write the next version of a list. `remember` it afterwards."""
         prints = self.prints(items)
         with self._lock:
             earlier = list(self._seen.get(place, ())) if prints else []
@@ -101,7 +101,7 @@ class Lists:
         return Cut(Seen(version, prints, 1), None, [Span(True, 0, len(items))], range(len(items)))
 
     def remember(self, place: Hashable, seen: Seen) -> None:
-        """Keep a version in mind, and forget what is oldest where it is too much."""
+        """Remember a version, and forget the oldest ones beyond the limits."""
         if not seen.prints:
             return
         with self._lock:
@@ -124,7 +124,7 @@ class Lists:
         self._bytes -= _size(seen)
 
     def forget(self) -> None:
-        """Know nothing any more: the next version of each list is written whole."""
+        """Forget everything: the next version of each list is written in full."""
         with self._lock:
             self._seen.clear()
             self._bytes = 0
@@ -135,7 +135,7 @@ def _size(seen: Seen) -> int:
 
 
 def _is_worth_it(items: Sequence[Any]) -> bool:
-    """Numbers take no more room than the words about them."""
+    """Whether comparing pays off: numbers are as small as the spans."""
     return bool(items) and not isinstance(items[0], int | float)
 
 
@@ -148,7 +148,7 @@ def _mark(kind: type) -> bytes:
 
 
 def _best(prints: Sequence[Print], earlier: Sequence[Seen]) -> tuple[Seen, list[Span]] | None:
-    """The version that shares the most with a list, the newest first, and what is to be taken from it."""
+    """The earlier version that shares the most with a list, and the spans to take from it."""
     best: tuple[Seen, list[Span]] | None = None
     most = 0
     for seen in reversed(earlier):
@@ -162,7 +162,7 @@ def _best(prints: Sequence[Print], earlier: Sequence[Seen]) -> tuple[Seen, list[
 
 
 def _compared(prints: Sequence[Print], base: Sequence[Print]) -> list[Span]:
-    """A list in ranges of an earlier one and of itself (`own`); places are those in the respective list."""
+    """A list as ranges of an earlier one and of itself (`own`), with indexes into the respective list."""
     same = _common_start(prints, base)
     spans = [Span(False, 0, same)] if same else []
     if same == len(base) or same == len(prints):
@@ -182,7 +182,7 @@ def _common_start(prints: Sequence[Print], base: Sequence[Print]) -> int:
 
 
 def _next(spans: Sequence[Span], item: Print, base: Sequence[Print]) -> int | None:
-    """The place after the last one that was taken, if the item stands there: equal ones keep their order."""
+    """The index after the last one taken, if the item is there: equal items keep their order."""
     last = spans[-1] if spans else None
     if last is None or last.own or last.stop >= len(base) or base[last.stop] != item:
         return None
@@ -190,7 +190,7 @@ def _next(spans: Sequence[Span], item: Print, base: Sequence[Print]) -> int | No
 
 
 def _share(prints: list[Print], base: Sequence[Print], spans: Sequence[Span]) -> None:
-    """Keep the bytes that two versions have in common once."""
+    """Share the fingerprints that two versions have in common."""
     at = 0
     for span in spans:
         length = span.stop - span.start
@@ -207,7 +207,7 @@ def _add(spans: list[Span], own: bool, at: int) -> None:
 
 
 def _numbered(spans: Sequence[Span]) -> list[Span]:
-    """The same with the own items counted among themselves, as they are written."""
+    """The same spans with the own items numbered among themselves, as they are written."""
     done: list[Span] = []
     count = 0
     for span in spans:
@@ -221,7 +221,7 @@ def _numbered(spans: Sequence[Span]) -> list[Span]:
 
 
 def _ranges(base: Seen, spans: Sequence[Span]) -> int:
-    """In how many ranges a new version will lie: what comes last is written where the base ends."""
+    """The number of ranges of a new version: a last own range continues where the base ends."""
     inside = sum(1 for span in spans[:-1] if span.own)
     taken = sum(1 for span in spans if not span.own)
     return base.spans + inside + max(taken - 1, 0)

@@ -1,4 +1,4 @@
-"""The states of a graph in one thread, for those who read and change them from outside its runs."""
+"""Reads and updates the states of a graph in one thread from outside its runs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from pydantic import ValidationError
 from perdure.agents.context import AgentError, GraphCheckpoints
 from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.langgraph.agent import GraphAgent, command_of, equipped
+from perdure.langgraph.agent import GraphAgent, command_of, with_checkpointer
 from perdure.langgraph.codec import GraphCodec, config_of, place_of
-from perdure.langgraph.factory import Access, Surroundings
-from perdure.langgraph.legacy import revived
-from perdure.langgraph.saver import START, GraphSaver, Written, following, state_left
-from perdure.langgraph.wire import place_of as named
-from perdure.langgraph.wire import plain, state_of
+from perdure.langgraph.factory import Access, FactoryContext
+from perdure.langgraph.legacy import decode_legacy
+from perdure.langgraph.saver import START, GraphSaver, Written, final_state, next_nodes
+from perdure.langgraph.wire import checkpoint_of, plain, state_of
 
 Place = Mapping[str, Any]
-"""What of a config names a checkpoint: its id, its namespace, and the ids of those around it."""
+"""The keys of a config that name a checkpoint: its id, its namespace, and the ids of its parents."""
 
 _REFUSED = (InvalidUpdateError, EmptyInputError, ValidationError, ValueError, TypeError, KeyError)
-"""What a graph raises at an update that does not fit it."""
+"""What a graph raises for an update that it refuses."""
 
 
 class Thread(NamedTuple):
-    """A thread as its graph is looked at."""
+    """A thread whose states are read or updated."""
 
     thread_id: str
     store: Any
@@ -46,33 +45,35 @@ class Thread(NamedTuple):
     """Its latest state (`perdure.threads.records.Checkpoint`), or None."""
 
 
-class _Made(NamedTuple):
-    """A checkpoint that is not kept yet."""
+class _Unsaved(NamedTuple):
+    """A checkpoint that is not stored yet."""
 
     whole: Typed
     put: GraphPut
 
 
 class ViewSaver(GraphSaver):
-    """A checkpointer that holds on to what is made until somebody keeps all of it at once."""
+    """A checkpointer that collects changes, to be stored all at once."""
 
-    def __init__(self, room: GraphCheckpoints, codec: GraphCodec, thread_id: str, head: str | None) -> None:
-        super().__init__(room, codec, thread_id, head)
+    def __init__(
+        self, checkpoints: GraphCheckpoints, codec: GraphCodec, thread_id: str, current_id: str | None
+    ) -> None:
+        super().__init__(checkpoints, codec, thread_id, current_id)
         self.changes = GraphChanges()
         self.foreign_checkpoints: set[str] = set()
-        self._made: dict[tuple[str, str], _Made] = {}
+        self._unsaved: dict[tuple[str, str], _Unsaved] = {}
         self._latest: dict[str, str] = {}
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         _, namespace, checkpoint_id = place_of(config)
         wanted = checkpoint_id or self._latest.get(namespace)
-        made = self._made.get((namespace, wanted or ""))
+        made = self._unsaved.get((namespace, wanted or ""))
         return self._tuple(made) if made is not None else await super().aget_tuple(config)
 
-    def _tuple(self, made: _Made) -> CheckpointTuple:
+    def _tuple(self, made: _Unsaved) -> CheckpointTuple:
         put = made.put
         place = (put.thread_id, put.checkpoint_ns)
-        waiting = [
+        pending = [
             (write.task_id, write.channel, self.serde.loads_typed(write.value))
             for write in self.changes.writes
             if (write.checkpoint_ns, write.checkpoint_id) == (put.checkpoint_ns, put.checkpoint_id)
@@ -82,45 +83,47 @@ class ViewSaver(GraphSaver):
             checkpoint=self.serde.loads_typed(made.whole),
             metadata=cast(CheckpointMetadata, dict(put.metadata)),
             parent_config=config_of(*place, put.parent_id) if put.parent_id else None,
-            pending_writes=waiting,
+            pending_writes=pending,
         )
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         _, namespace, checkpoint_id = place_of(config)
-        if (namespace, checkpoint_id or self._latest.get(namespace, "")) in self._made:
+        if (namespace, checkpoint_id or self._latest.get(namespace, "")) in self._unsaved:
             return await BaseCheckpointSaver.aget_delta_channel_history(
                 self, config=config, channels=channels
             )
         return await super().aget_delta_channel_history(config=config, channels=channels)
 
     def _keep(self, put: GraphPut, checkpoint: Checkpoint) -> None:
-        self._made[put.checkpoint_ns, put.checkpoint_id] = _Made(self.serde.dumps_typed(checkpoint), put)
+        self._unsaved[put.checkpoint_ns, put.checkpoint_id] = _Unsaved(
+            self.serde.dumps_typed(checkpoint), put
+        )
         self._latest[put.checkpoint_ns] = put.checkpoint_id
         self.changes.puts.append(put)
         if not put.checkpoint_ns:
-            self.head = put.checkpoint_id
+            self.current_id = put.checkpoint_id
 
     def _keep_writes(self, writes: Written) -> None:
         self.changes.writes.extend(writes)
 
     def revive(self, found: Any) -> None:
-        """Hold what a release before kept as one value."""
-        legacy = revived(found, self._thread_id, self.serde)
+        """Take over the state of an earlier release as checkpoints."""
+        legacy = decode_legacy(found, self._thread_id, self.serde)
         for put, checkpoint in legacy.made:
             self._keep(put, checkpoint)
         self.changes.writes.extend(legacy.writes)
-        self.head = legacy.head
+        self.current_id = legacy.current_id
         self.mark_foreign()
 
     def mark_foreign(self) -> None:
-        """What was made so far is no state of the thread."""
+        """Exclude the checkpoints that were made so far from the states of the thread."""
         self.foreign_checkpoints.update(put.checkpoint_id for put in self.changes.puts)
 
-    def checkpoint_of(self, put: GraphPut) -> Checkpoint:
-        """The checkpoint that was made."""
-        whole = self._made[put.checkpoint_ns, put.checkpoint_id].whole
+    def unsaved_checkpoint(self, put: GraphPut) -> Checkpoint:
+        """A checkpoint that is not stored yet."""
+        whole = self._unsaved[put.checkpoint_ns, put.checkpoint_id].whole
         return cast(Checkpoint, self.serde.loads_typed(whole))
 
 
@@ -135,8 +138,8 @@ class GraphView:
 
     def _config(self, place: Place | None) -> RunnableConfig:
         given = {key: part for key, part in (place or {}).items() if part is not None}
-        told = {"graph_id": self._name}
-        return {"configurable": {"thread_id": self._thread_id, **given}, "metadata": told}
+        configurable = {"thread_id": self._thread_id, **given}
+        return {"configurable": configurable, "metadata": {"graph_id": self._name}}
 
     # --- reading ----------------------------------------------------------------------------------------
 
@@ -162,21 +165,21 @@ class GraphView:
 
     # --- changing ---------------------------------------------------------------------------------------
 
-    async def seed(self, values: Mapping[str, Any]) -> None:
-        """Begin with values that no graph made."""
+    async def import_values(self, values: Mapping[str, Any]) -> None:
+        """Start with values that do not come from a graph."""
         await self._updating(self._graph.aupdate_state(self._config(None), values, as_node=START))
         self._saver.mark_foreign()
 
     async def update(self, values: Any, as_node: str | None, place: Place | None) -> dict[str, Any]:
-        """Another state; gives the place of its checkpoint."""
+        """Add a state; gives its checkpoint."""
         made = await self._updating(self._graph.aupdate_state(self._config(place), values, as_node))
-        return _placed(made)
+        return _checkpoint_in(made)
 
     async def supersteps(self, supersteps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Further states, each by several updates at once; gives the place of the last."""
+        """Add states, each by several updates at once; gives the last checkpoint."""
         steps = [[_update(each) for each in step.get("updates") or ()] for step in supersteps]
         made = await self._updating(self._graph.abulk_update_state(self._config(None), steps))
-        return _placed(made)
+        return _checkpoint_in(made)
 
     async def _updating(self, updating: Any) -> Any:
         try:
@@ -185,7 +188,7 @@ class GraphView:
             raise InvalidInput(f"the graph refuses the update: {type(error).__name__}: {error}") from error
 
     async def steps(self) -> GraphSteps:
-        """Everything that was changed, for whoever keeps it."""
+        """All changes, to be stored."""
         changes = self._saver.changes
         foreign_checkpoints = self._saver.foreign_checkpoints
         roots = [
@@ -196,15 +199,15 @@ class GraphView:
         states = [self._state(put) for put in roots]
         if states:
             snapshot = await self._graph.aget_state(self._config(None))
-            left = state_left(self._graph, snapshot, states[-1].checkpoint_id)
-            states[-1] = msgspec.structs.replace(left, parent_id=states[-1].parent_id)
+            final = final_state(self._graph, snapshot, states[-1].checkpoint_id)
+            states[-1] = msgspec.structs.replace(final, parent_id=states[-1].parent_id)
         return GraphSteps(changes=changes, states=states)
 
     def _state(self, put: GraphPut) -> GraphState:
         return GraphState(
             checkpoint_id=put.checkpoint_id,
             parent_id=None if put.parent_id in self._saver.foreign_checkpoints else put.parent_id,
-            next=following(self._graph, self._saver.checkpoint_of(put)),
+            next=next_nodes(self._graph, self._saver.unsaved_checkpoint(put)),
             metadata=put.metadata,
         )
 
@@ -215,24 +218,28 @@ def _update(given: Mapping[str, Any]) -> StateUpdate:
     return StateUpdate(values, given.get("as_node"))
 
 
-def _placed(config: RunnableConfig) -> dict[str, Any]:
-    place = named(config)
-    if place is None:
+def _checkpoint_in(config: RunnableConfig) -> dict[str, Any]:
+    checkpoint = checkpoint_of(config)
+    if checkpoint is None:
         raise AgentError("the graph made no checkpoint")
-    return {"checkpoint": place, "configurable": place, "checkpoint_id": place["checkpoint_id"]}
+    return {
+        "checkpoint": checkpoint,
+        "configurable": checkpoint,
+        "checkpoint_id": checkpoint["checkpoint_id"],
+    }
 
 
 @asynccontextmanager
-async def viewing(
-    agent: GraphAgent, room: GraphCheckpoints, thread: Thread, access: Access
+async def open_view(
+    agent: GraphAgent, checkpoints: GraphCheckpoints, thread: Thread, access: Access
 ) -> AsyncIterator[GraphView]:
-    """The graph of an agent in a thread, for as long as it is looked at."""
+    """Open the graph of an agent in a thread."""
     name, found = agent.spec.name, thread.found
     config = {"configurable": {"thread_id": thread.thread_id, "graph_id": name}}
-    async with agent.factory.opened(Surroundings(config, access, thread.store)) as made:
+    async with agent.factory.open(FactoryContext(config, access, thread.store)) as made:
         codec = GraphCodec(agent.factory.serializer(made))
-        head = found.checkpoint_id if found is not None and found.graph else None
-        saver = ViewSaver(room, codec, thread.thread_id, head)
+        current_id = found.checkpoint_id if found is not None and found.graph else None
+        saver = ViewSaver(checkpoints, codec, thread.thread_id, current_id)
         if found is not None and found.state is not None:
             saver.revive(found)
-        yield GraphView(equipped(made, name, saver, thread.store), name, saver, thread.thread_id)
+        yield GraphView(with_checkpointer(made, name, saver, thread.store), name, saver, thread.thread_id)

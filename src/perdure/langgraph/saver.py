@@ -1,4 +1,4 @@
-"""What a LangGraph graph remembers, kept in the graphs room: the checkpointers of runs and of views."""
+"""The checkpointer of a run: LangGraph's checkpoints, stored as records of the graphs domain."""
 
 from __future__ import annotations
 
@@ -27,56 +27,60 @@ from perdure.langgraph.codec import (
     query_delta,
     query_of,
 )
-from perdure.langgraph.legacy import revived
+from perdure.langgraph.legacy import decode_legacy
 from perdure.langgraph.wire import body_of, interrupt_of
 
 INTERRUPT = "__interrupt__"
 TASKS = "__pregel_tasks"
 START = "__start__"
 EMPTY_STEP = -2
-"""The step of a checkpoint that only holds writes."""
+"""The step of a checkpoint that holds nothing but writes."""
 NO_TASK = "00000000-0000-0000-0000-000000000000"
-"""Whose writes those of a command are."""
+"""The task id of the writes of a command."""
 
 
 Written = list[GraphWrite]
-"""What a task wrote. Inside a saver `list` is something else."""
+"""The writes of a task. Inside a saver the name `list` is a method."""
 
 
 class GraphSaver(BaseCheckpointSaver[str]):
-    """A checkpointer over the graphs room. What it is given goes there; what it is asked for is read there.
+    """A LangGraph checkpointer over the stored checkpoints of one thread.
 
-    `head` is the checkpoint of the graph itself that is the thread's state: others may lie after it which
-    belong to runs that were undone.
+    `current_id` is the checkpoint of the root graph that is the thread's state. Later checkpoints may exist
+    that belong to runs which were rolled back.
     """
 
     def __init__(
-        self, room: GraphCheckpoints, codec: GraphCodec, thread_id: str, head: str | None = None
+        self,
+        checkpoints: GraphCheckpoints,
+        codec: GraphCodec,
+        thread_id: str,
+        current_id: str | None = None,
     ) -> None:
         super().__init__(serde=codec.serde)
-        self.head = head
-        self._room = room
+        self.current_id = current_id
+        self._checkpoints = checkpoints
         self._codec = codec
         self._thread_id = thread_id
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         return next_version(current)
 
-    # --- reading; the sync calls come from subgraphs that sync nodes invoke ------------------------------
+    # --- reading; sync calls come from subgraphs that sync nodes invoke ----------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         query = await self._query(config)
-        found = await self._room.find(query) if query is not None else []
+        found = await self._checkpoints.find(query) if query is not None else []
         return self._codec.read(found[0]) if found else None
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._room.wait(lambda: self.aget_tuple(config))
+        return self._checkpoints.wait(lambda: self.aget_tuple(config))
 
     async def _query(self, config: RunnableConfig) -> GraphQuery | None:
-        """Where the checkpoint is that a config means, or None if there cannot be one."""
+        """The query for the checkpoint that a config names; None if there cannot be one."""
         _, namespace, checkpoint_id = place_of(config)
         if checkpoint_id is None and not namespace:
-            return None if self.head is None else self._at("", self.head)
+            return None if self.current_id is None else self._at("", self.current_id)
         return self._at(namespace, checkpoint_id)
 
     def _at(self, namespace: str, checkpoint_id: str | None) -> GraphQuery:
@@ -94,7 +98,9 @@ class GraphSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         if config is None:
             return
-        for found in await self._room.find(query_of(config, filter=filter, before=before, limit=limit)):
+        for found in await self._checkpoints.find(
+            query_of(config, filter=filter, before=before, limit=limit)
+        ):
             yield self._codec.read(found, remember=False)
 
     def list(
@@ -108,20 +114,22 @@ class GraphSaver(BaseCheckpointSaver[str]):
         async def listed() -> Sequence[CheckpointTuple]:
             return [each async for each in self.alist(config, filter=filter, before=before, limit=limit)]
 
-        yield from self._room.wait(listed)
+        yield from self._checkpoints.wait(listed)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         if not channels:
             return {}
-        await self._room.settle()
-        return self._codec.history(await self._room.deltas(query_delta(config, channels)))
+        await self._checkpoints.settle()
+        return self._codec.history(await self._checkpoints.deltas(query_delta(config, channels)))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return self._room.wait(lambda: self.aget_delta_channel_history(config=config, channels=channels))
+        return self._checkpoints.wait(
+            lambda: self.aget_delta_channel_history(config=config, channels=channels)
+        )
 
     # --- writing ----------------------------------------------------------------------------------------
 
@@ -163,73 +171,77 @@ class GraphSaver(BaseCheckpointSaver[str]):
 
 
 class RunSaver(GraphSaver):
-    """The checkpointer of a run: it goes on where the thread was left, and keeps each step behind it."""
+    """The checkpointer of a run: it continues from the thread's state, and stores each step."""
 
     def __init__(self, ctx: Context, codec: GraphCodec, *, durable: bool = False) -> None:
         super().__init__(ctx.graph, codec, ctx.thread_id)
-        self.begun = False
-        """Whether an earlier attempt of this run has kept something to go on from."""
+        self.resumed = False
+        """Whether an earlier attempt of this run has stored a checkpoint to continue from."""
         self._ctx = ctx
         self._durable = durable
         self._graph: Any = None
         self._addressed = False
         self._resuming = True
-        self._seeding = False
+        self._importing = False
         self._unsettled = False
         self._namespaces: set[str] = set()
         self._last: GraphState | None = None
         self._values: Mapping[str, Any] = {}
         self._asking: str | None = None
-        self._strangers: set[str] = set()
-        """Checkpoints that are no states of the thread."""
+        self._foreign_checkpoints: set[str] = set()
+        """Checkpoints that are not states of the thread."""
 
-    # --- the beginning ----------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------------
 
-    async def begin(self, graph: Any) -> None:
-        """Find where the thread was left; its values may come from somewhere else than a graph."""
+    async def start(self, graph: Any) -> None:
+        """Find the checkpoint to continue from; the thread's values may not come from a graph."""
         self._graph = graph
         found = self._ctx.checkpoint
         if found is None:
             return
         if found.graph:
-            self.head = found.checkpoint_id
+            self.current_id = found.checkpoint_id
         elif found.state is not None:
             self._revive(found)
         elif isinstance(found.values, dict) and found.values:
-            await self._seed(found.values)
+            await self._import_values(found.values)
             return
-        self.begun = self.head is not None and found.run_id == self._ctx.run_id
+        self.resumed = self.current_id is not None and found.run_id == self._ctx.run_id
 
     def _revive(self, found: Any) -> None:
-        """Take over what a release before kept as one value."""
-        legacy = revived(found, self._thread_id, self.serde)
-        self.head = legacy.head
-        if self.head is not None and self.head != found.checkpoint_id:
-            self._strangers.add(self.head)
+        """Store the state of an earlier release as checkpoints."""
+        legacy = decode_legacy(found, self._thread_id, self.serde)
+        self.current_id = legacy.current_id
+        if self.current_id is not None and self.current_id != found.checkpoint_id:
+            self._foreign_checkpoints.add(self.current_id)
         self._send(GraphSteps(changes=legacy.changes))
 
-    async def _seed(self, values: Mapping[str, Any]) -> None:
-        # It is no state of the thread: one of this run's own would say that its input was taken.
-        self._seeding = True
+    async def _import_values(self, values: Mapping[str, Any]) -> None:
+        """Make the thread's values the state that the graph starts with."""
+        # This is no state of the thread: one of this run would mean that its input was applied.
+        self._importing = True
         config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
         await self._graph.aupdate_state(config, values, as_node=START)
-        self._seeding = False
+        self._importing = False
 
-    async def beginning(self, input: Any, command: Command[Any] | None, *, addressed: bool) -> Any:
-        """What the graph gets: nothing where an earlier attempt got on, a command, or the input."""
-        self._addressed = addressed and not self.begun
-        if self.begun:
+    async def initial_input(self, input: Any, command: Command[Any] | None, *, addressed: bool) -> Any:
+        """What the graph is started with: nothing after an earlier attempt, a command, or the input.
+
+        `addressed` says whether the run names the checkpoint to continue from.
+        """
+        self._addressed = addressed and not self.resumed
+        if self.resumed:
             return None
         if command is None:
             self._resuming = input is None or self._addressed
             return input
-        return await self._left_of(command)
+        return await self._remaining(command)
 
-    async def _left_of(self, command: Command[Any]) -> Any:
-        """What of a command an earlier attempt has not written down."""
-        if self._ctx.attempt == 1 or self.head is None or not (command.update or command.goto):
+    async def _remaining(self, command: Command[Any]) -> Any:
+        """The part of a command that no earlier attempt has stored."""
+        if self._ctx.attempt == 1 or self.current_id is None or not (command.update or command.goto):
             return command
-        found = await self._room.find(self._at("", self.head))
+        found = await self._checkpoints.find(self._at("", self.current_id))
         if not any(write.task_id == NO_TASK and write.idx >= 0 for each in found for write in each.writes):
             return command
         return None if command.resume is None else Command(resume=command.resume)
@@ -238,16 +250,16 @@ class RunSaver(GraphSaver):
 
     async def _query(self, config: RunnableConfig) -> GraphQuery | None:
         _, namespace, checkpoint_id = place_of(config)
-        if checkpoint_id is None and namespace and not self._may_be_there(namespace):
+        if checkpoint_id is None and namespace and not self._may_exist(namespace):
             return None
         await self._settled()
         if checkpoint_id is None and not namespace and self._addressed and self._last is None:
-            # Whether the thread has moved on since the checkpoint that was asked for.
+            # LangGraph checks whether the thread has moved on since the checkpoint of the run.
             return self._at("", None)
         return await super()._query(config)
 
-    def _may_be_there(self, namespace: str) -> bool:
-        """Whether a subgraph may have a checkpoint; one of a task has none before the task begins."""
+    def _may_exist(self, namespace: str) -> bool:
+        """Whether a subgraph may have a checkpoint; that of a task has none before the task starts."""
         if namespace in self._namespaces:
             return True
         return self._ctx.checkpoint is not None and (self._resuming or ":" not in namespace)
@@ -255,7 +267,7 @@ class RunSaver(GraphSaver):
     async def _settled(self) -> None:
         if self._unsettled:
             self._unsettled = False
-            await self._room.settle()
+            await self._checkpoints.settle()
 
     async def alist(
         self,
@@ -282,16 +294,16 @@ class RunSaver(GraphSaver):
         if self._durable:
             await self._settled()
         else:
-            await self._room.ready()
+            await self._checkpoints.ready()
         return made
 
     def _keep(self, put: GraphPut, checkpoint: Checkpoint) -> None:
         self._namespaces.add(put.checkpoint_ns)
         states: list[GraphState] = []
         if not put.checkpoint_ns:
-            self.head = put.checkpoint_id
-            if self._seeding or put.metadata.get("step") == EMPTY_STEP:
-                self._strangers.add(put.checkpoint_id)
+            self.current_id = put.checkpoint_id
+            if self._importing or put.metadata.get("step") == EMPTY_STEP:
+                self._foreign_checkpoints.add(put.checkpoint_id)
             else:
                 states = [self._state(put, checkpoint)]
         self._send(GraphSteps(changes=GraphChanges(puts=[put]), states=states))
@@ -300,8 +312,8 @@ class RunSaver(GraphSaver):
         self._values = checkpoint["channel_values"]
         state = self._last = GraphState(
             checkpoint_id=put.checkpoint_id,
-            parent_id=None if put.parent_id in self._strangers else put.parent_id,
-            next=following(self._graph, checkpoint),
+            parent_id=None if put.parent_id in self._foreign_checkpoints else put.parent_id,
+            next=next_nodes(self._graph, checkpoint),
             metadata=put.metadata,
         )
         return state
@@ -314,47 +326,47 @@ class RunSaver(GraphSaver):
 
     def _send(self, steps: GraphSteps) -> None:
         self._unsettled = True
-        self._room.put(steps)
+        self._checkpoints.put(steps)
 
-    # --- the end ----------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------------
 
-    async def conclude(self) -> None:
-        """Say how the thread was left: its values, what comes next, and what a person is asked."""
-        if self.head is None:
+    async def finish(self) -> None:
+        """Store the final state of the thread: its values, the next nodes, and the interrupts."""
+        if self.current_id is None:
             return
         self._addressed = False
         last = self._last
         if last is not None and self._is_done(last):
-            body = body_of(shown(self._graph, self._values))
+            body = body_of(visible_values(self._graph, self._values))
             state = GraphState(
                 checkpoint_id=last.checkpoint_id, metadata=last.metadata, body=body, again=True
             )
         else:
             snapshot = await self._graph.aget_state({"configurable": {"thread_id": self._thread_id}})
-            left = state_left(self._graph, snapshot, self.head)
-            state = msgspec.structs.replace(left, again=self.head not in self._strangers)
+            final = final_state(self._graph, snapshot, self.current_id)
+            state = msgspec.structs.replace(final, again=self.current_id not in self._foreign_checkpoints)
         self._send(GraphSteps(states=[state]))
 
     def _is_done(self, last: GraphState) -> bool:
-        """Whether nothing runs after the last state, as it tells by itself."""
-        return not (last.next or self._asking == last.checkpoint_id or holds_changes(self._graph))
+        """Whether the last state alone shows that nothing runs after it."""
+        return not (last.next or self._asking == last.checkpoint_id or has_delta_channels(self._graph))
 
 
-def following(graph: Any, checkpoint: Checkpoint) -> list[str]:
-    """What runs after a checkpoint, as far as a glance tells: where it sees nothing, there is nothing."""
+def next_nodes(graph: Any, checkpoint: Checkpoint) -> list[str]:
+    """The nodes that may run after a checkpoint, without preparing them; if none is given, none runs."""
     updated = checkpoint.get("updated_channels") or ()
     nodes = {node for channel in updated for node in graph.trigger_to_nodes.get(channel, ())}
     sent = checkpoint["channel_values"].get(TASKS) or ()
     return [*sorted(nodes), *(send.node for send in sent)]
 
 
-def holds_changes(graph: Any) -> bool:
-    """Whether a channel of the graph is kept as changes, so that a checkpoint does not have its value."""
+def has_delta_channels(graph: Any) -> bool:
+    """Whether a channel of the graph is stored as changes, so that a checkpoint lacks its value."""
     return any(type(channel).__name__ == "DeltaChannel" for channel in graph.channels.values())
 
 
-def shown(graph: Any, values: Mapping[str, Any]) -> Any:
-    """What of the channels is the state that a thread shows."""
+def visible_values(graph: Any, values: Mapping[str, Any]) -> Any:
+    """The channels that are part of the state that a thread shows."""
     channels = graph.stream_channels_asis
     if isinstance(channels, str):
         return values.get(channels)
@@ -363,20 +375,20 @@ def shown(graph: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _defaults(graph: Any, names: Sequence[str]) -> dict[str, Any]:
-    """What channels hold that nothing was written to yet; most are empty."""
+    """The values of channels that nothing was written to yet; most are empty."""
     return {name: channel.get() for name in names if (channel := graph.channels[name]).is_available()}
 
 
-def state_left(graph: Any, snapshot: Any, checkpoint_id: str) -> GraphState:
-    """The state of a thread, as a snapshot has it."""
-    asked = [
+def final_state(graph: Any, snapshot: Any, checkpoint_id: str) -> GraphState:
+    """The state of a thread, from a snapshot of its graph."""
+    interrupts = [
         {**interrupt_of(each), "task_id": task.id} for task in snapshot.tasks for each in task.interrupts
     ]
     return GraphState(
         checkpoint_id=checkpoint_id,
         next=list(snapshot.next),
-        interrupts=asked,
+        interrupts=interrupts,
         metadata=cast("dict[str, Any]", snapshot.metadata or {}),
         body=body_of(snapshot.values),
-        whole=holds_changes(graph),
+        whole=has_delta_channels(graph),
     )

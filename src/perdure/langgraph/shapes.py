@@ -1,4 +1,4 @@
-"""What a graph looks like: its drawing, the schemas of what it takes and holds, and its subgraphs."""
+"""The nodes and edges of a graph, its JSON Schemas, and its subgraphs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from perdure.kernel.errors import InvalidInput
 logger = logging.getLogger(__name__)
 
 INTERNAL = ("checkpoint_id", "checkpoint_ns", "thread_id")
-"""What a config holds for the checkpointer alone."""
+"""The keys of a config that only the checkpointer reads."""
 
 
-async def drawing(graph: Any, xray: bool | int) -> dict[str, Any]:
-    """Its nodes and edges; with `xray` the nodes that are graphs are opened, so many levels deep."""
+async def nodes_and_edges(graph: Any, xray: bool | int) -> dict[str, Any]:
+    """The nodes and edges of a graph; with `xray` those of subgraphs too, so many levels deep."""
     try:
         drawn = (await graph.aget_graph(xray=xray)).to_json()
     except NotImplementedError as error:
@@ -30,7 +30,7 @@ async def drawing(graph: Any, xray: bool | int) -> dict[str, Any]:
 
 
 def schemas(graph: Any) -> dict[str, Any]:
-    """The JSON schemas that it has; types of the user's own may have none."""
+    """The JSON Schemas of a graph; types of users may have none."""
     return {
         "input_schema": _schema("input", graph.get_input_jsonschema),
         "output_schema": _schema("output", graph.get_output_jsonschema),
@@ -50,8 +50,8 @@ async def subgraphs(graph: Any, namespace: str | None, recurse: bool) -> dict[st
 def _schema(what: str, making: Callable[[], Any]) -> dict[str, Any] | None:
     try:
         made = making()
-    except Exception as error:  # noqa: BLE001 - a schema is a courtesy
-        logger.debug("a graph has no schema of its %s: %s", what, error)
+    except Exception as error:  # noqa: BLE001 - a schema is optional
+        logger.debug("no schema of the graph's %s: %s", what, error)
         return None
     return None if made is None else dict(made)
 
@@ -69,14 +69,14 @@ def _is_known(declared: Any) -> bool:
     """Whether a type has a JSON schema."""
     try:
         TypeAdapter(declared).json_schema()
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with a type of the user's, it has none
+    except Exception as error:  # noqa: BLE001 - types of users may have no schema
         logger.debug("%r has no schema: %s", declared, error)
         return False
     return True
 
 
 def _config_schema(graph: Any) -> dict[str, Any]:
-    """The schema of `configurable`, without what only a checkpointer reads."""
+    """The schema of `configurable`, without the keys that only the checkpointer reads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         whole = graph.config_schema()

@@ -1,4 +1,4 @@
-"""LangGraph's store over perdure's items, wherever those are. Needs `perdure[langgraph]`."""
+"""LangGraph's store over perdure's items, local or remote. Needs `perdure[langgraph]`."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ from perdure.items.records import (
 )
 from perdure.kernel.errors import InvalidInput
 
-Ask = Callable[[Sequence[ItemOp]], Awaitable[list[ItemResult]]]
-"""Does a batch of operations on items."""
+Batch = Callable[[Sequence[ItemOp]], Awaitable[list[ItemResult]]]
+"""Executes a batch of operations on items."""
 Wait = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 """Runs a coroutine for a thread that cannot await."""
 
-UNSAID: Any = {"default_ttl": UNSET, "refresh_on_read": None}
-"""Leaves how long items last to those who keep them."""
+SERVER_TTL: Any = {"default_ttl": UNSET, "refresh_on_read": None}
+"""Leaves the time to live of items to the settings of the items."""
 
 
 class ItemStore(BaseStore):
-    """Items as a LangGraph program reads and writes them."""
+    """Items as a LangGraph store."""
 
     supports_ttl = True
 
-    def __init__(self, ask: Ask, wait: Wait, ttl: TTLConfig | None = None) -> None:
-        self._ask = ask
+    def __init__(self, batch: Batch, wait: Wait, ttl: TTLConfig | None = None) -> None:
+        self._batch = batch
         self._wait = wait
-        self.ttl_config = UNSAID if ttl is None else ttl
+        self.ttl_config = SERVER_TTL if ttl is None else ttl
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do operations, and wait for what they give."""
+        """Execute operations, and wait for their results."""
         wanted = list(ops)
         found: list[Result] = self._wait(lambda: self.abatch(wanted))
         return found
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do operations; those that read see what was there before those that write."""
+        """Execute operations; reads do not see the writes of the same batch."""
         wanted = list(ops)
-        results = await self._ask([_asked(op) for op in wanted])
-        return [_told(op, result) for op, result in zip(wanted, results, strict=True)]
+        results = await self._batch([_item_op(op) for op in wanted])
+        return [_result(op, result) for op, result in zip(wanted, results, strict=True)]
 
 
-def _asked(op: Op) -> ItemOp:
+def _item_op(op: Op) -> ItemOp:
     if isinstance(op, GetOp):
         return GetItem(namespace=_labels(op.namespace), key=op.key, refresh_ttl=op.refresh_ttl)
     if isinstance(op, PutOp):
@@ -100,11 +100,11 @@ def _put(op: PutOp) -> PutItem | DeleteItem:
 
 
 def _labels(namespace: Any) -> Any:
-    # A text would fall apart into its letters; as it is, it is refused.
+    # A string would become a list of its letters; as it is, it is refused.
     return namespace if isinstance(namespace, str) else list(namespace)
 
 
-def _told(op: Op, result: ItemResult) -> Result:
+def _result(op: Op, result: ItemResult) -> Result:
     if isinstance(op, GetOp):
         return None if result.item is None else LangGraphItem(**_fields(result.item))
     if isinstance(op, SearchOp):

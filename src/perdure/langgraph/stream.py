@@ -1,4 +1,4 @@
-"""What a graph's run tells its stream: LangGraph's modes under the names that its clients know."""
+"""Turns what a graph streams into the events of its run, under the names that LangGraph's clients know."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessageChunk, message_chunk_to_message
 
 from perdure.agents.context import Context
 from perdure.kernel.errors import InvalidInput
-from perdure.langgraph.wire import body_of, debugged
+from perdure.langgraph.wire import body_of, debug_payload
 
 MODES = (
     "values",
@@ -26,8 +26,8 @@ MODES = (
 HIDDEN = "langsmith:hidden"
 
 
-def check_modes(asked: Iterable[str]) -> tuple[str, ...]:
-    modes = tuple(dict.fromkeys(asked))
+def check_modes(given: Iterable[str]) -> tuple[str, ...]:
+    modes = tuple(dict.fromkeys(given))
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:
         raise InvalidInput(f"a graph has no stream mode {unknown[0]!r}; it has {', '.join(MODES)}")
@@ -35,41 +35,41 @@ def check_modes(asked: Iterable[str]) -> tuple[str, ...]:
 
 
 def _wanted(modes: tuple[str, ...]) -> list[str]:
-    """What LangGraph is asked for, which must be something."""
+    """The modes to ask LangGraph for, at least one."""
     names = ["messages" if mode == "messages-tuple" else mode for mode in modes if mode != "events"]
     return list(dict.fromkeys(names)) or ["updates"]
 
 
-async def stream(ctx: Context, graph: Any, beginning: Any, options: Mapping[str, Any]) -> None:
-    """Run the graph to its end, and tell what was asked for in the order in which it happens.
+async def stream(ctx: Context, graph: Any, input: Any, options: Mapping[str, Any]) -> None:
+    """Run the graph to its end, and emit the events of the requested modes in order.
 
     `options` are those of `astream`, the config among them.
     """
     modes = check_modes(ctx.stream_mode)
-    telling = _Telling(ctx, modes, bool(options.get("subgraphs")))
-    asked = {**options, "stream_mode": _wanted(modes)}
+    emitter = _Emitter(ctx, modes, bool(options.get("subgraphs")))
+    arguments = {**options, "stream_mode": _wanted(modes)}
     if "events" in modes:
-        async with aclosing(graph.astream_events(beginning, version="v2", **asked)) as events:
-            await _follow_events(ctx, telling, events)
+        async with aclosing(graph.astream_events(input, version="v2", **arguments)) as events:
+            await _follow_events(ctx, emitter, events)
         return
-    async with aclosing(graph.astream(beginning, **asked)) as chunks:
+    async with aclosing(graph.astream(input, **arguments)) as chunks:
         async for chunk in chunks:
-            await telling.chunk(chunk)
+            await emitter.chunk(chunk)
 
 
-async def _follow_events(ctx: Context, telling: _Telling, events: AsyncIterator[Any]) -> None:
-    """The chunks of the graph itself are told by their modes, everything else as it is."""
+async def _follow_events(ctx: Context, emitter: _Emitter, events: AsyncIterator[Any]) -> None:
+    """Emit the chunks of the graph itself by their modes, and everything else as it is."""
     async for event in events:
         if HIDDEN in (event.get("tags") or ()):
             continue
         if event["event"] == "on_chain_stream" and event["run_id"] == ctx.run_id:
-            await telling.chunk(event["data"]["chunk"])
+            await emitter.chunk(event["data"]["chunk"])
         else:
             await ctx.emit_json(body_of(event), "events")
 
 
-class _Telling:
-    """Makes events of what LangGraph streams."""
+class _Emitter:
+    """Emits the chunks that LangGraph streams as events."""
 
     def __init__(self, ctx: Context, modes: tuple[str, ...], subgraphs: bool) -> None:
         self._ctx = ctx
@@ -80,11 +80,11 @@ class _Telling:
     async def chunk(self, chunk: Any) -> None:
         ns, mode, data = chunk if self._subgraphs else ((), *chunk)
         if mode == "messages":
-            await self._messages.tell(ns, *data)
+            await self._messages.emit(ns, *data)
         elif mode in self._modes:
-            await self._tell(mode, ns, _shown(mode, data))
+            await self._emit(mode, ns, _shown(mode, data))
 
-    async def _tell(self, mode: str, ns: tuple[str, ...], data: Any) -> None:
+    async def _emit(self, mode: str, ns: tuple[str, ...], data: Any) -> None:
         await self._ctx.emit_json(body_of(data), _name(mode, ns))
 
 
@@ -94,12 +94,12 @@ def _name(mode: str, ns: tuple[str, ...]) -> str:
 
 def _shown(mode: str, data: Any) -> Any:
     if mode == "debug" and data["type"] == "checkpoint":
-        return {**data, "payload": debugged(data["payload"])}
+        return {**data, "payload": debug_payload(data["payload"])}
     return data
 
 
 class _Messages:
-    """Tells of messages as they grow: each piece with `messages-tuple`, the whole so far with `messages`."""
+    """Emits messages as they grow: each piece with `messages-tuple`, the whole so far with `messages`."""
 
     def __init__(self, ctx: Context, modes: tuple[str, ...]) -> None:
         self._ctx = ctx
@@ -107,17 +107,16 @@ class _Messages:
         self._wholes = "messages" in modes
         self._known: dict[str, Any] = {}
 
-    async def tell(self, ns: tuple[str, ...], message: Any, metadata: Mapping[str, Any]) -> None:
+    async def emit(self, ns: tuple[str, ...], message: Any, metadata: Mapping[str, Any]) -> None:
         if self._pieces:
             await self._ctx.emit_json(body_of([message, metadata]), _name("messages", ns))
         if self._wholes:
-            await self._tell_whole(message, metadata)
+            await self._emit_whole(message, metadata)
 
-    async def _tell_whole(self, message: Any, metadata: Mapping[str, Any]) -> None:
+    async def _emit_whole(self, message: Any, metadata: Mapping[str, Any]) -> None:
         known = self._known.get(message.id)
         if known is None:
-            told = {message.id: {"metadata": metadata}}
-            await self._ctx.emit_json(body_of(told), "messages/metadata")
+            await self._ctx.emit_json(body_of({message.id: {"metadata": metadata}}), "messages/metadata")
         growing = isinstance(message, BaseMessageChunk)
         whole = known + message if growing and known is not None else message
         self._known[message.id] = whole

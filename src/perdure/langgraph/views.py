@@ -1,7 +1,7 @@
-"""The states and the shapes of graphs, as a server shows and changes them, with the agents that it has.
+"""Reads and updates the states of graphs, and shows their nodes and schemas, for a server.
 
-Everything that comes out is JSON data in the shapes of LangGraph's API. What only the graph itself can tell
-needs its agent in this process; without it that is `NotSupported`.
+Results are JSON data in the shapes of LangGraph's API. What needs the graph itself is `NotSupported` if this
+process does not have its agent.
 """
 
 from __future__ import annotations
@@ -32,54 +32,54 @@ T = TypeVar("T")
 
 GRAPH = "graph"
 GRAPH_ID = "graph_id"
-"""Where a thread's metadata, or that of its states, names its graph."""
+"""The metadata key of threads and states that names the graph."""
 
 
 class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the history of a thread: a checkpoint of its graph, or of a subgraph of it."""
+    """A checkpoint of a thread's graph, or of a subgraph."""
 
     checkpoint_id: str | None = None
-    """None is the latest one of the namespace."""
+    """None is the latest of the namespace."""
     checkpoint_ns: str = ""
-    """Empty is the graph itself; a subgraph is named by its path of nodes and tasks."""
+    """Empty for the root graph; a subgraph is named by its path of nodes and tasks."""
     checkpoint_map: dict[str, str] | None = None
 
     @property
     def place(self) -> dict[str, Any]:
-        """What of it a config has."""
+        """The keys that name the checkpoint in a config."""
         return {key: part for key, part in msgspec.structs.asdict(self).items() if part is not None}
 
 
-class _Room:
-    """Implements `GraphCheckpoints` for views: they read, and store nothing themselves."""
+class _ReadOnlyCheckpoints:
+    """Implements `GraphCheckpoints` for views, which store their changes all at once at the end."""
 
     def __init__(self, threads: ThreadService, thread_id: str) -> None:
         self._threads = threads
-        self._held = Lease("", thread_id, "")
+        self._lease = Lease("", thread_id, "")
 
     def put(self, steps: GraphSteps) -> None:
-        raise NotSupported("a view keeps what it has changed at its end")
+        raise NotSupported("a view stores its changes at its end")
 
     async def ready(self) -> None: ...
 
     async def settle(self) -> None: ...
 
     async def find(self, query: GraphQuery) -> list[GraphTuple]:
-        return await self._threads.find_graphs(self._held, query)
+        return await self._threads.find_graphs(self._lease, query)
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
-        return await self._threads.find_deltas(self._held, query)
+        return await self._threads.find_deltas(self._lease, query)
 
-    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return _wait(asking)
+    def wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return _wait(call)
 
 
-def _wait(asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    raise NotSupported("a server does not stand still for a graph that is looked at: await it")
+def _wait(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    raise NotSupported("a sync call would block the server here: use the async one")
 
 
 class GraphViews:
-    """The graphs of one namespace: made for a caller, and thrown away after the call."""
+    """The graphs and states of one namespace, for one caller."""
 
     def __init__(
         self,
@@ -98,18 +98,18 @@ class GraphViews:
     async def state(
         self, thread_id: str, checkpoint: CheckpointRef | None = None, *, subgraphs: bool = False
     ) -> dict[str, Any]:
-        """A state of a thread (`ThreadState`), or its latest; a thread without one has empty values.
+        """A state of a thread (`ThreadState`), or its latest; without any, the values are empty.
 
         Has `values`, `next`, `tasks`, `metadata`, `created_at`, `checkpoint`, `parent_checkpoint`,
         `interrupts`, `checkpoint_id` and `parent_checkpoint_id`. With `subgraphs` each task has the state of
-        its subgraph. NotFound for a thread that is not there, or a checkpoint that is not in it. Where this
-        process does not have the graph, it is what the thread itself knows, without subgraphs.
+        its subgraph. NotFound for an unknown thread or checkpoint. If this process does not have the graph,
+        it is the state that the thread stores, without subgraphs.
         """
         found = await self._threads.peek_state(thread_id)
         agent = await self._agent_of(thread_id, found)
-        if agent is None or not _is_kept_by(agent, found):
+        if agent is None or not _is_of_graph(found):
             return await self._plain_state(thread_id, checkpoint)
-        async with self._viewing(agent, thread_id, found, "threads.read") as view:
+        async with self._open_view(agent, thread_id, found, "threads.read") as view:
             return await view.state(None if checkpoint is None else checkpoint.place, subgraphs=subgraphs)
 
     async def _plain_state(self, thread_id: str, checkpoint: CheckpointRef | None) -> dict[str, Any]:
@@ -126,23 +126,23 @@ class GraphViews:
         as_node: str | None = None,
         checkpoint: CheckpointRef | None = None,
     ) -> dict[str, Any]:
-        """Keep another state, as if a node had written the values.
+        """Add a state, as if a node had written the values.
 
         Gives `{"checkpoint", "configurable", "checkpoint_id"}`. `values` may be None, an object, or a list of
         objects. Conflict while the thread is busy, and InvalidInput for an update that the graph refuses.
         """
         if checkpoint is not None and not checkpoint.checkpoint_ns:
-            # A graph would take a state that is not there for an empty one.
+            # A graph would take a missing state for an empty one.
             await self._threads.peek_state(thread_id, checkpoint.checkpoint_id)
         found = await self._threads.peek_state(thread_id)
         agent = await self._agent_of(thread_id, found)
         if agent is None:
             self._refuse_graphs(thread_id, found)
             return await self._plain_update(thread_id, values, checkpoint)
-        async with self._viewing(agent, thread_id, found, "threads.update") as view:
-            await self._seed(view, thread_id, found)
+        async with self._open_view(agent, thread_id, found, "threads.update") as view:
+            await self._import_values(view, found)
             made = await view.update(values, as_node, None if checkpoint is None else checkpoint.place)
-            await self._keep(view, thread_id, found)
+            await self._store_changes(view, thread_id, found)
         return made
 
     async def history(
@@ -165,39 +165,39 @@ class GraphViews:
             kept = await self._threads.history(thread_id, limit=limit, before=end, metadata=metadata)
             return [plain_state(thread_id, each) for each in kept]
         place = None if checkpoint is None else checkpoint.place
-        async with self._viewing(agent, thread_id, found, "threads.read") as view:
+        async with self._open_view(agent, thread_id, found, "threads.read") as view:
             return await view.history(place, limit=limit, before=end, metadata=metadata)
 
     async def supersteps(
         self, thread_id: str, supersteps: Sequence[Mapping[str, Any]], graph_id: str | None = None
     ) -> dict[str, Any]:
-        """Apply updates to a thread one after the other; gives what `update_state` gives for the last.
+        """Apply supersteps to a thread in order; gives what `update_state` gives for the last.
 
-        Each superstep is `{"updates": [{"values", "command", "as_node"}]}`. `graph_id` says which graph the
-        thread is of, where its metadata does not.
+        Each superstep is `{"updates": [{"values", "command", "as_node"}]}`. `graph_id` names the graph if the
+        thread's metadata does not.
         """
         found = await self._threads.peek_state(thread_id)
         agent = await self._agent_of(thread_id, found, graph_id)
         if agent is None:
             self._refuse_graphs(thread_id, found)
             raise InvalidInput(f"thread {thread_id} has no graph to apply supersteps to: give its graph_id")
-        async with self._viewing(agent, thread_id, found, "threads.update") as view:
-            await self._seed(view, thread_id, found)
+        async with self._open_view(agent, thread_id, found, "threads.update") as view:
+            await self._import_values(view, found)
             made = await view.supersteps(supersteps)
-            await self._keep(view, thread_id, found)
+            await self._store_changes(view, thread_id, found)
         return made
 
-    # --- shapes -----------------------------------------------------------------------------------------
+    # --- graphs -----------------------------------------------------------------------------------------
 
     async def graph(self, assistant_id: str, *, xray: bool | int = False) -> dict[str, Any]:
-        """The drawing of an assistant's graph: `{"nodes", "edges"}`; an agent that is none is one node."""
+        """The `{"nodes", "edges"}` of an assistant's graph; another agent is one node."""
         assistant, agent = await self._agent_for(assistant_id)
         if agent.spec.kind != GRAPH:
             return _one_node(agent.spec.name)
-        from perdure.langgraph.shapes import drawing
+        from perdure.langgraph.shapes import nodes_and_edges
 
-        async with self._opened(assistant, agent) as graph:
-            return await drawing(graph, xray)
+        async with self._open(assistant, agent) as graph:
+            return await nodes_and_edges(graph, xray)
 
     async def schemas(self, assistant_id: str) -> dict[str, Any]:
         """The JSON schemas of an assistant's graph.
@@ -207,10 +207,10 @@ class GraphViews:
         """
         assistant, agent = await self._agent_for(assistant_id)
         if agent.spec.kind != GRAPH:
-            return {GRAPH_ID: agent.spec.name, **_SCHEMALESS, "input_schema": agent.spec.input_schema}
+            return {GRAPH_ID: agent.spec.name, **_NO_SCHEMAS, "input_schema": agent.spec.input_schema}
         from perdure.langgraph.shapes import schemas
 
-        async with self._opened(assistant, agent) as graph:
+        async with self._open(assistant, agent) as graph:
             return {GRAPH_ID: agent.spec.name, **schemas(graph)}
 
     async def subgraphs(
@@ -222,21 +222,21 @@ class GraphViews:
             return {}
         from perdure.langgraph.shapes import subgraphs
 
-        async with self._opened(assistant, agent) as graph:
+        async with self._open(assistant, agent) as graph:
             return await subgraphs(graph, namespace, recurse)
 
     @asynccontextmanager
-    async def _opened(self, assistant: Assistant, agent: Any) -> AsyncIterator[Any]:
-        from perdure.langgraph.factory import Surroundings
+    async def _open(self, assistant: Assistant, agent: Any) -> AsyncIterator[Any]:
+        from perdure.langgraph.factory import FactoryContext
 
         given = assistant.config.get("configurable") or {}
         named = {"assistant_id": assistant.assistant_id, GRAPH_ID: assistant.agent}
         config = {**assistant.config, "configurable": {**given, **named}}
-        async with agent.factory.opened(Surroundings(config, "assistants.read", self._store())) as graph:
+        async with agent.factory.open(FactoryContext(config, "assistants.read", self._store())) as graph:
             yield graph
 
     def _store(self) -> Any:
-        """What factories may see of the items."""
+        """The store that factories get."""
         from perdure.langgraph.store import ItemStore
 
         return None if self._items is None else ItemStore(self._items.batch, _wait)
@@ -247,14 +247,14 @@ class GraphViews:
         assistant = await self._assistants.get(assistant_id)
         if self._agents is None or assistant.agent not in self._agents:
             raise NotSupported(
-                f"this process does not have the agent {assistant.agent!r}: its shape is known where it runs"
+                f"this process does not have the agent {assistant.agent!r}: ask a process that runs it"
             )
         return assistant, self._agents[assistant.agent]
 
     async def _agent_of(
         self, thread_id: str, found: Checkpoint | None, named: str | None = None
     ) -> GraphAgent | None:
-        """The graph of a thread, if it has one and this process has it."""
+        """The graph agent of a thread, if this process has it."""
         if self._agents is None:
             return None
         name = named or await self._graph_id(thread_id, found)
@@ -262,7 +262,7 @@ class GraphViews:
         return agent if agent is not None and agent.spec.kind == GRAPH else None
 
     async def _graph_id(self, thread_id: str, found: Checkpoint | None) -> str | None:
-        """The name of a thread's graph: that of its state, of its metadata, or of the last run on it."""
+        """The graph of a thread, from its state, its metadata, or its last run."""
         name = (found.metadata if found is not None else {}).get(GRAPH_ID)
         if not isinstance(name, str):
             name = (await self._threads.get_thread(thread_id)).metadata.get(GRAPH_ID)
@@ -280,21 +280,22 @@ class GraphViews:
     # --- views ------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _viewing(
+    async def _open_view(
         self, agent: GraphAgent, thread_id: str, found: Checkpoint | None, access: Access
     ) -> AsyncIterator[GraphView]:
         from perdure.langgraph import reading as graph_reading
 
         thread = graph_reading.Thread(thread_id, self._store(), found)
-        async with graph_reading.viewing(agent, _Room(self._threads, thread_id), thread, access) as view:
+        checkpoints = _ReadOnlyCheckpoints(self._threads, thread_id)
+        async with graph_reading.open_view(agent, checkpoints, thread, access) as view:
             yield view
 
-    async def _seed(self, view: GraphView, thread_id: str, found: Checkpoint | None) -> None:
-        """Values that came from somewhere else than a graph are what an update begins with."""
+    async def _import_values(self, view: GraphView, found: Checkpoint | None) -> None:
+        """Let an update start with values that do not come from a graph."""
         if found is not None and not found.graph and found.state is None and isinstance(found.values, dict):
-            await view.seed(found.values)
+            await view.import_values(found.values)
 
-    async def _keep(self, view: GraphView, thread_id: str, found: Checkpoint | None) -> None:
+    async def _store_changes(self, view: GraphView, thread_id: str, found: Checkpoint | None) -> None:
         after = None if found is None else found.checkpoint_id
         await self._threads.update_graph(thread_id, await view.steps(), after)
 
@@ -307,14 +308,14 @@ class GraphViews:
         return {"checkpoint": place, "configurable": place, "checkpoint_id": made.checkpoint_id}
 
 
-def _is_kept_by(agent: GraphAgent, found: Checkpoint | None) -> bool:
-    """Whether the latest state of a thread is one that the agent's graph reads."""
+def _is_of_graph(found: Checkpoint | None) -> bool:
+    """Whether the latest state of a thread can be read by a graph."""
     return found is None or found.graph or found.state is not None
 
 
-# --- agents that are no graphs ----------------------------------------------------------------------------
+# --- agents that are not graphs ---------------------------------------------------------------------------
 
-_SCHEMALESS: dict[str, Any] = {
+_NO_SCHEMAS: dict[str, Any] = {
     "input_schema": None,
     "output_schema": None,
     "state_schema": None,
@@ -335,20 +336,20 @@ def _place(thread_id: str, checkpoint_id: str) -> dict[str, Any]:
 
 
 def plain_state(thread_id: str, found: Checkpoint | None) -> dict[str, Any]:
-    """A state as its thread knows it, in the shape of `ThreadState`."""
+    """A stored state in the shape of `ThreadState`."""
     if found is None:
         return _EMPTY_STATE | {"values": {}, "next": [], "tasks": [], "interrupts": []}
-    asked = [{"id": each.id, "value": each.value} for each in found.interrupts]
+    interrupts = [{"id": each.id, "value": each.value} for each in found.interrupts]
     parent = found.parent_id
     return {
         "values": {} if found.values is None else found.values,
         "next": found.next,
-        "tasks": [_task(name, asked if number == 0 else []) for number, name in enumerate(found.next)],
+        "tasks": [_task(name, interrupts if number == 0 else []) for number, name in enumerate(found.next)],
         "metadata": found.metadata,
         "created_at": datetime.fromtimestamp(found.created_at, UTC).isoformat(),
         "checkpoint": _place(thread_id, found.checkpoint_id),
         "parent_checkpoint": None if parent is None else _place(thread_id, parent),
-        "interrupts": asked,
+        "interrupts": interrupts,
         "checkpoint_id": found.checkpoint_id,
         "parent_checkpoint_id": parent,
     }
@@ -364,13 +365,13 @@ _EMPTY_STATE: dict[str, Any] = {
 }
 
 
-def _task(name: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
+def _task(name: str, interrupts: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "id": name,
         "name": name,
         "path": [],
         "error": None,
-        "interrupts": asked,
+        "interrupts": interrupts,
         "checkpoint": None,
         "state": None,
         "result": None,

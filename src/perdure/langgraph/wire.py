@@ -1,4 +1,4 @@
-"""What a graph tells and holds, as JSON: messages, interrupts, snapshots and whatever its nodes make."""
+"""Values of graphs as JSON: messages, interrupts, snapshots and whatever nodes write."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from langgraph.types import Interrupt, Send, StateSnapshot
 
 from perdure.kernel.codec import decode_json, encode_json
 
-PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
-"""What tells where a checkpoint is."""
+CHECKPOINT_KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
+"""The keys of a config that name a checkpoint."""
 
 
 _CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 
 
 def _other(value: Any) -> Any:
-    """Turn what msgspec does not know into what it does; what nobody knows is shown as Python shows it."""
+    """Convert a type that msgspec does not know; an unknown one becomes its `repr`."""
     if type(value) in _CONTAINERS:
         raise TypeError("a list cannot be a key")
     if isinstance(value, Send):
@@ -64,19 +64,19 @@ _encoder = msgspec.json.Encoder(enc_hook=_other, decimal_format="number")
 
 
 def body_of(value: Any) -> str:
-    """The JSON text of something that a graph tells. NaN and Infinity are null, bytes are base64."""
+    """A value of a graph as JSON text. NaN and Infinity are null, bytes are base64."""
     try:
         return _encoder.encode(value).decode()
     except (TypeError, ValueError, UnicodeError, OverflowError):
-        return encode_json(_tamed(value), what="what a graph told")
+        return encode_json(_sanitized(value), what="a value of the graph")
 
 
-def _tamed(value: Any) -> Any:
-    """A value whose keys are texts, level by level, where msgspec would refuse it."""
+def _sanitized(value: Any) -> Any:
+    """A value that msgspec refuses, with strings as keys on every level."""
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): _tamed(each) for key, each in value.items()}
+        return {key if isinstance(key, str) else str(key): _sanitized(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_tamed(each) for each in value]
+        return [_sanitized(each) for each in value]
     if isinstance(value, bytes | bytearray):
         return b64encode(value).decode()
     if isinstance(value, float) and not isfinite(value):
@@ -84,11 +84,11 @@ def _tamed(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     shown = _other(value)
-    return shown if isinstance(shown, str) else _tamed(shown)
+    return shown if isinstance(shown, str) else _sanitized(shown)
 
 
 def plain(value: Any) -> Any:
-    """The same as data."""
+    """A value of a graph as plain data."""
     return decode_json(body_of(value))
 
 
@@ -99,27 +99,27 @@ def interrupt_of(interrupt: Interrupt) -> dict[str, Any]:
     return {"id": interrupt.id, "value": interrupt.value}
 
 
-def place_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The checkpoint that a config names, if it names one."""
-    told = (config or {}).get("configurable") or {}
-    if not told.get("thread_id") or not told.get("checkpoint_id"):
+    given = (config or {}).get("configurable") or {}
+    if not given.get("thread_id") or not given.get("checkpoint_id"):
         return None
-    return {"checkpoint_ns": "", **{key: told[key] for key in PLACE if told.get(key) is not None}}
+    return {"checkpoint_ns": "", **{key: given[key] for key in CHECKPOINT_KEYS if given.get(key) is not None}}
 
 
 def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
-    """A snapshot in the shape of a thread's state, still with the objects of its graph."""
-    place, parent = place_of(snapshot.config), place_of(snapshot.parent_config)
+    """A snapshot in the shape of a thread's state, with the objects of its graph."""
+    checkpoint, parent = checkpoint_of(snapshot.config), checkpoint_of(snapshot.parent_config)
     return {
         "values": snapshot.values,
         "next": list(snapshot.next),
         "tasks": [_task(each) for each in snapshot.tasks],
         "metadata": snapshot.metadata,
         "created_at": snapshot.created_at,
-        "checkpoint": place,
+        "checkpoint": checkpoint,
         "parent_checkpoint": parent,
         "interrupts": [interrupt_of(each) for each in snapshot.interrupts],
-        "checkpoint_id": place and place["checkpoint_id"],
+        "checkpoint_id": checkpoint and checkpoint["checkpoint_id"],
         "parent_checkpoint_id": parent and parent["checkpoint_id"],
     }
 
@@ -131,7 +131,7 @@ def _task(task: Any) -> dict[str, Any]:
         "id": task.id,
         "name": task.name,
         "path": list(task.path),
-        "error": None if task.error is None else _words(task.error),
+        "error": None if task.error is None else _error_text(task.error),
         "interrupts": [interrupt_of(each) for each in task.interrupts],
         "checkpoint": inner["configurable"] if inner is not None and not nested else None,
         "state": state_of(inner) if nested else None,
@@ -139,21 +139,21 @@ def _task(task: Any) -> dict[str, Any]:
     }
 
 
-def _words(error: Any) -> str:
+def _error_text(error: Any) -> str:
     return repr(error) if isinstance(error, BaseException) else str(error)
 
 
-def debugged(payload: dict[str, Any]) -> dict[str, Any]:
-    """What the `debug` stream says of a checkpoint, with the places of it, its parent and its subgraphs."""
+def debug_payload(payload: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint of the `debug` stream, with the names of it, its parent and those of its subgraphs."""
     return {
         **payload,
-        "checkpoint": place_of(payload["config"]),
-        "parent_checkpoint": place_of(payload.get("parent_config")),
-        "tasks": [_debugged(task) for task in payload["tasks"]],
+        "checkpoint": checkpoint_of(payload["config"]),
+        "parent_checkpoint": checkpoint_of(payload.get("parent_config")),
+        "tasks": [_debug_task(task) for task in payload["tasks"]],
     }
 
 
-def _debugged(task: dict[str, Any]) -> dict[str, Any]:
+def _debug_task(task: dict[str, Any]) -> dict[str, Any]:
     inner = (task.get("state") or {}).get("configurable")
     if not inner:
         return task

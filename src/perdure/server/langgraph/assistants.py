@@ -36,8 +36,7 @@ from perdure.server.langgraph.wire import (
     check_uuid_or_none,
     iso,
     no_content,
-    page,
-    selected,
+    search_page,
     uuid_or_none,
     views_of,
 )
@@ -213,7 +212,6 @@ class AssistantSearch(AssistantCount, kw_only=True):
 )
 async def search_assistants(call: Call) -> Response:
     body: AssistantSearch = call.body
-    limit, offset = body.limit or PAGE, body.offset or 0
     sort_by = body.sort_by or "created_at"
     found = await call.assistants.search(
         agent=body.graph_id,
@@ -221,11 +219,10 @@ async def search_assistants(call: Call) -> Response:
         metadata=body.metadata,
         sort_by="agent" if sort_by == "graph_id" else sort_by,
         sort_order=body.sort_order or "desc",
-        limit=limit,
-        offset=offset,
+        limit=body.limit or PAGE,
+        offset=body.offset or 0,
     )
-    items = [selected(assistant_of(each), body.select) for each in found.items]
-    return page(items, found.total, limit, offset)
+    return search_page(found, assistant_of, body.select)
 
 
 @assistants.route(

@@ -40,7 +40,7 @@ from perdure.server.langgraph.wire import (
     iso_or_none,
     no_content,
     page,
-    selected,
+    search_page,
     uuid_or_none,
 )
 from perdure.threads.records import MultitaskStrategy, OnCompletion
@@ -299,8 +299,7 @@ async def search_crons(call: Call) -> Response:
         limit=limit,
         offset=offset,
     )
-    items = [selected(cron_of(each), body.select) for each in found.items]
-    return page(items, found.total, limit, offset)
+    return search_page(found, cron_of, body.select)
 
 
 @crons.route(

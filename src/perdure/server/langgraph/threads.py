@@ -263,7 +263,6 @@ class ThreadSearch(ThreadCount, kw_only=True):
 )
 async def search_threads(call: Call) -> Response:
     body: ThreadSearch = call.body
-    limit, offset = body.limit or PAGE, body.offset or 0
     paths = parse_paths(body.extract or {})
     found = await call.threads.search_threads(
         status=body.status,
@@ -273,11 +272,11 @@ async def search_threads(call: Call) -> Response:
         values=_needs_states(body.select, paths),
         sort_by=body.sort_by or "created_at",
         sort_order=body.sort_order or "desc",
-        limit=limit,
-        offset=offset,
+        limit=body.limit or PAGE,
+        offset=body.offset or 0,
     )
     items = [_shown(thread_of(each), body.select, paths) for each in found.items]
-    return page(items, found.total, limit, offset)
+    return page(items, found.total, found.limit, found.offset)
 
 
 def _needs_states(select: list[ThreadField] | None, paths: Mapping[str, Path]) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.pages import PaginatedResult
 from perdure.langgraph.views import GraphViews
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
@@ -27,6 +28,7 @@ PAGE = 10
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 Offset = Annotated[int, Meta(ge=0, le=2**53)]
+T = TypeVar("T")
 Metadata = dict[str, Any]
 SortOrder = Literal["asc", "desc"]
 
@@ -111,6 +113,14 @@ def page(items: Sequence[Any], total: int, limit: int, offset: int) -> Response:
     if offset + limit < total:
         headers[NEXT] = str(offset + limit)
     return answer(items, headers=headers)
+
+
+def search_page(
+    found: PaginatedResult[T], shape: Callable[[T], Mapping[str, Any]], select: Sequence[str] | None
+) -> Response:
+    """A page of a search, with the selected fields of each item."""
+    items = [selected(shape(each), select) for each in found.items]
+    return page(items, found.total, found.limit, found.offset)
 
 
 def selected(record: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
