@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typing_extensions import TypedDict
-
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
 from perdure.agents.commands import Command
 from perdure.runtime.perdure import Perdure
 from perdure.worker.registry import Agents
 
-SPEAKER = str(Path(__file__).with_name("speaker.py"))
+SPEAKER = str(Path(__file__).parents[1] / "agents" / "speaker.py")
 
 
 class State(TypedDict, total=False):
