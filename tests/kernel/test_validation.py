@@ -31,10 +31,7 @@ def refusal(value: Any) -> msgspec.ValidationError:
         ({"treadId": 1}, "unknown field 'treadId' in the request (did you mean 'threadId'?)"),
         ({"colour": 1}, "unknown field 'colour' in the request"),
         ({"steps": [{"mod": 1}]}, "steps.0: unknown field 'mod' in the request (did you mean 'mode'?)"),
-        (
-            {"strategy": "queue"},
-            "strategy: must be one of enqueue, reject or rollback, not 'queue' in the request",
-        ),
+        ({"strategy": "queue"}, "strategy must be one of enqueue, reject or rollback, not 'queue'"),
         ({"threadId": 1}, "threadId: Expected `str | null`, got `int` in the request"),
     ],
 )

@@ -270,7 +270,7 @@ def test_attempts_have_fewer_statuses_than_rollouts() -> None:
         (5, "Attempt must be an object, not int"),
         ([], "must be an object"),
         ({"rollout_id": "x"}, "attempt_id"),
-        ({1: 2}, "Attempt: "),
+        ({1: 2}, "Expected `str` in Attempt"),
         (attempt().model_dump() | {"sequence_id": "1"}, "sequence_id"),
         (attempt().model_dump() | {"start_time": True}, "start_time"),
         (attempt().model_dump() | {"metadata": []}, "metadata"),

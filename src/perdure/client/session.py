@@ -229,8 +229,12 @@ class HttpSession:
 
     def unreachable(self, error: Exception) -> Unreachable:
         """What to raise when the network has failed."""
-        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-        return Unreachable(f"{self.base_url} cannot be reached: {reason or type(error).__name__}")
+        reason = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            reason = "timed out"
+        elif isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
+            reason = "connection refused"
+        return Unreachable(f"cannot reach {self.base_url}: {reason}")
 
     async def close(self) -> None:
         """Close the connections in every loop."""

@@ -20,6 +20,7 @@ import msgspec
 
 from perdure.kernel.codec import MAX_TEXT, check_text
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.validation import detail_of, place_of
 
 __all__ = ["Key", "Secret", "Settings", "load_settings", "mask_url"]
 
@@ -246,6 +247,13 @@ def _reason(error: OSError | ValueError) -> str:
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
 
 
+def _detail(error: Exception, kind: Any) -> str:
+    if isinstance(error, msgspec.ValidationError):
+        text, steps = place_of(error)
+        return detail_of(text, steps, kind)
+    return str(error)
+
+
 def _value(name: str, found: _Found) -> Any:
     kind = _types()[name]
     raw = _from_text(found.value, kind) if isinstance(found.value, str) else found.value
@@ -255,7 +263,7 @@ def _value(name: str, found: _Found) -> Any:
             check_text(value, name, max_length=MAX_URL if name in SECRETS else MAX_TEXT)
     except (msgspec.ValidationError, InvalidInput) as error:
         shown = "" if name in SECRETS else f" {found.value!r}:"
-        raise InvalidInput(f"{name} from {found.source}:{shown} {error}") from None
+        raise InvalidInput(f"{name} from {found.source}:{shown} {_detail(error, kind)}") from None
     if name not in SECRETS or value is None:
         return value
     return Secret(value) if name.endswith("_url") else Key(value)

@@ -12,6 +12,7 @@ import msgspec
 
 from perdure.kernel.codec import EncodedByFields, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.validation import detail_of, explain, place_of
 
 __all__ = [
     "CheckedRecord",
@@ -153,7 +154,7 @@ class Record(PydanticApi, msgspec.Struct, kw_only=True):
         try:
             return msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
-            raise InvalidInput(f"{cls.__name__}: {error}") from error
+            raise InvalidInput(explain(error, cls, cls.__name__)) from error
 
 
 class CheckedRecord(Record, kw_only=True):
@@ -180,7 +181,9 @@ def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{cls.__name__}.{name}: {error}") from error
+        text, steps = place_of(error)
+        place = ".".join(map(str, (cls.__name__, name, *steps)))
+        raise InvalidInput(f"{place}: {detail_of(text, steps, kind)}") from error
 
 
 class _Required:

@@ -33,6 +33,8 @@ def explain(error: msgspec.ValidationError, kind: Any, what: str) -> str:
     text, steps = place_of(error)
     detail, hint = _described(text, steps, kind)
     place = ".".join(map(str, steps))
+    if detail.startswith("must be"):
+        return f"{place or what} {detail}"
     return f"{f'{place}: ' if place else ''}{detail} in {what}{hint}"
 
 

@@ -68,14 +68,14 @@ class StoreApp:
         return GraphViews(self.agents, services.threads, services.assistants, services.items)
 
     async def check_start(self) -> None:
-        """Refuse to listen beyond this machine while nobody needs a key."""
+        """Refuse to listen on other addresses than loopback while no key or token is required."""
         settings = self.settings
         if is_loopback(settings.host) or settings.insecure_no_auth or await self._has_keys():
             return
         raise StartRefused(
-            f"anyone who reaches {settings.host} could read and write everything. Set PERDURE_API_KEY to a "
-            "key of at least 16 characters (or make a token with `perdure token create`), or say "
-            "insecure_no_auth (--insecure-no-auth) if that is what you want."
+            f"{settings.host} is open to other machines, and requests need no key. Set PERDURE_API_KEY to a "
+            "key of at least 16 characters, or create a token with `perdure token create`. To allow requests "
+            "without a key, use --insecure-no-auth (setting insecure_no_auth)."
         )
 
     async def _has_keys(self) -> bool:

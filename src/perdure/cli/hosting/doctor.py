@@ -83,7 +83,10 @@ def _print(context: CommandContext, settings: Settings, checks: list[Check]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    rows = [(name, each["value"], each["source"]) for name, each in _shown(settings).items()]
+    rows = [
+        (name, None if each["value"] in ((), {}, "") else each["value"], each["source"])
+        for name, each in _shown(settings).items()
+    ]
     context.output.show(make_table(("setting", "value", "from"), rows))
     context.output.say(f"\n{versions_line(versions_of(PACKAGES))}\n")
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))

@@ -21,7 +21,8 @@ def json_of(text: str, what: str) -> Any:
         return decode_json(text)
     except InvalidInput as error:
         hint = """; a string needs double quotes inside the shell's quotes: '"hello"'"""
-        raise typer.BadParameter(f"{what} is not JSON: {error.message}{hint}") from None
+        reason = error.message.removeprefix("the text is not JSON: ")
+        raise typer.BadParameter(f"{what} is not JSON: {reason}{hint}") from None
 
 
 def object_of(text: str | None, what: str) -> dict[str, Any] | None:

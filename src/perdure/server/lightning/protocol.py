@@ -33,6 +33,7 @@ _TYPES = {
     "is required": "missing",
     "not JSON": "json_invalid",
     "must be one of": "literal_error",
+    "Invalid enum value": "literal_error",
     "expected one of": "literal_error",
     "unknown resource_type": "union_tag_invalid",
 }
