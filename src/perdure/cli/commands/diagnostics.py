@@ -79,7 +79,7 @@ def _show(context: CommandContext, found: Mapping[str, Any], *, several: bool, f
     if context.output.console.is_terminal and not first:
         context.output.console.clear()
     elif not first:
-        context.output.say("")
+        context.output.print("")
     context.output.show(stats_table(found))
 
 

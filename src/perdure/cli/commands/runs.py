@@ -286,15 +286,15 @@ async def _wait(context: CommandContext, connection: Connection, run_id: str, ti
     elif end.interrupts:
         _print_question(context, end)
     else:
-        context.output.say(shorten(end.values, 100_000) if end.run.status == "success" else end.run.status)
+        context.output.print(shorten(end.values, 100_000) if end.run.status == "success" else end.run.status)
     return _exit_code(end.run.status)
 
 
 def _print_question(context: CommandContext, end: RunEnd) -> None:
     questions = ", ".join(shorten(each.value, 200) for each in end.interrupts)
-    context.output.say(f"Paused. The agent asks: {questions}")
-    context.output.say("Answer with:")
-    context.output.say(
+    context.output.print(f"Paused. The agent asks: {questions}")
+    context.output.print("Answer with:")
+    context.output.print(
         f"  perdure run create {end.run.agent} --thread {end.run.thread_id} --resume '\"ANSWER\"' --wait"
     )
 

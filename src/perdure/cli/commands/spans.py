@@ -45,7 +45,7 @@ async def list_spans(
         attempts = [each for each in attempts if each.attempt_id in shown]
     context.output.console.print(trace_tree(rollout, attempts, page.items))
     if not page.total:
-        context.output.say(EMPTY)
+        context.output.print(EMPTY)
     more_hint(context, len(page), page.total, "spans")
 
 

@@ -56,7 +56,7 @@ def agents(given: AgentsOption = None, as_json: JsonOption = False, no_color: No
         rows = [(each.name, each.kind, each.description) for each in loaded.agents.specs]
         output.show(make_table(("agent", "kind", "description"), rows))
     elif not loaded.failures:
-        output.say(EMPTY.rstrip())
+        output.print(EMPTY.rstrip())
     if loaded.failures:
         for failure in loaded.failures if not as_json else ():
             warn(str(failure))

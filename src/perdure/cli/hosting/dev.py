@@ -141,9 +141,9 @@ class Show:
             f"  OTLP gRPC  {grpc}",
             f"  metrics    {url}/metrics",
         ):
-            self._output.say(line)
+            self._output.print(line)
         if self.stays:
-            self._output.say("\nTry, in another terminal:\n" + "\n".join(self._snippets()) + "\n")
+            self._output.print("\nTry, in another terminal:\n" + "\n".join(self._snippets()) + "\n")
 
     def _snippets(self, rollout_id: str | None = None) -> list[str]:
         lines = [] if self._url == DEFAULT_URL else [f"  export PERDURE_URL={self._url}"]
@@ -181,6 +181,6 @@ class Show:
         print_report(self._output.console, report)
         if self.stays:
             where = "\nThe server is still running; stop it with Ctrl-C. Try, in another terminal:"
-            self._output.say("\n".join((where, *self._snippets(report.rollout.rollout_id))))
+            self._output.print("\n".join((where, *self._snippets(report.rollout.rollout_id))))
         else:
-            self._output.say("\nThe server stops now. Use --stay to keep it running.")
+            self._output.print("\nThe server stops now. Use --stay to keep it running.")

@@ -88,7 +88,7 @@ def _print(context: CommandContext, settings: Settings, checks: list[Check]) -> 
         for name, each in _shown(settings).items()
     ]
     context.output.show(make_table(("setting", "value", "from"), rows))
-    context.output.say(f"\n{versions_line(versions_of(PACKAGES))}\n")
+    context.output.print(f"\n{versions_line(versions_of(PACKAGES))}\n")
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
     for check in checks:
         table.add_row(Text(*MARKS[check.state]), Text(check.name), Text(check.found))

@@ -50,7 +50,7 @@ def settings_from(explicit: Mapping[str, Any], api_key_file: Path | None = None)
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Bind the port; if it is in use, the error says how to choose another."""
+    """Bind the port; if it is in use, the error explains how to choose another."""
     try:
         return bind(settings.host, settings.port)
     except StartRefused as refusal:
@@ -125,12 +125,12 @@ def grpc_port_of(services: Sequence[Component]) -> int | None:
 class Announcement:
     """Calls a function when the server is ready, with whether callers need a key."""
 
-    def __init__(self, app: App, tell: Callable[[bool], None]) -> None:
+    def __init__(self, app: App, announce: Callable[[bool], None]) -> None:
         self._app = app
-        self._tell = tell
+        self._announce = announce
 
     async def start(self) -> None:
-        self._tell(await needs_key(self._app))
+        self._announce(await needs_key(self._app))
 
     async def stop(self) -> None:
         logger.info("stopping")

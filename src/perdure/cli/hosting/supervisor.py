@@ -82,7 +82,7 @@ class ServerProcess:
             with theirs:
                 process = self.process = await self._spawn(self.number, theirs)
             logger.info("server process %d has pid %d", self.number, process.pid)
-            waiting = asyncio.ensure_future(self._hear(ours))
+            waiting = asyncio.ensure_future(self._wait_until_ready(ours))
             try:
                 return await process.wait()
             finally:
@@ -90,9 +90,9 @@ class ServerProcess:
                 await asyncio.gather(waiting, return_exceptions=True)
                 self.process = None
 
-    async def _hear(self, line: socket.socket) -> None:
-        line.setblocking(False)
-        if await asyncio.get_running_loop().sock_recv(line, 1) == READY:
+    async def _wait_until_ready(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        if await asyncio.get_running_loop().sock_recv(connection, 1) == READY:
             self.ready.set()
 
     def signal(self, number: int) -> None:

@@ -159,6 +159,6 @@ def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worke
         facts = {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}
         output.line(facts)
         return
-    output.say(f"perdure worker {worker.worker_id} started: {place}, up to {count} concurrent runs")
+    output.print(f"perdure worker {worker.worker_id} started: {place}, up to {count} concurrent runs")
     for spec in agents.specs:
-        output.say(f"  {spec.name}  {spec.kind}" + (f"  {spec.description}" if spec.description else ""))
+        output.print(f"  {spec.name}  {spec.kind}" + (f"  {spec.description}" if spec.description else ""))

@@ -115,7 +115,7 @@ class CommandContext:
         if self.as_json:
             self.output.document(document)
         else:
-            self.output.say(message)
+            self.output.print(message)
 
 
 def _common(

@@ -75,7 +75,7 @@ class Output:
 
         typer.echo(encode_wire(value).decode())
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print text, unless --json is set."""
         self.console.print(text, markup=False, soft_wrap=True)
 

@@ -44,7 +44,7 @@ def listing(
     document: Callable[[T], Any] | None = None,
     hint: bool = True,
 ) -> None:
-    """Print a list as a table, or as JSON; an empty one says how to begin, or that nothing matches.
+    """Print a list as a table, or as JSON; an empty one explains how to begin, or that nothing matches.
 
     `noun` is in the plural. `document` makes the JSON of an item where it is not the item itself. Without
     `hint`, the total is not that of this list, and is not printed.
@@ -54,7 +54,7 @@ def listing(
         items = list(found) if document is None else [document(each) for each in found]
         context.output.document({"items": items} if total is None else {"items": items, "total": total})
     elif not found:
-        context.output.say(f"No {noun} match." if filtered else empty)
+        context.output.print(f"No {noun} match." if filtered else empty)
     else:
         context.output.show(make_table(columns, map(row, found)))
         if hint:
@@ -62,9 +62,9 @@ def listing(
 
 
 def more_hint(context: CommandContext, shown: int, total: int | None, noun: str) -> None:
-    """Say that there is more than is shown."""
+    """Print how many there are if not all are shown."""
     if total is not None and total > shown:
-        context.output.say(f"Showing {shown} of {total} {noun}. Use --limit to show more.")
+        context.output.print(f"Showing {shown} of {total} {noun}. Use --limit to show more.")
 
 
 def showing(
@@ -81,7 +81,7 @@ def showing(
     context.output.show(facts_table(rows))
     below = list(details)
     if below:
-        context.output.say("")
+        context.output.print("")
         context.output.show(make_table(columns, below))
 
 
