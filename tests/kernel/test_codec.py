@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.kernel.codec import MAX_DEPTH, check_text, decode_json, encode_json
+from perdure.kernel.checks import check_text
+from perdure.kernel.codec import MAX_DEPTH, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import OpenRecord, Record
 

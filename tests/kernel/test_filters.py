@@ -10,20 +10,10 @@ from hypothesis import given as property_of
 from hypothesis import strategies as st
 from tests.kernel.support import NS, THINGS
 
+from perdure.kernel.checks import MAX_ROWS, check_query_page
 from perdure.kernel.errors import BadQuery
 from perdure.kernel.storage.dialect import statement
-from perdure.kernel.storage.filters import (
-    MAX_ROWS,
-    Clause,
-    Condition,
-    Field,
-    Listing,
-    Test,
-    check_page,
-    given,
-    order_by,
-    where,
-)
+from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, Test, given, order_by, where
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts.operations import queries
 
@@ -126,7 +116,7 @@ def test_a_missing_time_sorts_last_and_any_other_missing_value_first(
     ],
 )
 def test_pages_are_bound(limit: int, offset: int, bound: dict[str, int]) -> None:
-    check_page(limit, offset)
+    check_query_page(limit, offset)
     listing = Listing("id", "things WHERE ns = :ns")
     sql, values = listing.page(Clause("(size = :f0)", {"f0": 5}), " ORDER BY id", limit, offset)
     part = " LIMIT :limit OFFSET :offset" if bound else ""
@@ -180,11 +170,11 @@ async def test_the_heads_of_each_value_make_the_same_page_as_a_scan(storage: Sto
 )
 def test_a_page_that_cannot_be_is_refused(limit: Any, offset: Any) -> None:
     with pytest.raises(BadQuery):
-        check_page(limit, offset)
+        check_query_page(limit, offset)
 
 
 def test_the_largest_page_still_fits_the_engines() -> None:
-    check_page(MAX_ROWS, MAX_ROWS)
+    check_query_page(MAX_ROWS, MAX_ROWS)
     assert MAX_ROWS + MAX_ROWS < 2**63
 
 

@@ -15,17 +15,19 @@ from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 
 from perdure.access.model import Scope
+from perdure.kernel.checks import Id as Id
+from perdure.kernel.checks import Limit as Limit
+from perdure.kernel.checks import Offset as Offset
+from perdure.kernel.checks import check_page as check_page
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.pages import Page, PaginatedResult
 
 PREFIX = "/api/v1"
 """The path under which the native API stands."""
-MAX_PAGE = 1000
-MAX_ID = 255
 MAX_TERMS = 20
 KEY = "idempotency_key"
 
@@ -33,10 +35,6 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Errors = tuple[type[PerdureError], ...]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-
-Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
-Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE)]
-Offset = Annotated[int, Meta(ge=0, le=2**53)]
 
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -298,16 +296,6 @@ def wire_of(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if value is not UNSET:
             sent[each.name] = each.form.to_wire(value) if each.form and value is not None else value
     return sent
-
-
-# --- pages ------------------------------------------------------------------------------------------------
-
-
-def check_page(limit: object, offset: object) -> None:
-    """Refuse a page that the API does not give: `limit` is 0 to 1,000, `offset` 0 or more."""
-    for what, value, most in (("limit", limit, MAX_PAGE), ("offset", offset, 2**53)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise InvalidInput(f"{what} is {value!r}; it must be a whole number from 0 to {most}")
 
 
 # --- metadata in a query ----------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from perdure.kernel.checks import check_name
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import check_text, decode_json
+from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
 from perdure.kernel.storage.port import Row
@@ -163,23 +164,17 @@ def new_token(
     return NewToken(
         token_id=token_id,
         hash=hash_of(secret),
-        name=_named(name, "name"),
+        name=check_name(name, "name", max_length=MAX_NAME),
         scopes=_check_scopes(_texts(scopes, "scopes")),
         namespaces=_check_namespaces(_texts(namespaces, "namespaces")),
         lifetime=None if expires_in is None else _lifetime(expires_in),
     )
 
 
-def _named(value: Any, what: str) -> str:
-    if not check_text(value, what, max_length=MAX_NAME).strip():
-        raise InvalidInput(f"{what} must not be empty")
-    return str(value)
-
-
 def _texts(values: Any, what: str) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, Collection) or not values:
         raise InvalidInput(f"{what} must be a list of at least one name")
-    return tuple(dict.fromkeys(_named(value, what) for value in values))
+    return tuple(dict.fromkeys(check_name(value, what, max_length=MAX_NAME) for value in values))
 
 
 def _check_scopes(scopes: tuple[str, ...]) -> tuple[str, ...]:

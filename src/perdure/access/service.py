@@ -25,8 +25,8 @@ from perdure.access.model import (
     Token,
 )
 from perdure.access.tables import SYSTEM
+from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS
-from perdure.kernel.codec import check_text
 from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
 from perdure.kernel.storage.port import Operation, Row, Storage
 

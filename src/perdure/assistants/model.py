@@ -10,14 +10,12 @@ import msgspec
 
 from perdure.agents.records import AgentSpec
 from perdure.assistants.records import Assistant, IfExists
+from perdure.kernel.checks import check_object, check_text
 from perdure.kernel.clock import to_seconds
-from perdure.kernel.codec import check_text, decode_json, encode_json
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.storage.labels import check_keys
 from perdure.kernel.storage.port import Row
 
-MAX_ID = 255
-MAX_NAME = 255
 MAX_DESCRIPTION = 8192
 SYSTEM_METADATA: Mapping[str, Any] = {"created_by": "system"}
 
@@ -75,21 +73,6 @@ class Search(NamedTuple):
 
 
 # --- what callers give ------------------------------------------------------------------------------------
-
-
-def check_name(value: object, what: str, limit: int = MAX_NAME) -> str:
-    """Give a name back if it can be one."""
-    name = check_text(value, what, max_length=limit)
-    if not name.strip():
-        raise InvalidInput(f"{what} must not be empty")
-    return name
-
-
-def check_object(value: object, what: str) -> dict[str, Any]:
-    """A JSON object with texts as keys, or InvalidInput."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput(f"{what} must be an object")
-    return dict(value)
 
 
 def encode_object(value: object, what: str) -> str:

@@ -10,12 +10,12 @@ import msgspec
 from perdure.access.operations import ensure_namespace, once
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, operations
-from perdure.assistants.model import Body, Change, NewAssistant, Search, check_name
+from perdure.assistants.model import Body, Change, NewAssistant, Search
 from perdure.assistants.records import Assistant, IfExists
+from perdure.kernel.checks import check_name, check_object, check_query_page
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import BadQuery, InvalidInput, NotFound
 from perdure.kernel.pages import PaginatedResult
-from perdure.kernel.storage.filters import check_page
 from perdure.kernel.storage.port import Operation, Row, Storage
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Assistants:
             context=model.encode_object(context or {}, "context"),
             metadata=model.encode_metadata(metadata or {}),
         )
-        given = None if assistant_id is None else check_name(assistant_id, "assistant_id", model.MAX_ID)
+        given = None if assistant_id is None else check_name(assistant_id, "assistant_id")
         request = NewAssistant(assistant_id=given, body=body, if_exists=if_exists)
         return _made(await self._create(request, idempotency_key))
 
@@ -154,10 +154,10 @@ class Assistants:
         offset: int = 0,
     ) -> PaginatedResult[Assistant]:
         """Assistants of an agent, with a name that contains the given one, with at least this metadata."""
-        check_page(limit, offset)
+        check_query_page(limit, offset)
         if sort_by not in SORT_FIELDS:
             raise BadQuery(f"Invalid sort_by: {sort_by}, allowed fields are: {', '.join(SORT_FIELDS)}")
-        wanted = model.check_object(metadata or {}, "metadata")
+        wanted = check_object(metadata or {}, "metadata")
         query = Search(agent, name, wanted, sort_by, sort_order, limit, offset)
         rows, total = await self._read(operations.search, query)
         items = [model.assistant_of(row) for row in rows]
@@ -171,7 +171,7 @@ class Assistants:
         metadata: Mapping[str, Any] | None = None,
     ) -> int:
         """How many assistants a search would find."""
-        wanted = model.check_object(metadata or {}, "metadata")
+        wanted = check_object(metadata or {}, "metadata")
         return await self._read(operations.count, agent, name, wanted)
 
     async def versions(
@@ -183,9 +183,9 @@ class Assistants:
         offset: int = 0,
     ) -> list[Assistant]:
         """What an assistant was in its versions, the newest first; those with at least this metadata."""
-        check_page(limit, offset)
+        check_query_page(limit, offset)
         most = operations.MAX_VERSIONS if limit == -1 else min(limit, operations.MAX_VERSIONS)
-        wanted = model.check_object(metadata or {}, "metadata")
+        wanted = check_object(metadata or {}, "metadata")
         row, found = await self._read(operations.versions, assistant_id, wanted, most, offset)
         return [_version(row, each) for each in found]
 

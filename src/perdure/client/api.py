@@ -12,11 +12,11 @@ import msgspec
 from perdure.access.endpoints import PREFIX
 from perdure.client.native_wire import Items
 from perdure.client.session import Effect, HttpSession, in_header
+from perdure.kernel.checks import check_query_page
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Unreachable
 from perdure.kernel.ids import RandomIds, uuid
 from perdure.kernel.pages import Page, PaginatedResult
-from perdure.kernel.storage.filters import check_page
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Api:
     async def page(
         self, kind: type[T], path: str, limit: int, offset: int, **query: Any
     ) -> PaginatedResult[T]:
-        check_page(limit, offset)
+        check_query_page(limit, offset)
         # The door knows no empty page, so its total comes with an item that is left out.
         asked = {**query, "limit": limit or 1, "offset": offset}
         found: Page[T] = await self.get(Page[kind], path, **asked)  # type: ignore[valid-type]

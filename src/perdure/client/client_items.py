@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from perdure.client.api import Api
 from perdure.client.item_wire import ItemResults, Namespaces
 from perdure.client.native_wire import MAX_BATCH, MAX_PAGE, Items
-from perdure.items.model import check_key, check_labels, check_namespace, check_number, encode_value
+from perdure.items.model import check_key, check_labels, check_namespace, encode_value
 from perdure.items.records import (
     DEFAULT_LIMIT,
     DEFAULT_NAMESPACES,
@@ -18,6 +18,7 @@ from perdure.items.records import (
     ItemOp,
     ItemResult,
 )
+from perdure.kernel.checks import check_number
 from perdure.kernel.errors import NotFound
 
 

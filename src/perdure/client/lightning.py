@@ -12,10 +12,9 @@ from perdure.client.lightning_exchange import Exchange, given, new_key
 from perdure.client.lightning_reading import ReadingClient
 from perdure.client.lightning_wire import PREFIX
 from perdure.client.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, path_segment
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_text, optional_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.merge import Merger
-from perdure.rollouts.encoding import text_or_none
 from perdure.rollouts.records import (
     UNSET,
     Attempt,
@@ -123,10 +122,10 @@ class LightningStoreClient(ReadingClient):
         body = {
             "input": input,
             "mode": mode,
-            "resources_id": text_or_none(resources_id, "resources_id"),
+            "resources_id": optional_text(resources_id, "resources_id"),
             "config": config,
             "metadata": metadata,
-            "worker_id": text_or_none(worker_id, "worker_id"),
+            "worker_id": optional_text(worker_id, "worker_id"),
         }
         answer = await self._exchange.post_keyed("/rollouts", body, idempotency_key)
         return decoded(answers.ATTEMPTED, answer)
@@ -180,7 +179,7 @@ class LightningStoreClient(ReadingClient):
             raise InvalidInput(f"limit must be a whole number, not {limit!r}")
         wanted = {
             "limit": min(limit, MAX_CLAIM),
-            "worker_id": text_or_none(worker_id, "worker_id"),
+            "worker_id": optional_text(worker_id, "worker_id"),
             "queue": check_text(queue, "queue"),
             "idempotency_key": idempotency_key or new_key(),
         }
@@ -190,7 +189,7 @@ class LightningStoreClient(ReadingClient):
         self, rollout_id: str, worker_id: str | None = None, *, idempotency_key: str | None = None
     ) -> AttemptedRollout:
         path = f"/rollouts/{path_segment(rollout_id, 'rollout_id')}/attempts"
-        body = {"worker_id": text_or_none(worker_id, "worker_id")}
+        body = {"worker_id": optional_text(worker_id, "worker_id")}
         return decoded(answers.ATTEMPTED, await self._exchange.post_keyed(path, body, idempotency_key))
 
     # --- spans --------------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ class LightningStoreClient(ReadingClient):
         body = given(
             input=input, mode=mode, resources_id=resources_id, status=status, config=config, metadata=metadata
         )
-        text_or_none(body.get("resources_id"), "resources_id")
+        optional_text(body.get("resources_id"), "resources_id")
         # A status that is set again might undo what others have made of the first.
         effect: Effect = "once" if "status" in body else "repeatable"
         answer = await self._exchange.post(
@@ -253,7 +252,7 @@ class LightningStoreClient(ReadingClient):
         body = given(
             status=status, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata
         )
-        text_or_none(body.get("worker_id"), "worker_id")
+        optional_text(body.get("worker_id"), "worker_id")
         check_text(rollout_id, "rollout_id")
         if attempt_id != "latest":
             ids = {"rollout_id": rollout_id, "attempt_id": check_text(attempt_id, "attempt_id")}

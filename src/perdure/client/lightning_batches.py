@@ -14,7 +14,7 @@ from perdure.client.lightning_answers import CLAIMS, MANY_ATTEMPTS, MANY_ROLLOUT
 from perdure.client.lightning_exchange import encode, new_key
 from perdure.client.lightning_wire import PREFIX, SequenceIds, StoredSpans
 from perdure.client.session import Answer, HttpSession, path_segment
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError, TooLarge
 from perdure.kernel.merge import Merger
 from perdure.rollouts.records import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from perdure.client.lightning_answers import rollout_from
 from perdure.client.lightning_wire import PREFIX
 from perdure.client.session import Answer, Effect, HttpSession, in_header
+from perdure.kernel.checks import check_query_page
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
-from perdure.kernel.storage.filters import check_page
 from perdure.rollouts.records import UNSET, PaginatedResult, Rollout
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def terms_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(terms: Mapping[str, Any]) -> dict[str, Any]:
-    check_page(terms["limit"], terms["offset"])
+    check_query_page(terms["limit"], terms["offset"])
     # The protocol knows no empty page, so its total comes with an item that is left out.
     return {**terms, "limit": terms["limit"] or 1}
 

@@ -11,7 +11,7 @@ from perdure.client import lightning_answers as answers
 from perdure.client.lightning_answers import decoded, rollout_from
 from perdure.client.lightning_exchange import Exchange, terms_of
 from perdure.client.session import path_segment
-from perdure.rollouts.arguments import check_timeout, texts
+from perdure.kernel.checks import check_texts, check_timeout
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
 from perdure.rollouts.resources import ResourcesUpdate
@@ -95,7 +95,7 @@ class ReadingClient(LightningStore):
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
         check_timeout(timeout)
-        ids = list(dict.fromkeys(texts(rollout_ids, "rollout_ids") or ()))
+        ids = list(dict.fromkeys(check_texts(rollout_ids, "rollout_ids")))
         clock = asyncio.get_running_loop().time
         deadline = math.inf if timeout is None else clock() + max(timeout, 0)
         while True:

@@ -14,7 +14,8 @@ import aiohttp
 from yarl import URL
 
 from perdure.client.connections import Connections, Pools
-from perdure.kernel.codec import check_text, decode_json
+from perdure.kernel.checks import check_text
+from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import (
     DeadlineExceeded,
     InvalidInput,

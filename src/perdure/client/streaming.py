@@ -17,8 +17,8 @@ from perdure.client.api import Api, decoded, encoded, keyed
 from perdure.client.lightning_exchange import new_key
 from perdure.client.session import Query, error_from, path_segment
 from perdure.client.sse import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Resumed
+from perdure.kernel.checks import check_timeout
 from perdure.kernel.retry import Backoff
-from perdure.rollouts.arguments import check_timeout
 from perdure.streams.model import Event
 from perdure.threads.records import RunEnd, RunRequest
 

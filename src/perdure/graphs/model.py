@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from perdure.graphs.records import (
     GraphDeltaQuery,
@@ -22,7 +22,7 @@ from perdure.graphs.records import (
     Typed,
     Version,
 )
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_choice, check_text
 from perdure.kernel.errors import InvalidInput, NotADatabase
 
 Range = tuple[int, int]
@@ -117,11 +117,7 @@ def _check_piece(piece: Piece) -> None:
 
 
 def check_strategy(strategy: str) -> PruneStrategy:
-    if strategy == "delete":
-        return "delete"
-    if strategy == "keep_latest":
-        return "keep_latest"
-    raise InvalidInput(f"strategy is {strategy!r}; it must be 'delete' or 'keep_latest'")
+    return check_choice(strategy, get_args(PruneStrategy), "strategy")
 
 
 # --- ranges -----------------------------------------------------------------------------------------------

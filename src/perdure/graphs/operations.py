@@ -26,7 +26,7 @@ from perdure.graphs.rows import (
     ranges_text,
     versions_of,
 )
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 

@@ -25,7 +25,8 @@ from perdure.graphs.records import (
     Version,
 )
 from perdure.graphs.rows import CheckpointRow, FoundCheckpoint, ranges_of, versions_of, write_of
-from perdure.kernel.storage.filters import MAX_ROWS, given, where
+from perdure.kernel.checks import MAX_ROWS
+from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Tx
 
 LAST = "\U0010ffff"

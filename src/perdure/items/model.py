@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from msgspec import UNSET, UnsetType
 
 from perdure.items.records import Item, ItemPolicy, Match
+from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import COMPARISONS, has_operators
 from perdure.kernel.storage.port import Row
@@ -175,12 +176,6 @@ def check_index(index: object) -> list[str] | bool | None:
     if isinstance(index, str) or not isinstance(index, Sequence):
         raise InvalidInput("index must be false, or a list of the paths of fields")
     return [check_text(path, "a path of index") for path in index]
-
-
-def check_number(value: object, what: str, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_ROWS:
-        raise InvalidInput(f"{what} is {value!r}; it must be a whole number from {least} on")
-    return value
 
 
 # --- filters ----------------------------------------------------------------------------------------------

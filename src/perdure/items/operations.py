@@ -10,7 +10,8 @@ from perdure.items import sql
 from perdure.items.model import NewItem, shown
 from perdure.items.tables import ITEMS
 from perdure.kernel import changes
-from perdure.kernel.storage.filters import MAX_ROWS, Clause, Condition, where
+from perdure.kernel.checks import MAX_ROWS
+from perdure.kernel.storage.filters import Clause, Condition, where
 from perdure.kernel.storage.port import Row, Tx
 
 KIND = "item"

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.access.operations import ensure_namespace
 from perdure.items import model, operations
-from perdure.items.model import NewItem, check_key, check_labels, check_namespace, check_number, path_of
+from perdure.items.model import NewItem, check_key, check_labels, check_namespace, path_of
 from perdure.items.operations import Name, Place, Search
 from perdure.items.records import (
     DEFAULT_LIMIT,
@@ -27,6 +27,7 @@ from perdure.items.records import (
     SearchItems,
 )
 from perdure.items.vectors import ItemIndex, Ranking
+from perdure.kernel.checks import check_number
 from perdure.kernel.codec import decode_json
 from perdure.kernel.match import matches
 from perdure.kernel.merge import Merger

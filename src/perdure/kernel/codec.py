@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
 
 __all__ = [
@@ -24,9 +25,6 @@ __all__ = [
 
 MAX_DEPTH = 500
 """How many objects and arrays may stand inside each other."""
-
-MAX_TEXT = 1024
-"""The length of an id or a name, in UTF-8 bytes, where no other is given."""
 
 _BYTES = (bytes, bytearray, memoryview)
 _BINARY = frozenset(_BYTES)
@@ -80,26 +78,6 @@ def decode_json(text: str | bytes | None) -> Any:
         return _decode_with_literals(text)
     except RecursionError:
         raise InvalidInput("the JSON text is nested too deeply") from None
-
-
-def check_text(value: object, what: str, *, max_length: int = MAX_TEXT) -> str:
-    """Give `value` back if it can be kept in a text column, or raise InvalidInput naming `what`."""
-    if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
-    if "\0" in value:
-        raise InvalidInput(f"{what} must not contain NUL characters")
-    if _utf8_length(value, what) > max_length:
-        raise InvalidInput(f"{what} must be at most {max_length} bytes long")
-    return value
-
-
-def _utf8_length(value: str, what: str) -> int:
-    if value.isascii():
-        return len(value)
-    try:
-        return len(value.encode())
-    except UnicodeEncodeError:
-        raise InvalidInput(f"{what} must not contain lone surrogates") from None
 
 
 def _encode(value: Any, nan: str) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
-from perdure.kernel.codec import MAX_TEXT, check_text
+from perdure.kernel.checks import MAX_TEXT, check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.validation import detail_of, place_of
 

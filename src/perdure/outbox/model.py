@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
+from perdure.kernel.checks import check_choice
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
@@ -233,7 +234,4 @@ def statuses_from(given: str | Sequence[str] | None) -> list[str] | None:
     if given is None:
         return None
     wanted = [given] if isinstance(given, str) else list(given)
-    for status in wanted:
-        if status not in EFFECT_STATUSES:
-            raise InvalidInput(f"status is {status!r}; it must be one of {', '.join(EFFECT_STATUSES)}")
-    return wanted
+    return [check_choice(status, EFFECT_STATUSES, "status") for status in wanted]

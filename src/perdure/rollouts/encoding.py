@@ -9,8 +9,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from perdure.kernel.checks import check_text, optional_choice, optional_text
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import check_text, decode_json, encode_json, encode_scalars
+from perdure.kernel.codec import decode_json, encode_json, encode_scalars
 from perdure.kernel.errors import InvalidInput, NotADatabase
 from perdure.kernel.storage.port import Row
 from perdure.rollouts.model import DEFAULT_QUEUE
@@ -53,10 +54,6 @@ _PLAIN_FIELDS = frozenset({"status", "attributes", "start_time", "end_time"})
 # --- what callers give ------------------------------------------------------------------------------------
 
 
-def text_or_none(value: Any, what: str) -> str | None:
-    return None if value is None else check_text(value, what)
-
-
 def encode_config(config: Any) -> str:
     if config is None:
         return _default_config()
@@ -79,9 +76,7 @@ def encode_metadata(metadata: Any, what: str = "metadata") -> str:
 
 
 def check_mode(mode: Any) -> str | None:
-    if mode is not None and mode not in ROLLOUT_MODES:
-        raise InvalidInput(f"mode must be one of {', '.join(ROLLOUT_MODES)}, not {mode!r}")
-    return None if mode is None else str(mode)
+    return optional_choice(mode, ROLLOUT_MODES, "mode")
 
 
 def new_rollout(
@@ -105,12 +100,12 @@ def new_rollout(
         config=encode_config(config),
         metadata="{}" if metadata is None else encode_metadata(metadata),
         mode=check_mode(mode),
-        resources_id=text_or_none(resources_id, "resources_id"),
+        resources_id=optional_text(resources_id, "resources_id"),
         queue=queue if queue is DEFAULT_QUEUE else check_text(queue, "queue"),
         priority=priority,
         not_before=None if not_before is None else micros(not_before, "not_before"),
-        idempotency_key=text_or_none(idempotency_key, "idempotency_key"),
-        worker_id=text_or_none(worker_id, "worker_id"),
+        idempotency_key=optional_text(idempotency_key, "idempotency_key"),
+        worker_id=optional_text(worker_id, "worker_id"),
     )
 
 
@@ -247,7 +242,7 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
         check_text(span.span_id, "span_id"),
         span.sequence_id if numbered else None,
         check_text(span.trace_id, "trace_id"),
-        text_or_none(span.parent_id, "parent_id"),
+        optional_text(span.parent_id, "parent_id"),
         check_text(span.name, "name", max_length=8192),
         _nanos(span.start_time),
         _nanos(span.end_time),

@@ -15,7 +15,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, TracesData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 
-from perdure.kernel.codec import MAX_TEXT
+from perdure.kernel.checks import MAX_TEXT
 from perdure.kernel.errors import InvalidInput
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.spans import StatusCode

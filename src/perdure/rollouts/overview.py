@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from perdure.access.operations import ensure_namespace, list_namespaces
 from perdure.kernel.changes import follow
+from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_seconds
-from perdure.kernel.codec import check_text
 from perdure.kernel.record import Record
 from perdure.kernel.signals.port import Stream
 from perdure.kernel.storage.port import Storage

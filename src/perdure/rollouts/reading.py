@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_choices, check_text, check_texts, check_timeout, optional_text
 from perdure.kernel.storage.filters import given
 from perdure.rollouts import arguments, encoding
 from perdure.rollouts.contract import LightningStore
@@ -57,7 +57,7 @@ class ReadingStore(LightningStore):
             ("name", "contains", name_contains),
         )
         query = arguments.query(conditions, filter_logic, sort_by, sort_order, limit, offset)
-        attempt_id = encoding.text_or_none(attempt_id, "attempt_id")
+        attempt_id = optional_text(attempt_id, "attempt_id")
         page, parts = await self._rollouts.query_spans(
             check_text(rollout_id, "rollout_id"), attempt_id, query
         )
@@ -82,8 +82,8 @@ class ReadingStore(LightningStore):
         statuses = status_in if status_in is not None else status
         ids = rollout_id_in if rollout_id_in is not None else rollout_ids
         conditions = given(
-            ("status", "within", arguments.members(statuses, ROLLOUT_STATUSES, "status")),
-            ("rollout_id", "within", arguments.texts(ids, "rollout_id_in")),
+            ("status", "within", _choices(statuses, ROLLOUT_STATUSES)),
+            ("rollout_id", "within", None if ids is None else check_texts(ids, "rollout_id_in")),
             ("rollout_id", "contains", rollout_id_contains),
         )
         query = arguments.query(conditions, filter_logic, sort_by, sort_order, limit, offset)
@@ -115,8 +115,8 @@ class ReadingStore(LightningStore):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
-        arguments.check_timeout(timeout)
-        ids = list(dict.fromkeys(arguments.texts(rollout_ids, "rollout_ids") or ()))
+        check_timeout(timeout)
+        ids = list(dict.fromkeys(check_texts(rollout_ids, "rollout_ids")))
         ended = await self._rollouts.wait(ids, timeout)
         return [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
 
@@ -158,7 +158,7 @@ class ReadingStore(LightningStore):
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
         conditions = given(
-            ("status", "within", arguments.members(status_in, WORKER_STATUSES, "status")),
+            ("status", "within", _choices(status_in, WORKER_STATUSES)),
             ("worker_id", "contains", worker_id_contains),
         )
         query = arguments.query(conditions, filter_logic, sort_by, sort_order, limit, offset)
@@ -169,3 +169,7 @@ class ReadingStore(LightningStore):
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         row = await self._rollouts.get_worker(check_text(worker_id, "worker_id"))
         return encoding.worker_from(row) if row else None
+
+
+def _choices(statuses: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
+    return None if statuses is None else check_choices(statuses, known, "status")

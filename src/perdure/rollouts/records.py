@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict, get_args
 
-from msgspec import field
+from msgspec import UNSET, field
+from msgspec import UnsetType as Unset
 
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_choice, check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.record import Record
@@ -54,31 +55,6 @@ MAX_SECONDS = 1e12
 """Times beyond this do not fit a 64-bit count of microseconds."""
 
 
-class Unset:
-    """The type of `UNSET`, which stands for an argument that was not given (None is a value)."""
-
-    __slots__ = ()
-    _only: ClassVar[Unset | None] = None
-
-    def __new__(cls) -> Unset:
-        cls._only = cls._only or super().__new__(cls)
-        return cls._only
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-    def __reduce__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = Unset()
-
-
-def _check_member(value: object, members: tuple[str, ...], what: str) -> None:
-    if value not in members:
-        raise InvalidInput(f"{what} must be one of {', '.join(members)}, not {value!r}")
-
-
 def _check_seconds(value: object, what: str, *, least: float = 0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(f"{what} must be a number or None, not {type(value).__name__}")
@@ -120,7 +96,7 @@ def _check_retry_condition(condition: object) -> list[AttemptStatus]:
             f"RolloutConfig.retry_condition must be a list of statuses, not {type(condition).__name__}"
         )
     for status in condition:
-        _check_member(status, ATTEMPT_STATUSES, "RolloutConfig.retry_condition")
+        check_choice(status, ATTEMPT_STATUSES, "RolloutConfig.retry_condition")
     return list(condition)
 
 
@@ -139,9 +115,9 @@ class Rollout(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.status not in ROLLOUT_STATUSES:
-            _check_member(self.status, ROLLOUT_STATUSES, "Rollout.status")
+            check_choice(self.status, ROLLOUT_STATUSES, "Rollout.status")
         if self.mode is not None:
-            _check_member(self.mode, ROLLOUT_MODES, "Rollout.mode")
+            check_choice(self.mode, ROLLOUT_MODES, "Rollout.mode")
         if type(self.config) is not RolloutConfig:
             self.config = RolloutConfig.model_validate(self.config)
 
@@ -162,7 +138,7 @@ class Attempt(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.status not in ATTEMPT_STATUSES:
-            _check_member(self.status, ATTEMPT_STATUSES, "Attempt.status")
+            check_choice(self.status, ATTEMPT_STATUSES, "Attempt.status")
 
 
 class AttemptedRollout(Rollout, kw_only=True):
@@ -199,7 +175,7 @@ class EnqueueRolloutRequest(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.mode is not None:
-            _check_member(self.mode, ROLLOUT_MODES, "EnqueueRolloutRequest.mode")
+            check_choice(self.mode, ROLLOUT_MODES, "EnqueueRolloutRequest.mode")
         if self.config is not None and type(self.config) is not RolloutConfig:
             self.config = RolloutConfig.model_validate(self.config)
         if self.metadata is not None:
@@ -242,7 +218,7 @@ class Worker(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.status not in WORKER_STATUSES:
-            _check_member(self.status, WORKER_STATUSES, "Worker.status")
+            check_choice(self.status, WORKER_STATUSES, "Worker.status")
 
 
 def is_queuing(rollout: Rollout) -> bool:

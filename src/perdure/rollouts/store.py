@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from msgspec import structs
 
 from perdure.access.model import Caller
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_text, optional_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts import arguments, encoding
@@ -159,7 +159,7 @@ class DatabaseLightningStore(ReadingStore):
         queue: str = "default",
         idempotency_key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
-        worker_id = encoding.text_or_none(worker_id, "worker_id")
+        worker_id = optional_text(worker_id, "worker_id")
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise InvalidInput(f"limit must be a whole number, not {limit!r}")
         key = arguments.key(idempotency_key)
@@ -171,7 +171,7 @@ class DatabaseLightningStore(ReadingStore):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, idempotency_key: str | None = None
     ) -> AttemptedRollout:
-        worker_id, key = encoding.text_or_none(worker_id, "worker_id"), arguments.key(idempotency_key)
+        worker_id, key = optional_text(worker_id, "worker_id"), arguments.key(idempotency_key)
         claimed = await self._rollouts.start_attempt(check_text(rollout_id, "rollout_id"), worker_id, key)
         return encoding.attempted_from(claimed)
 

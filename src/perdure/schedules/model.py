@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, get_args
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.storage.labels import check_keys
 from perdure.kernel.storage.port import Row, Tx
@@ -17,7 +17,6 @@ from perdure.outbox.webhooks.urls import mask_target
 from perdure.schedules.records import Firing, Schedule
 from perdure.schedules.times import next_time
 
-MAX_ID = 255
 MAX_ERROR = 1000
 """How many characters of an error are kept."""
 LATE: Final = to_micros(60.0)
@@ -123,21 +122,6 @@ class Search(NamedTuple):
     sort_order: str
     limit: int
     offset: int
-
-
-def check_id(value: object, what: str) -> str:
-    return check_text(value, what, max_length=MAX_ID)
-
-
-def optional_id(value: object, what: str) -> str | None:
-    return None if value is None else check_id(value, what)
-
-
-def check_sort(value: Any, allowed: Any, what: str) -> Any:
-    """Give a choice back if it is one of a Literal's."""
-    if value not in get_args(allowed):
-        raise InvalidInput(f"{what} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
-    return value
 
 
 def check_object(value: object, what: str) -> dict[str, Any]:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import UNSET, UnsetType
 
 from perdure.access.base import Service
-from perdure.access.endpoints import (
-    DELETE,
-    GET,
-    PATCH,
-    POST,
+from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
+from perdure.access.model import Caller
+from perdure.kernel.checks import (
     Id,
     Limit,
-    MetadataFilter,
     Offset,
-    call,
+    check_choice,
+    check_flag,
+    check_id,
     check_page,
+    optional_id,
 )
-from perdure.access.model import Caller
-from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.errors import NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.port import Storage
 from perdure.schedules import model, operations
@@ -70,12 +69,12 @@ class Schedules(Service):
         """
         check_page(limit, offset)
         query = Search(
-            model.optional_id(assistant_id, "assistant_id"),
-            model.optional_id(thread_id, "thread_id"),
+            optional_id(assistant_id, "assistant_id"),
+            optional_id(thread_id, "thread_id"),
             enabled,
             model.check_metadata(metadata),
-            model.check_sort(sort_by, SortField, "sort_by"),
-            model.check_sort(sort_order, SortOrder, "sort_order"),
+            check_choice(sort_by, get_args(SortField), "sort_by"),
+            check_choice(sort_order, get_args(SortOrder), "sort_order"),
             limit,
             offset,
         )
@@ -135,11 +134,11 @@ class Schedules(Service):
             target=target,
             expression=check_expression(expression),
             timezone=check_timezone(timezone),
-            enabled=_check_flag(enabled),
+            enabled=check_flag(enabled, "enabled"),
             end_at=model.check_end(end_time),
-            assistant=model.optional_id(assistant_id, "assistant_id"),
-            thread_id=model.optional_id(thread_id, "thread_id"),
-            user_id=model.optional_id(user_id, "user_id"),
+            assistant=optional_id(assistant_id, "assistant_id"),
+            thread_id=optional_id(thread_id, "thread_id"),
+            user_id=optional_id(user_id, "user_id"),
             metadata=model.check_metadata(metadata),
             payload=model.check_object(payload, "payload"),
         )
@@ -150,7 +149,7 @@ class Schedules(Service):
     @call(GET("/schedules/{schedule_id}"), scope="read", errors=(NotFound,))
     async def get(self, schedule_id: Id) -> Schedule:
         """Get a schedule."""
-        (row,) = await self.read(operations.get, [model.check_id(schedule_id, "schedule_id")])
+        (row,) = await self.read(operations.get, [check_id(schedule_id, "schedule_id")])
         if row is None:
             raise operations.not_found(schedule_id)
         return model.schedule_of(row)
@@ -174,12 +173,12 @@ class Schedules(Service):
         change = Change(
             expression=UNSET if expression is UNSET else check_expression(expression),
             timezone=UNSET if timezone is UNSET else check_timezone(timezone),
-            enabled=UNSET if enabled is UNSET else _check_flag(enabled),
+            enabled=UNSET if enabled is UNSET else check_flag(enabled, "enabled"),
             end_at=UNSET if end_time is UNSET else model.check_end(end_time),
             metadata=model.check_metadata(metadata),
             payload=model.check_object(payload, "payload"),
         )
-        checked = model.check_id(schedule_id, "schedule_id")
+        checked = check_id(schedule_id, "schedule_id")
         await self.write(operations.update, checked, change, self.targets)
         return await self.get(schedule_id)
 
@@ -194,7 +193,7 @@ class Schedules(Service):
     @call(DELETE("/schedules/{schedule_id}"), scope="write", errors=(NotFound,))
     async def delete(self, schedule_id: Id) -> None:
         """Delete a schedule. The runs it started stay."""
-        await self.write(operations.delete, model.check_id(schedule_id, "schedule_id"))
+        await self.write(operations.delete, check_id(schedule_id, "schedule_id"))
 
     @call(GET("/schedules/{schedule_id}/firings"), scope="read", errors=(NotFound,))
     async def firings(
@@ -202,15 +201,9 @@ class Schedules(Service):
     ) -> list[Firing]:
         """List the latest firings of a schedule, the newest first."""
         check_page(limit, offset)
-        checked = model.check_id(schedule_id, "schedule_id")
+        checked = check_id(schedule_id, "schedule_id")
         rows = await self.read(operations.firings, checked, min(limit, model.KEPT_FIRINGS), offset)
         return [model.firing_of(row) for row in rows]
-
-
-def _check_flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"enabled is {value!r}; it must be true or false")
-    return value
 
 
 def _order(request: NewSchedule) -> Order:

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS
-from perdure.kernel.codec import check_text
 from perdure.kernel.errors import InvalidInput
 
 MAX_EXPRESSION = 255

@@ -9,8 +9,9 @@ import msgspec
 
 from perdure.graphs.records import GraphState, GraphSteps
 from perdure.graphs.rows import encode_changes
+from perdure.kernel.checks import check_id, check_object, check_text, optional_choice, optional_id
 from perdure.kernel.clock import to_micros
-from perdure.kernel.codec import check_text, encode_json
+from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import check_keys
 from perdure.rollouts.model import UNRESPONSIVE
@@ -26,8 +27,6 @@ from perdure.threads.work import Ending, Lease
 
 BACKSTOP_SECONDS = 5.0
 """So long after a worker should have ended a run that takes too long, the watchdog does."""
-MAX_ID = 255
-MAX_PAGE = 1000
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
 MAX_BODY = 1 << 30
 INLINE_BYTES = 2048
@@ -49,18 +48,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long a thread lives for which nobody says otherwise; None is for ever."""
 
 
-def check_id(value: object, what: str) -> str:
-    return check_text(value, what, max_length=MAX_ID)
-
-
-def optional_id(value: object, what: str) -> str | None:
-    return None if value is None else check_id(value, what)
-
-
-def check_ids(values: Sequence[object] | None, what: str) -> list[str] | None:
-    return None if values is None else [check_id(value, what) for value in values]
-
-
 def check_lease(held: Lease) -> Lease:
     """A claim as it can be looked up; whoever made it up learns that it holds nothing."""
     check_id(held.run_id, "run_id")
@@ -76,22 +63,10 @@ def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
     return tuple(events)
 
 
-def check_page(limit: int, offset: int) -> None:
-    if not 0 <= limit <= MAX_PAGE:
-        raise InvalidInput(f"limit is {limit}; it must lie between 0 and {MAX_PAGE}")
-    if offset < 0:
-        raise InvalidInput(f"offset is {offset}; it must not be negative")
-
-
-def check_choice(value: str | None, choices: Sequence[str], what: str) -> None:
-    if value is not None and value not in choices:
-        raise InvalidInput(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
-
-
 def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:
     if lifetime is None:
         return None
-    check_choice(lifetime.strategy, PRUNE_STRATEGIES, "strategy")
+    optional_choice(lifetime.strategy, PRUNE_STRATEGIES, "strategy")
     if not 0 < lifetime.minutes <= MAX_LIFETIME_MINUTES:
         raise InvalidInput(f"a thread cannot live for {lifetime.minutes} minutes")
     return lifetime
@@ -100,10 +75,9 @@ def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:
 def metadata_text(metadata: Mapping[str, Any] | None, what: str = "metadata") -> str:
     if metadata is None:
         return "{}"
-    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
-        raise InvalidInput(f"{what} must be an object with strings as keys")
-    check_keys(metadata)
-    return encode_json(dict(metadata), what=what)
+    checked = check_object(metadata, what)
+    check_keys(checked)
+    return encode_json(checked, what=what)
 
 
 def new_run(request: RunRequest, policy: Policy) -> NewRun:
@@ -124,7 +98,7 @@ def new_run(request: RunRequest, policy: Policy) -> NewRun:
     if request.checkpoint_id is not None and request.thread_id is None:
         raise InvalidInput("a checkpoint is one of a thread: give the thread_id")
     return NewRun(
-        thread_id=None if request.thread_id is None else check_id(request.thread_id, "thread_id"),
+        thread_id=optional_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
         kwargs=encode_json(kwargs, what="the run's input"),
         metadata=metadata_text(request.metadata),

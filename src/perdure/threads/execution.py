@@ -17,7 +17,8 @@ from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, Grap
 from perdure.graphs.rows import tuple_of
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
-from perdure.kernel.codec import check_text, encode_json
+from perdure.kernel.checks import check_id, check_text
+from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Fenced, NotFound
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
@@ -28,15 +29,7 @@ from perdure.rollouts.operations.workers import Beat, beat
 from perdure.rollouts.running import Keys, Runner
 from perdure.streams.model import NewEvent
 from perdure.streams.service import Streams
-from perdure.threads.encoding import (
-    MAX_BODY,
-    check_events,
-    check_id,
-    check_lease,
-    checked,
-    finish_of,
-    steps_of,
-)
+from perdure.threads.encoding import MAX_BODY, check_events, check_lease, checked, finish_of, steps_of
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import (

@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.graphs.records import GraphSteps
+from perdure.kernel.checks import (
+    check_choice,
+    check_id,
+    check_ids,
+    check_page,
+    optional_choice,
+    optional_id,
+    optional_ids,
+)
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
@@ -15,18 +24,7 @@ from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.running import Keys
 from perdure.streams.model import NewEvent
 from perdure.streams.service import Streams
-from perdure.threads.encoding import (
-    Policy,
-    check_choice,
-    check_id,
-    check_ids,
-    check_lifetime,
-    check_page,
-    checked,
-    metadata_text,
-    optional_id,
-    steps_of,
-)
+from perdure.threads.encoding import Policy, check_lifetime, checked, metadata_text, steps_of
 from perdure.threads.execution import RunExecution
 from perdure.threads.operations import announce, lifetimes, remove, search, states
 from perdure.threads.operations.rows import Made, checkpoint_of, thread_of
@@ -137,7 +135,7 @@ class ThreadKeeping(RunExecution):
         Gives how many there were.
         """
         check_choice(strategy, PRUNE_STRATEGIES, "strategy")
-        wanted = check_ids(thread_ids, "thread_id") or []
+        wanted = check_ids(thread_ids, "thread_id")
         pruned = await self._write(lifetimes.prune, wanted, strategy, self._grace, self._kinds)
         return len(pruned)
 
@@ -158,12 +156,12 @@ class ThreadKeeping(RunExecution):
 
         `having` is what the values of a thread contain, and `values` whether they are shown.
         """
-        check_choice(status, THREAD_STATUSES, "status")
+        optional_choice(status, THREAD_STATUSES, "status")
         check_page(limit, offset)
         metadata_text(metadata)
         wanted = ThreadSearch(
             status=status,
-            ids=check_ids(ids, "thread_id"),
+            ids=optional_ids(ids, "thread_id"),
             metadata=metadata or {},
             having=having,
             values=values,
@@ -184,7 +182,7 @@ class ThreadKeeping(RunExecution):
         having: Mapping[str, Any] | None = None,
     ) -> int:
         """How many threads a search would find."""
-        check_choice(status, THREAD_STATUSES, "status")
+        optional_choice(status, THREAD_STATUSES, "status")
         metadata_text(metadata)
         wanted = ThreadSearch(status=status, metadata=metadata or {}, having=having)
         return await self._read(search.count_threads, wanted)

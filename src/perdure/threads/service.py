@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any, cast
 
+from perdure.kernel.checks import check_id, check_page, optional_choice, optional_id, optional_ids
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Row
@@ -13,7 +14,7 @@ from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.running import Keys
 from perdure.streams.model import Burst, seq_of
 from perdure.streams.service import Follower
-from perdure.threads.encoding import check_choice, check_id, check_ids, check_page, new_run, optional_id
+from perdure.threads.encoding import new_run
 from perdure.threads.keeping import ThreadKeeping
 from perdure.threads.operations import cancel, create, live_workers, queries, remove, why
 from perdure.threads.operations.create import NewRun
@@ -103,7 +104,7 @@ class ThreadService(ThreadKeeping):
         undone: bool = True,
     ) -> PaginatedResult[Run]:
         """Runs, the newest first; of a thread also without those that were rolled back."""
-        check_choice(status, RUN_STATUSES, "status")
+        optional_choice(status, RUN_STATUSES, "status")
         check_page(limit, offset)
         search = RunSearch(optional_id(thread_id, "thread_id"), cast(Any, status), limit, offset, undone)
         rows, total = await self._read_watched(queries.list_runs, search)
@@ -122,7 +123,7 @@ class ThreadService(ThreadKeeping):
     async def _cancel(self, run_ids: Sequence[str], action: CancelAction) -> Sequence[Row | Exception]:
         if action not in ("interrupt", "rollback"):
             raise InvalidInput(f"action is {action!r}; it must be interrupt or rollback")
-        wanted = check_ids(run_ids, "run_id")
+        wanted = optional_ids(run_ids, "run_id")
         return await self._write_watched(cancel.cancel_runs, wanted, action, self._grace, self._kinds)
 
     async def cancel_runs(
@@ -135,7 +136,7 @@ class ThreadService(ThreadKeeping):
     ) -> list[Run]:
         """End those of the runs that have not ended: some by id, or all, pending or running ones."""
         wanted = _live_statuses(status)
-        named = (optional_id(thread_id, "thread_id"), check_ids(run_ids, "run_id"))
+        named = (optional_id(thread_id, "thread_id"), optional_ids(run_ids, "run_id"))
         found = await self._read(cancel.find_live, *named, wanted)
         ended: list[Run] = []
         while found:

@@ -14,7 +14,8 @@ import msgspec
 from perdure.agents.context import Cancelled, Interrupted
 from perdure.graphs.records import GraphQuery
 from perdure.graphs.view import state_values
-from perdure.kernel.codec import check_text, decode_json, encode_json
+from perdure.kernel.checks import check_text
+from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureError
 from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore

@@ -10,7 +10,8 @@ from perdure.agents.agent import Agent
 from perdure.agents.commands import Command, CommandAgent
 from perdure.agents.functions import FunctionAgent
 from perdure.agents.records import AgentSpec
-from perdure.assistants.model import check_description, check_name
+from perdure.assistants.model import check_description
+from perdure.kernel.checks import check_name
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.langgraph.detect import is_builder, is_graph, names_runtime
 

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, overload
 
+from perdure.kernel.checks import MAX_ROWS
 from perdure.kernel.errors import BadQuery
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.rows import R_co, Row
 
 Kind = Literal["time", "text", "int"]
 Test = Literal["exact", "within", "contains"]
-
-MAX_ROWS = 2**53
-"""The largest limit or offset; it stands for everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +139,6 @@ def _named(text: str, row: type[Any] | None, name: str) -> Statement[Any]:
     if name:
         made.take_name(name)
     return made
-
-
-def check_page(limit: int, offset: int) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not -1 <= limit <= MAX_ROWS:
-        raise BadQuery(f"limit is {limit!r}; it must be -1 (everything) or a whole number from 0 on")
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_ROWS:
-        raise BadQuery(f"offset is {offset!r}; it must be a whole number from 0 on")
 
 
 def _page(limit: int, offset: int) -> Clause:

@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.kernel.codec import check_text, encode_json
+from perdure.kernel.checks import check_text
+from perdure.kernel.codec import encode_json
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_text
 from perdure.kernel.config import mask_url
 from perdure.kernel.errors import InvalidInput
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from perdure.access.model import Caller
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
 from perdure.runtime.app import StoreApp, is_loopback
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from perdure.access.model import Caller
-from perdure.kernel.codec import check_text
+from perdure.kernel.checks import check_text
 from perdure.kernel.errors import BadBody, BadQuery, PerdureError
 from perdure.langgraph.custom_auth import User
 from perdure.runtime.app import StoreApp

@@ -11,6 +11,7 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Send
 
+from perdure.kernel.checks import optional_choice
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import BadRequest, Conflict, Forbidden, InvalidInput, NotFound
 from perdure.server.http.delayed_json import DelayedJson
@@ -331,9 +332,7 @@ async def list_runs(call: Call) -> Response:
     unknown = [name for name in names if name not in FIELDS]
     if unknown:
         raise InvalidInput(f"a run has no field {unknown[0]!r}; it has {', '.join(FIELDS)}")
-    status = query.status or None
-    if status is not None and status not in RUN_STATUSES:
-        raise InvalidInput(f"status is {status!r}; it must be one of {', '.join(RUN_STATUSES)}")
+    status = optional_choice(query.status or None, RUN_STATUSES, "status")
     found = await call.threads.list_runs(
         thread_id=call.path["thread_id"],
         status=status,
