@@ -12,6 +12,7 @@ from typing import NamedTuple
 import hypothesis
 import pytest
 from tests.support.databases import Databases
+from tests.support.reporting import FastSelection, SlowestFiles
 
 from perdure.testing import redis_server, servers
 
@@ -45,6 +46,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="first",
         help="run the tests of stores on the first server found, or on all",
     )
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="run on SQLite alone, without servers and without what takes long",
+    )
+    parser.addoption(
+        "--slowest-files",
+        type=int,
+        metavar="N",
+        default=0,
+        help="print the N files whose tests took longest",
+    )
 
 
 def _heed_signals() -> None:
@@ -56,13 +69,18 @@ def _heed_signals() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _heed_signals()
-    if not hasattr(config, "workerinput") and _runs_tests(config):
+    if config.getoption("--slowest-files"):
+        config.pluginmanager.register(SlowestFiles(config.getoption("--slowest-files")))
+    if config.getoption("--fast"):
+        config.pluginmanager.register(FastSelection())
+    elif not hasattr(config, "workerinput") and _runs_tests(config):
         config.stash[_RUNNING] = ExitStack()
         started = _start(config.stash[_RUNNING], everything=config.getoption("--servers") == "all")
         os.environ[_VARIABLE] = json.dumps(started)
         os.environ[_REDIS_VARIABLE] = json.dumps(_start_redis(config.stash[_RUNNING]))
-    config.stash[_SERVERS] = [Server(*each) for each in json.loads(os.environ.get(_VARIABLE, "[]"))]
-    redis = json.loads(os.environ.get(_REDIS_VARIABLE, "null"))
+    given = {} if config.getoption("--fast") else os.environ
+    config.stash[_SERVERS] = [Server(*each) for each in json.loads(given.get(_VARIABLE, "[]"))]
+    redis = json.loads(given.get(_REDIS_VARIABLE, "null"))
     config.stash[_REDIS] = Server(*redis) if redis else None
 
 

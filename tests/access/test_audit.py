@@ -179,8 +179,8 @@ async def test_actors_do_not_share_a_batch(store: Store, access: AccessHelper) -
         assert sum(entry.count for entry in await access.query_audit(actor=actor)) == 20
 
 
-async def test_many_processes_write_entries_at_the_same_time(postgres_url: str) -> None:
-    async with open_engine(postgres_url) as here, open_engine(postgres_url) as there:
+async def test_many_processes_write_entries_at_the_same_time(database_url: str) -> None:
+    async with open_engine(database_url) as here, open_engine(database_url) as there:
         stores = [each.acting_as("team", "anna") for each in (here, there)]
         await stores[0].statistics()
         await asyncio.gather(*(stores[n % 2].update_resources(f"rs-{n}", {}) for n in range(200)))

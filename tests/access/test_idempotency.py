@@ -97,8 +97,8 @@ async def test_twenty_callers_at_once_are_one_call(store: Store, call: Call) -> 
     assert kept[1] == "k"
 
 
-async def test_callers_in_two_processes_are_one_call(postgres_url: str, call: Call) -> None:
-    async with open_engine(postgres_url) as here, open_engine(postgres_url) as there:
+async def test_callers_in_two_processes_are_one_call(database_url: str, call: Call) -> None:
+    async with open_engine(database_url) as here, open_engine(database_url) as there:
         await queue(here)
         answers = await asyncio.gather(*(call((here, there)[number % 2], "k") for number in range(20)))
         assert answers == [answers[0]] * 20

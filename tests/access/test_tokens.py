@@ -251,8 +251,8 @@ async def test_another_room_of_this_process_hears_of_it(store: DatabaseLightning
     await _hears(AccessHelper(store.storage), remembering(store)[0])
 
 
-async def test_another_process_hears_of_it(postgres_url: str) -> None:
-    async with open_engine(postgres_url) as here, open_engine(postgres_url) as there:
+async def test_another_process_hears_of_it(database_url: str) -> None:
+    async with open_engine(database_url) as here, open_engine(database_url) as there:
         await _hears(AccessHelper(here.storage), remembering(there)[0])
 
 
@@ -275,8 +275,8 @@ async def _hears(here: AccessHelper, there: AccessHelper) -> None:
     await soon(until_true(refused))
 
 
-async def test_tokens_last(postgres_url: str, tmp_path: Any) -> None:
-    for url in (postgres_url, str(tmp_path / "perdure.db")):
+async def test_tokens_last(database_url: str, tmp_path: Any) -> None:
+    for url in (database_url, str(tmp_path / "perdure.db")):
         async with open_engine(url) as store:
             _, secret = await AccessHelper(store.storage).create_token("ci", actor="anna")
         async with open_engine(url) as store:

@@ -117,6 +117,30 @@ SCENARIOS = (
         long_runs.tell_stories,
         when_named=True,
     ),
+    Scenario(
+        "stores",
+        "rounds",
+        1,
+        "hundreds of stores opened and closed on each engine, which leave nothing behind",
+        long_runs.open_and_close_stores,
+        when_named=True,
+    ),
+    Scenario(
+        "requests",
+        "requests",
+        20,
+        "generated requests to every route, valid and not",
+        long_runs.generate_requests,
+        when_named=True,
+    ),
+    Scenario(
+        "bench",
+        "benches",
+        1,
+        "every row of ./dev bench --quick that needs no peer",
+        long_runs.measure_every_row,
+        when_named=True,
+    ),
 )
 SHOWN_FACTS = 8
 

@@ -3,6 +3,7 @@
 Whatever they find is raised with the story, the seed or the example that leads there.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,13 +70,46 @@ def sweep_connections(run: Run) -> None:
 
 def interleave(run: Run) -> None:
     """Every order with up to so many switches that no lock enforces; 0 sets no bound."""
-    from tests.reliability import test_interleavings
+    from tests.reliability import test_interleavings as of_rollouts
+    from tests.schedules import test_interleavings as of_schedules
+    from tests.threads import test_interleavings as of_threads
 
-    with new_database() as url:
-        orders = test_interleavings.run(url, run.size or None)
-    run.facts["orders"] += sum(orders.values())
-    run.facts["pairs"] += len(orders)
+    for each in (of_rollouts, of_threads, of_schedules):
+        with new_database() as url:
+            orders = asyncio.run(of_rollouts.explore_all(url, each.PAIRS, run.size or None))
+        run.facts["orders"] += sum(orders.values())
+        run.facts["pairs"] += len(orders)
     run.advance(count=run.size)
+
+
+def open_and_close_stores(run: Run) -> None:
+    from tests.reliability import test_stress
+
+    for number in range(run.size):
+        folder = run.folder / str(number)
+        folder.mkdir()
+        with new_database() as url:
+            test_stress.run(10, folder, url)
+        run.advance()
+
+
+def generate_requests(run: Run) -> None:
+    """So many requests that fit the document, and so many that do not, to every route."""
+    from tests.security import test_generated
+
+    for label in test_generated.run(run.size):
+        run.facts["routes"] += 1
+        run.note = label
+    run.advance(count=run.size)
+
+
+def measure_every_row(run: Run) -> None:
+    from tests import test_bench
+
+    for _ in range(run.size):
+        with PostgresServer(fsync=False) as server:
+            run.facts["rows"] += test_bench.run(server.url(), run.folder)
+        run.advance()
 
 
 def tell_stories(run: Run) -> None:

@@ -121,16 +121,16 @@ def test_json_on_a_terminal_is_json_too(tmp_path: Path) -> None:
     assert_is_whole(json.loads(terminal.output))
 
 
-async def test_on_postgresql_in_a_namespace_of_its_own(tmp_path: Path, postgres_url: str) -> None:
-    ended = perdure(tmp_path, "demo", "--json", *FEW, "--database", postgres_url)
+async def test_on_postgresql_in_a_namespace_of_its_own(tmp_path: Path, database_url: str) -> None:
+    ended = perdure(tmp_path, "demo", "--json", *FEW, "--database", database_url)
     assert (ended.returncode, ended.stderr) == (0, "")
     document = json.loads(ended.stdout)
     assert_is_whole(document)
     assert document["namespace"].startswith("demo-")
-    password = urlsplit(postgres_url).password
+    password = urlsplit(database_url).password
     assert password is None or password not in ended.stdout
-    await assert_holds_what_the_demo_said(document, postgres_url)
-    async with open_store(postgres_url) as store:
+    await assert_holds_what_the_demo_said(document, database_url)
+    async with open_store(database_url) as store:
         assert (await store.query_rollouts()).total == 0
 
 

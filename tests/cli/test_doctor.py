@@ -49,11 +49,11 @@ def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> N
         assert secret not in shown
 
 
-def test_it_asks_redis_where_redis_is_used(tmp_path: Path, redis_url: str, postgres_url: str) -> None:
+def test_it_asks_redis_where_redis_is_used(tmp_path: Path, redis_url: str, database_url: str) -> None:
     document = examine(tmp_path, 0, more={"REDIS_URI": redis_url})
     assert document["checks"]["Redis"]["state"] == "note"
     assert "set by REDIS_URI, but not used" in document["checks"]["Redis"]["found"]
-    document = examine(tmp_path, 0, more={"REDIS_URI": redis_url, "DATABASE_URI": postgres_url})
+    document = examine(tmp_path, 0, more={"REDIS_URI": redis_url, "DATABASE_URI": database_url})
     assert document["checks"]["Redis"]["state"] == "ok"
     assert re.search(r"set by REDIS_URI: \w+ [\d.]+, answered in", document["checks"]["Redis"]["found"])
 
@@ -72,8 +72,8 @@ def test_it_looks_at_the_file_and_the_server(tmp_path: Path) -> None:
     assert examine(tmp_path, 1)["checks"]["clock"]["state"] == "failed"
 
 
-def test_it_compares_the_clocks_of_postgresql(tmp_path: Path, postgres_url: str) -> None:
-    document = examine(tmp_path, 0, "--database", postgres_url)
+def test_it_compares_the_clocks_of_postgresql(tmp_path: Path, database_url: str) -> None:
+    document = examine(tmp_path, 0, "--database", database_url)
     assert document["checks"]["clock"]["state"] == "ok"
     assert "server's clock" in document["checks"]["clock"]["found"]
     assert document["checks"]["database"]["state"] == "ok"

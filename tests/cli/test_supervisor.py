@@ -79,8 +79,8 @@ class Load:
                 group.create_task(self.work(f"worker-{caller}"))
 
 
-async def test_a_worker_is_killed_under_load_and_nothing_is_lost(tmp_path: Path, postgres_url: str) -> None:
-    with Server(tmp_path, "serve", "--workers", "2", "--database", postgres_url) as server:
+async def test_a_worker_is_killed_under_load_and_nothing_is_lost(tmp_path: Path, database_url: str) -> None:
+    with Server(tmp_path, "serve", "--workers", "2", "--database", database_url) as server:
         assert server.facts["workers"] == 2
         before = children_of(server.process.pid)
         assert len(before) == 2
@@ -92,7 +92,7 @@ async def test_a_worker_is_killed_under_load_and_nothing_is_lost(tmp_path: Path,
         assert server.stop() == 0
     assert not any(map(is_alive, before))
     assert "ended with signal 9" in server.errors
-    await assert_nothing_is_lost(postgres_url, load)
+    await assert_nothing_is_lost(database_url, load)
 
 
 async def until_two(server: Server) -> None:
@@ -111,8 +111,8 @@ async def assert_nothing_is_lost(url: str, load: Load) -> None:
         assert sorted(load.completed) == sorted(load.queued)
 
 
-def test_ctrl_c_ends_all_of_them(tmp_path: Path, postgres_url: str) -> None:
-    with Server(tmp_path, "serve", "--workers", "2", "--database", postgres_url) as server:
+def test_ctrl_c_ends_all_of_them(tmp_path: Path, database_url: str) -> None:
+    with Server(tmp_path, "serve", "--workers", "2", "--database", database_url) as server:
         workers = children_of(server.process.pid)
         assert server.stop(signal.SIGINT) == 130
     assert len(workers) == 2
@@ -120,8 +120,8 @@ def test_ctrl_c_ends_all_of_them(tmp_path: Path, postgres_url: str) -> None:
     assert "Traceback" not in server.errors
 
 
-async def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path, postgres_url: str) -> None:
-    with Server(tmp_path, "serve", "--workers", "2", "--database", postgres_url) as server:
+async def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path, database_url: str) -> None:
+    with Server(tmp_path, "serve", "--workers", "2", "--database", database_url) as server:
         workers = children_of(server.process.pid)
         assert len(workers) == 2
         server.stop(signal.SIGKILL)
@@ -130,8 +130,8 @@ async def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path, postg
                 pass
 
 
-def test_no_secret_stands_in_the_list_of_processes(tmp_path: Path, postgres_url: str) -> None:
-    url = postgres_url + ("&" if "?" in postgres_url else "?") + "application_name=hidden-name"
+def test_no_secret_stands_in_the_list_of_processes(tmp_path: Path, database_url: str) -> None:
+    url = database_url + ("&" if "?" in database_url else "?") + "application_name=hidden-name"
     with Server(tmp_path, "serve", "--workers", "2", "--database", url) as server:
         for pid in children_of(server.process.pid):
             command = ["ps", "-o", "args=", "-p", str(pid)]

@@ -219,14 +219,14 @@ async def _greet_on(url: str) -> Any:
         await store.close()
 
 
-def test_a_worker_opens_a_database_itself(folder: Path, postgres_url: str) -> None:
-    with Worker(folder, "--agents", "./agents.py:agents", DATABASE_URI=postgres_url) as worker:
+def test_a_worker_opens_a_database_itself(folder: Path, database_url: str) -> None:
+    with Worker(folder, "--agents", "./agents.py:agents", DATABASE_URI=database_url) as worker:
         assert worker.facts["place"].startswith("postgresql://")
-        assert asyncio.run(_greet_on(postgres_url)) == {"greeting": "Hello, you!"}
+        assert asyncio.run(_greet_on(database_url)) == {"greeting": "Hello, you!"}
 
 
-def test_several_server_processes_execute_runs(folder: Path, postgres_url: str) -> None:
-    arguments = ("--workers", "2", "--database", postgres_url, "--agents", "./agents.py:agents")
+def test_several_server_processes_execute_runs(folder: Path, database_url: str) -> None:
+    arguments = ("--workers", "2", "--database", database_url, "--agents", "./agents.py:agents")
     with Server(folder, "serve", *arguments) as server:
         assert server.facts["agents"] == ["greet", "wait"]
         for number in range(5):

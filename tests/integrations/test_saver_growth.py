@@ -60,12 +60,8 @@ async def _size(tx: Tx) -> int:
     return int(row[0]) if row else 0
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-async def test_the_last_hundred_steps_cost_what_the_first_did(
-    engine: str, tmp_path: Path, postgres_url: str
-) -> None:
-    place = postgres_url if engine == "postgres" else str(tmp_path / "agents.db")
-    async with PerdureSaver(place) as saver:
+async def test_the_last_hundred_steps_cost_what_the_first_did(engine_url: str) -> None:
+    async with PerdureSaver(engine_url) as saver:
         graph = programs.loop().compile(checkpointer=saver)
         config = config_for(new_thread())
         config["recursion_limit"] = 1000

@@ -181,8 +181,8 @@ def test_any_story_on_sqlite(on_sqlite: PerdureSaver, steps: list[dict[str, Any]
     _tell(on_sqlite, steps)
 
 
-def test_some_stories_on_postgres(postgres_url: str) -> None:
-    with PerdureSaver(postgres_url) as saver:
+def test_some_stories_on_postgres(database_url: str) -> None:
+    with PerdureSaver(database_url) as saver:
 
         @given(steps=STEPS)
         @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -18,9 +18,9 @@ from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.errors import Conflict
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def saver(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> Iterator[PerdureSaver]:
-    with PerdureSaver(postgres_url if request.param == "postgres" else tmp_path / "agents.db") as opened:
+@pytest.fixture
+def saver(engine_url: str) -> Iterator[PerdureSaver]:
+    with PerdureSaver(engine_url) as opened:
         yield opened
 
 

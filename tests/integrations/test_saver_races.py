@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,10 @@ from perdure.integrations.langgraph import PerdureSaver
 STEPS = 60
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def savers(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str
-) -> AsyncIterator[tuple[PerdureSaver, PerdureSaver]]:
+@pytest.fixture
+async def savers(engine_url: str) -> AsyncIterator[tuple[PerdureSaver, PerdureSaver]]:
     """Two that know nothing of each other; on PostgreSQL each has connections of its own."""
-    place = postgres_url if request.param == "postgres" else str(tmp_path / "agents.db")
-    async with PerdureSaver(place) as one, PerdureSaver(place) as other:
+    async with PerdureSaver(engine_url) as one, PerdureSaver(engine_url) as other:
         yield one, other
 
 

@@ -20,7 +20,7 @@ from perdure.integrations.langgraph import PerdureSaver, PerdureStore
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/memory.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("database_url"))
 
 
 def test_what_is_kept_is_there_when_it_is_opened_again(place: str) -> None:

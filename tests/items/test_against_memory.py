@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,12 +96,9 @@ def exact(value: Any) -> Any:
     return repr(value)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "postgres":
-        yield request.getfixturevalue("postgres_url")
-    else:
-        yield "memory:" if request.param == "memory" else str(tmp_path / "store.db")
+@pytest.fixture
+def place(engine_url: str) -> str:
+    return engine_url
 
 
 def tell(ours: PerdureStore, theirs: Memory, story: list[list[Op]], run: Any) -> None:
@@ -118,7 +114,7 @@ def empty(store: PerdureStore) -> None:
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """A story that fails is short as it is."""
-SOME = settings(max_examples=40, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SOME = settings(max_examples=25, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @given(story=STORIES)
@@ -130,7 +126,7 @@ def test_the_same_as_in_memory(place: str, story: list[list[Op]], stores: dict[s
 
 
 @given(story=STORIES)
-@settings(SOME, max_examples=20)
+@settings(SOME, max_examples=12)
 def test_the_same_as_in_memory_without_waiting(
     place: str, story: list[list[Op]], stores: dict[str, PerdureStore]
 ) -> None:

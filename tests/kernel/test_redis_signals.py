@@ -269,11 +269,11 @@ async def test_it_tells_its_state_and_its_connections(pair: Pair) -> None:
 
 
 async def test_stores_on_postgres_tell_each_other_by_redis(
-    postgres_url: str, redis_url: str, redis_prefix: str
+    database_url: str, redis_url: str, redis_prefix: str
 ) -> None:
     options: dict[str, Any] = {"redis_url": redis_url, "redis_key_prefix": redis_prefix}
-    here = open_store(postgres_url, watchdog_interval=None, **options)
-    there = PostgresLightningStore(postgres_url, watchdog_interval=None, **options)
+    here = open_store(database_url, watchdog_interval=None, **options)
+    there = PostgresLightningStore(database_url, watchdog_interval=None, **options)
     rollout = await here.enqueue_rollout("task")
     waiting = asyncio.ensure_future(here.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
     claimed = await there.dequeue_rollout()

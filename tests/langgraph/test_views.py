@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
 from langgraph_sdk.runtime import ServerRuntime
 from tests.worker.graph_agents import Graphs, State
 
-from langgraph.graph import START, StateGraph
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, NotSupported
 from perdure.langgraph.views import CheckpointRef, GraphViews
 from perdure.runtime.perdure import Perdure
@@ -39,7 +39,7 @@ async def perdure(request: pytest.FixtureRequest, tmp_path: Path, graphs: Graphs
     where = (
         f"sqlite:///{tmp_path}/views.db"
         if request.param == "sqlite"
-        else str(request.getfixturevalue("postgres_url"))
+        else str(request.getfixturevalue("database_url"))
     )
     async with Perdure(where, agents=graphs.agents) as opened:
         yield opened

@@ -55,16 +55,13 @@ def counting() -> Counting:
     return Counting()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def perdure(
-    request: pytest.FixtureRequest, counting: Counting, tmp_path: Path, postgres_url: str
-) -> AsyncIterator[Perdure]:
-    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/whole.db", "postgres": postgres_url}
+@pytest.fixture
+async def perdure(counting: Counting, engine_url: str) -> AsyncIterator[Perdure]:
     agents = Agents()
     agents.register("graph", counting.builder())
     for way in ("talks", "fails", "kills_itself", "garbage", "asks"):
         agents.register(way, Command([sys.executable, SPEAKER, way]))
-    async with Perdure(urls[request.param], agents=agents, jobs_per_worker=4) as opened:
+    async with Perdure(engine_url, agents=agents, jobs_per_worker=4) as opened:
         yield opened
 
 

@@ -7,16 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
-import pytest
 from tests.outbox.support import OutboxWithDeliveries, add, age, open_storage
 from tests.outbox.webhooks.support import body_for, private_sender, receiving
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> str:
-    return {"sqlite": str(tmp_path / "outbox.db"), "postgres": postgres_url}[request.param]
 
 
 async def killed_child(url: str) -> None:

@@ -262,14 +262,14 @@ def run_on(url: str, limits: settings) -> None:
 
 @pytest.mark.timeout(300)
 def test_in_memory() -> None:
-    run_on(":memory:", size(100, 50))
+    run_on(":memory:", size(30, 40))
 
 
 @pytest.mark.timeout(300)
 def test_in_a_file(tmp_path: Any) -> None:
-    run_on(str(tmp_path / "NUMBER.db"), size(15, 30))
+    run_on(str(tmp_path / "NUMBER.db"), size(8, 25))
 
 
 @pytest.mark.timeout(300)
-def test_on_postgresql(postgres_url: str) -> None:
-    run_on(postgres_url, size(15, 30))
+def test_on_postgresql(database_url: str) -> None:
+    run_on(database_url, size(8, 25))

@@ -206,12 +206,12 @@ def sweep_prepared(name: str, prepared: Prepared, kind: Kind, path: Path) -> int
         return swept
 
 
-SAMPLE = 2
+SAMPLE = 1
 
 
 @pytest.mark.parametrize("name", USE_CASES)
 def test_every_call_of(name: str) -> None:
-    """Some kinds of faults each time, at every call; `./dev chaos` tries all of them."""
+    """One kind of fault each time, at every call; `./dev chaos` tries all of them."""
     sweep_use_case(name, random.sample(list(KINDS.values()), SAMPLE))
 
 

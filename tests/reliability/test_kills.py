@@ -23,9 +23,9 @@ from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.schema import Table, integer, text
 from perdure.testing.servers import PostgresServer
 
-KILLS = 40
-BIRTHS = 12
-CRASHES = 2
+KILLS = 12
+BIRTHS = 6
+CRASHES = 1
 
 KEPT = Table("kept", (integer("id"), text("what")), key=("id",))
 KEPT_IDS = statement("SELECT id FROM kept ORDER BY id")

@@ -207,19 +207,18 @@ def run(engine: str = "memory", examples: int = 20_000, steps: int = 100, url: s
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("share", range(2))
-def test_in_memory(share: int) -> None:
+def test_in_memory() -> None:
     with closing(EmbeddedBench(file=False)) as bench:
-        run_on(bench, size(60, 50))
+        run_on(bench, size(40, 40))
 
 
 @pytest.mark.timeout(300)
 def test_in_a_file() -> None:
     with closing(EmbeddedBench(file=True)) as bench:
-        run_on(bench, size(20, 30))
+        run_on(bench, size(10, 30))
 
 
 @pytest.mark.timeout(300)
 def test_on_postgresql(postgres_url: str) -> None:
     with closing(PostgresBench(postgres_url)) as bench:
-        run_on(bench, size(15, 30))
+        run_on(bench, size(8, 25))

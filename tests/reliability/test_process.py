@@ -93,12 +93,11 @@ async def test_a_lock_left_by_a_killed_process_never_blocks(owner: Child, tmp_pa
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "threaded", "postgres"])
 def test_a_fork_is_refused_its_parents_store_and_does_not_hang(
-    tmp_path: Path, postgres_url: str, kind: str
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     file = f"sqlite:///{tmp_path / 'forked.db'}"
-    url = {"memory": "memory:", "sqlite": file, "threaded": "threaded+" + file, "postgres": postgres_url}[
-        kind
-    ]
+    urls = {"memory": "memory:", "sqlite": file, "threaded": "threaded+" + file}
+    url = urls[kind] if kind in urls else request.getfixturevalue("database_url")
     with _fork("use", url) as process:
         answer, _ = process.communicate(timeout=60)
     assert (process.returncode, answer) == (0, "done\n")

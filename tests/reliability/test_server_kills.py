@@ -6,8 +6,8 @@ import pytest
 from tests.chaos.scenario import run_clean
 from tests.chaos.server_kills import ServerKills, kill_server_on_sqlite
 
-ROLLOUTS = 600
-KILLS = 3
+ROLLOUTS = 200
+KILLS = 2
 
 
 @pytest.mark.timeout(180)
@@ -20,5 +20,5 @@ def test_clients_outlive_the_kills_of_a_server_on_sqlite(tmp_path: Path) -> None
 @pytest.mark.timeout(180)
 def test_clients_outlive_the_kills_of_a_server_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     rollouts = ROLLOUTS // 2
-    run = run_clean(lambda run: ServerKills(run, postgres_url).kill_all(), 2, tmp_path, rollouts=rollouts)
+    run = run_clean(lambda run: ServerKills(run, postgres_url).kill_all(), 1, tmp_path, rollouts=rollouts)
     assert run.facts["rollouts ended"] >= rollouts

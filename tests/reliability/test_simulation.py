@@ -27,8 +27,8 @@ from perdure.rollouts.watchdog import Watchdog
 from perdure.runtime.stores import TABLES, wire
 from perdure.testing.clock import ManualClock, SeededIds
 
-SEEDS = int(os.environ.get("PERDURE_SEEDS", "200"))
-SHARES = 8
+SEEDS = int(os.environ.get("PERDURE_SEEDS", "60"))
+SHARES = 3
 
 
 @pytest.mark.timeout(300)

@@ -1,4 +1,4 @@
-"""Stores that come and go by the hundred leave nothing behind: no thread, task, socket or open file."""
+"""Stores that come and go leave nothing behind: no thread, task, socket or open file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from perdure import (
     SqliteLightningStore,
 )
 
-ROUNDS = 10
-STORES = 50
+ROUNDS = 2
+STORES = 10
 CONNECTIONS = """
 SELECT count(*) FROM pg_stat_activity WHERE application_name = 'perdure' AND datname = current_database()
 """
@@ -75,6 +75,23 @@ async def come_and_go(make: Callable[[str], LightningStore], *, rounds: int, at_
         await asyncio.gather(*map(use, stores))
 
 
+def run(rounds: int, folder: Path, url: str) -> None:
+    """The long run, on every engine; stores on PostgreSQL are slow to make their connections."""
+
+    async def main() -> None:
+        makers: tuple[tuple[Callable[[str], LightningStore], int], ...] = (
+            (lambda _: InMemoryLightningStore(), 50),
+            (lambda _: LightningStoreThreaded(InMemoryLightningStore()), 50),
+            (lambda name: SqliteLightningStore(folder / name, synchronous="NORMAL"), 25),
+            (lambda name: PostgresLightningStore(url, namespace=name), 10),
+        )
+        for make, at_once in makers:
+            async with nothing_left():
+                await come_and_go(make, rounds=rounds, at_once=at_once)
+
+    asyncio.run(main())
+
+
 async def test_stores_in_memory() -> None:
     async with nothing_left():
         await come_and_go(lambda _: InMemoryLightningStore(), rounds=ROUNDS, at_once=STORES)
@@ -102,7 +119,7 @@ async def test_stores_on_postgres(postgres_url: str) -> None:
         await come_and_go(
             lambda name: PostgresLightningStore(postgres_url, namespace=name),
             rounds=ROUNDS,
-            at_once=STORES // 5,
+            at_once=STORES // 2,
         )
         await until_true(lambda: _none_left(connection))
     await connection.close()
@@ -152,7 +169,7 @@ async def test_stores_that_could_not_be_opened_leave_nothing(tmp_path: Path, bad
 
 async def test_servers_that_could_not_be_reached_leave_nothing() -> None:
     async with nothing_left():
-        for _ in range(10):
+        for _ in range(3):
             store = PostgresLightningStore("postgresql://nobody:x@127.0.0.1:9/nothing")
             with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
                 await store.enqueue_rollout("task")

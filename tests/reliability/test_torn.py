@@ -18,8 +18,8 @@ from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
 
-CUTS = 120
-DAMAGES = 80
+CUTS = 40
+DAMAGES = 30
 CALLERS = 64
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.chaos.scenario import Run, run_clean
 from tests.chaos.worker_chaos import torment_on, torment_on_sqlite
 
-RUNS = 40
+RUNS = 24
 
 
 def see(run: Run, *faults: str) -> None:

@@ -222,7 +222,7 @@ def test_lapse(timeout: float | None, silence: float | None, heartbeat: int | No
 @pytest.mark.parametrize(
     ("start", "condition", "length"),
     [
-        ("enqueued", FAILURES, 4),
+        ("enqueued", FAILURES, 3),
         ("enqueued", (), 3),
         ("started", (), 3),
         ("started", ("failed",), 2),

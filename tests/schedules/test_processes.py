@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from tests.kernel.support import PATIENCE, until_true
 from tests.schedules.support import FIRINGS, ScheduleWorld
 from tests.threads.support import open_storage
@@ -60,25 +59,22 @@ async def check_firings(world: ScheduleWorld, *schedule_ids: str) -> None:
         assert len(set(times)) == len(times)
 
 
-async def test_two_processes_fire_each_time_once(postgres_url: str) -> None:
-    async with opened(postgres_url) as world:
+async def test_two_processes_fire_each_time_once(database_url: str) -> None:
+    async with opened(database_url) as world:
         made = [(await world.cron("* * * * * *")).schedule_id for _ in range(3)]
 
         async def enough() -> bool:
             found = [await world.schedules.get(each) for each in made]
             return all(each.fired >= 4 for each in found)
 
-        async with firing(postgres_url) as one, firing(postgres_url) as other:
+        async with firing(database_url) as one, firing(database_url) as other:
             await until_true(enough)
         assert (one.returncode, other.returncode) == (0, 0)
         await check_firings(world, *made)
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-async def test_a_process_killed_in_the_middle_of_a_firing_loses_and_doubles_nothing(
-    engine: str, tmp_path: Path, postgres_url: str
-) -> None:
-    url = postgres_url if engine == "postgres" else str(tmp_path / "schedules.db")
+async def test_a_process_killed_in_the_middle_of_a_firing_loses_and_doubles_nothing(engine_url: str) -> None:
+    url = engine_url
     async with opened(url) as world:
         made = await world.cron("* * * * * *")
     async with firing(url, "doomed") as process:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +21,7 @@ from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings
 from perdure.runtime.app import App
 from perdure.server.http.openapi import document
+from perdure.server.http.routes import Route
 from perdure.server.http.server import HttpServer, make_application
 from perdure.server.table import ROUTES
 
@@ -35,16 +36,19 @@ ENDLESS = {
 }
 """What lasts for as long as it is asked to."""
 INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")
-EXAMPLES = int(os.environ.get("PERDURE_EXAMPLES", 3))
+EXAMPLES = 3
+STRIDE = 8
+BODIES = (b"", b"{", b"null", b"[]", b'"\\u0000"', b'{"a": {"b": [1e999]}}', b"[" * 500, b'{"\xff": 1}')
+STEPS = ("x", "%00")
 
-# Protobuf is generated and mutated in tests/protocols instead.
+# Protobuf is generated and mutated in tests/server instead.
 ASKED = tuple(route for route in ROUTES if route.path not in ENDLESS and "json" in route.body_form)
 SCHEMA = schemathesis.openapi.from_dict(document(ASKED, open_to_all=True))
 OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if not isinstance(result, Err)]
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
     app = App(InMemoryLightningStore(), Settings())
     server = HttpServer(make_application(app))
     server.start()
@@ -52,12 +56,34 @@ def address() -> Iterator[str]:
     server.stop()
 
 
-@pytest.mark.parametrize("mode", GenerationMode)
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
-def test_no_generated_request_breaks_the_server(operation: Any, mode: GenerationMode, address: str) -> None:
-    """Requests that fit the document, and requests that do not."""
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as url:
+        yield url
 
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+def ask_wrongly(route: Route, address: str, session: requests.Session) -> None:
+    for junk, step in itertools.product(BODIES if route.body is not None else BODIES[:1], STEPS):
+        path = re.sub(r"\{\w+(:\w+)?\}", step, route.path)
+        url = f"{address}{path}?limit=-1&offset=x&wait=%00"
+        headers = {"Content-Type": "application/json"}
+        check(session.request(route.method, url, data=junk, headers=headers, timeout=20))
+
+
+def test_no_junk_breaks_the_server(address: str) -> None:
+    """Every route, with bodies and paths that nobody means."""
+    with requests.Session() as session:
+        for route in ASKED:
+            try:
+                ask_wrongly(route, address, session)
+            except AssertionError as error:
+                raise AssertionError(f"{route.method} {route.path}") from error
+
+
+def generate(operation: Any, mode: GenerationMode, address: str, examples: int) -> None:
+    """Requests that fit the document, or requests that do not."""
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case[Any]) -> None:
         check(case.call(base_url=address, timeout=20))
@@ -65,6 +91,22 @@ def test_no_generated_request_breaks_the_server(operation: Any, mode: Generation
     # A route that takes nothing at all cannot be asked wrongly.
     with contextlib.suppress(Unsatisfiable, SkipTest):
         ask()
+
+
+@pytest.mark.parametrize("mode", GenerationMode)
+@pytest.mark.parametrize("operation", OPERATIONS[::STRIDE], ids=lambda operation: operation.label)
+def test_no_generated_request_breaks_the_server(operation: Any, mode: GenerationMode, address: str) -> None:
+    """A part of the routes, since making the requests takes long; `./dev chaos` asks all of them."""
+    generate(operation, mode, address, EXAMPLES)
+
+
+def run(examples: int) -> Iterator[str]:
+    """The long run: so many requests of each kind to every route."""
+    with serving() as address:
+        for operation in OPERATIONS:
+            for mode in GenerationMode:
+                generate(operation, mode, address, examples)
+            yield operation.label
 
 
 def check(response: Any) -> None:

@@ -43,7 +43,7 @@ async def opened(
     if engine == "sqlite":
         store: DatabaseLightningStore = SqliteLightningStore(folder / "spans.db")
     else:
-        store = PostgresLightningStore(request.getfixturevalue("postgres_url"))
+        store = PostgresLightningStore(request.getfixturevalue("database_url"))
     async with store:
         yield store
 

@@ -185,9 +185,9 @@ def another_server(url: str) -> Iterator[str]:
         child.stdout.close()
 
 
-async def test_a_feed_hears_of_what_another_process_changed(postgres_url: str) -> None:
-    with another_server(postgres_url) as other:
-        async with PostgresLightningStore(postgres_url) as store, serving(store) as visitor:
+async def test_a_feed_hears_of_what_another_process_changed(database_url: str) -> None:
+    with another_server(database_url) as other:
+        async with PostgresLightningStore(database_url) as store, serving(store) as visitor:
             # The other process begins to listen with its first hint.
             there = Visitor(other, visitor.session, visitor.app)
             name = await _enqueue(there)

@@ -399,21 +399,15 @@ def run(url: str = INLINE, examples: int = 20_000, steps: int = 100) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("share", range(2))
-def test_without_threads(share: int) -> None:
-    run_on(INLINE, size(60, 50))
-
-
-@pytest.mark.timeout(300)
-def test_in_memory() -> None:
-    run_on(":memory:", size(15, 30))
+def test_without_threads() -> None:
+    run_on(INLINE, size(40, 40))
 
 
 @pytest.mark.timeout(300)
 def test_in_a_file() -> None:
-    run_on("FILE", size(15, 30))
+    run_on("FILE", size(8, 25))
 
 
 @pytest.mark.timeout(300)
-def test_on_postgresql(postgres_url: str) -> None:
-    run_on(postgres_url, size(15, 30))
+def test_on_postgresql(database_url: str) -> None:
+    run_on(database_url, size(8, 25))

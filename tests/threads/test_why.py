@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
 from tests.threads import situations
@@ -289,10 +288,9 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
 ]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> AsyncIterator[House]:
-    url = postgres_url if request.param == "postgres" else f"sqlite:///{tmp_path}/why.db"
-    async with open_store(url, watchdog_interval=None) as store:
+@pytest.fixture
+async def house(engine_url: str) -> AsyncIterator[House]:
+    async with open_store(engine_url, watchdog_interval=None) as store:
         house = House(store)
         await Assistants(store.storage).register([AgentSpec(name="echo")])
         yield house

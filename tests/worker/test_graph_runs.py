@@ -38,7 +38,7 @@ def graphs() -> Graphs:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/runs.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("database_url"))
 
 
 @pytest.fixture

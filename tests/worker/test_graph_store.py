@@ -63,7 +63,7 @@ SEEN = [{"n": 1}, ["second"], [["people", "ada"]], True]
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/runs.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("database_url"))
 
 
 async def test_a_graph_remembers_beside_the_database(url: str) -> None:

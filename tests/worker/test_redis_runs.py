@@ -43,14 +43,14 @@ def gate(redis_prefix: str) -> threading.Event:
 
 @pytest.fixture
 async def pair(
-    postgres_url: str, redis_url: str, redis_prefix: str
+    database_url: str, redis_url: str, redis_prefix: str
 ) -> AsyncIterator[tuple[Perdure, Perdure]]:
     """Who asks, and who executes but never looks by itself."""
     options: dict[str, Any] = {"redis_url": redis_url, "redis_key_prefix": redis_prefix}
     options |= {"job_interval": NEVER, "job_heartbeat": NEVER}
     async with (
-        Perdure(postgres_url, **options) as asking,
-        Perdure(postgres_url, agents=make_agents(), jobs_per_worker=1, **options) as working,
+        Perdure(database_url, **options) as asking,
+        Perdure(database_url, agents=make_agents(), jobs_per_worker=1, **options) as working,
     ):
         await until_true(lambda: _has_redis(working))
         yield asking, working
@@ -101,12 +101,12 @@ async def test_many_runs_reach_a_worker_that_takes_one_at_a_time(pair: tuple[Per
     assert {end.run.status for end in ends} == {"success"}
 
 
-async def test_without_redis_runs_are_found_by_polling(postgres_url: str) -> None:
+async def test_without_redis_runs_are_found_by_polling(database_url: str) -> None:
     with RedisServer() as server:
         options: dict[str, Any] = {"redis_url": server.url, "job_interval": 0.2}
         async with (
-            Perdure(postgres_url, **options) as asking,
-            Perdure(postgres_url, agents=make_agents(), **options) as working,
+            Perdure(database_url, **options) as asking,
+            Perdure(database_url, agents=make_agents(), **options) as working,
         ):
             assert (await soon(asking.run("counting"))).run.status == "success"
             server.kill()

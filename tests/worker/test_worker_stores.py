@@ -60,13 +60,11 @@ class Place:
         assert await asyncio.to_thread(self.begun.wait, 20)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return "memory:"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/runs.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("database_url"))
 
 
 @pytest.fixture

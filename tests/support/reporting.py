@@ -1,0 +1,102 @@
+"""Plugins of the test command: the slowest files at its end, and the selection for daily work."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+SERVER_FIXTURES = {
+    "database_url",
+    "postgres_server_url",
+    "postgres_url",
+    "redis_url",
+    "shared_database_url",
+    "shared_postgres_url",
+    "shared_redis_url",
+}
+SLOW = (
+    "tests/cli/",
+    "tests/reliability/",
+    "tests/security/test_generated.py",
+    "tests/server/langgraph/",
+    "tests/server/native/test_kills.py",
+    "tests/test_bench.py",
+    "tests/test_docs.py",
+    "tests/test_servers.py",
+)
+"""Files that start processes, or search for long."""
+
+
+class SlowestFiles:
+    """Sums the durations of each file over all of its tests and prints the largest sums."""
+
+    def __init__(self, shown: int) -> None:
+        self._shown = shown
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._tests: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self._seconds[file] += report.duration
+        self._tests[file] += report.when == "call"
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self._seconds:
+            return
+        total = sum(self._seconds.values())
+        terminalreporter.section(f"slowest files, of {total:.0f} s in all workers")
+        largest = sorted(self._seconds.items(), key=lambda each: each[1], reverse=True)
+        for file, seconds in largest[: self._shown]:
+            terminalreporter.write_line(f"{seconds:7.1f} s  {self._tests[file]:5} tests  {file}")
+
+
+class FastSelection:
+    """Leaves out what needs a server or takes long, and says at the end what that was."""
+
+    def __init__(self) -> None:
+        self._left_out: Counter[str] = Counter()
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        kept: list[pytest.Item] = []
+        dropped: list[pytest.Item] = []
+        for item in items:
+            reason = why_left_out(item)
+            (dropped if reason else kept).append(item)
+            if reason:
+                self._left_out[reason] += 1
+        items[:] = kept
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["left_out"] = dict(self._left_out)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # Every worker has collected, and left out, the same.
+        self._left_out = Counter(getattr(node, "workeroutput", {}).get("left_out", {})) or self._left_out
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        parts = [f"{count} {reason}" for reason, count in sorted(self._left_out.items())]
+        terminalreporter.section("left out by --fast")
+        terminalreporter.write_line(", ".join(parts) or "nothing")
+
+
+def why_left_out(item: pytest.Item) -> str | None:
+    """Why `--fast` does not run a test."""
+    if item.nodeid.startswith(SLOW):
+        return "in files that start processes or search for long"
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    fixtures = set(getattr(item, "fixturenames", ()))
+    engines = [parameters.get(name, "sqlite") for name in ("engine_url", "shared_engine_url")]
+    if engines != ["sqlite", "sqlite"] or any(
+        each == "postgres" for each in parameters.values() if isinstance(each, str)
+    ):
+        return "on PostgreSQL"
+    if fixtures & SERVER_FIXTURES:
+        return "with a PostgreSQL or a Redis"
+    return None
