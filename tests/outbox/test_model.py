@@ -16,9 +16,9 @@ from perdure.outbox.model import (
     MAX_ERROR,
     MAX_WAIT,
     PENDING,
+    EffectRow,
     Outcome,
     Retries,
-    State,
     TryLater,
     error_text,
     retried,
@@ -32,10 +32,27 @@ NOW = 1_000 * MICROS
 RETRIES = Retries(first=2.0, longest=60.0, tries=3, age=500.0)
 
 
-def state(status: str = PENDING, attempts: int = 1, forgiven: int = 0, since: int = NOW - MICROS) -> State:
+def state(
+    status: str = PENDING, attempts: int = 1, forgiven: int = 0, since: int = NOW - MICROS
+) -> EffectRow:
     ended = None if status == PENDING else NOW - 5
     due = NOW + 5 if status == PENDING else None
-    return State(status, attempts, attempts - 1, forgiven, since, due, ended, "before")
+    return EffectRow(
+        ns=1,
+        id="ef",
+        consumer="webhook",
+        subject="run",
+        target=None,
+        status=status,
+        attempts=attempts,
+        answered=attempts - 1,
+        forgiven=forgiven,
+        created_at=since,
+        since=since,
+        due_at=due,
+        ended_at=ended,
+        last_error="before",
+    )
 
 
 def outcome(event: str, attempt: int = 1, wait: float = 0.0) -> Outcome:

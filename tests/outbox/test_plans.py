@@ -23,8 +23,8 @@ CHUNK = 5_000
 EXPECTED = {
     "CLAIM": {"outbox_due", "outbox_pkey"},
     "NEXT_DUE": {"outbox_due"},
-    "OLD": {"outbox_ended"},
-    "LOCK_STATES": {"outbox_pkey"},
+    "ENDED_BEFORE": {"outbox_ended"},
+    "LOCK_EFFECTS": {"outbox_pkey"},
     "MOVE": {"outbox_pkey"},
     "GET_EFFECTS": {"outbox_pkey"},
     "GET_BODIES": {"outbox_bodies_pkey"},

@@ -1,10 +1,10 @@
-"""Effects: what they are, how they move, and when they are tried again. No clock, no chance, no database."""
+"""Effects: what they are, how they move, and when they are tried again. Everything here is pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Annotated, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Annotated, Final, Literal, NamedTuple, Protocol, cast, get_args
 
 import msgspec
 
@@ -15,7 +15,6 @@ from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.machine import Machine
 from perdure.kernel.record import Record
 from perdure.kernel.retry import Backoff
-from perdure.kernel.storage.port import Row
 from perdure.outbox.webhooks.urls import check_webhook_url as check_webhook_url
 from perdure.outbox.webhooks.urls import mask_target as mask_target
 
@@ -124,15 +123,21 @@ class Outcome(msgspec.Struct, frozen=True):
     """How long to wait at least."""
 
 
-class State(NamedTuple):
-    """What moves in an effect, as it is stored. Times are microseconds."""
+class EffectRow(NamedTuple):
+    """An effect as it is stored. Times are microseconds."""
 
+    ns: int
+    id: str
+    consumer: str
+    subject: str
+    target: str | None
     status: str
     attempts: int
     answered: int
-    """The last attempt of which it is known what became of it, or which no longer matters."""
+    """The last attempt whose outcome is known, or no longer matters."""
     forgiven: int
     """How many of the attempts do not count: released ones, and those before a retry by hand."""
+    created_at: int
     since: int
     """When its time to be delivered began: when it was made, or last retried by hand."""
     due_at: int | None
@@ -144,47 +149,64 @@ class State(NamedTuple):
         return self.attempts - self.forgiven
 
 
-def settled(state: State, outcome: Outcome, retries: Retries, now: int) -> State:
-    """The state after a try. What a later try or another deliverer has decided stays as it is."""
+class EffectKey(NamedTuple):
+    """Which effect, in any namespace."""
+
+    ns: int
+    id: str
+
+
+class BodyRow(NamedTuple):
+    """The body of an effect."""
+
+    id: str
+    body: str
+
+
+def settled(row: EffectRow, outcome: Outcome, retries: Retries, now: int) -> EffectRow:
+    """The effect after a try. What a later try or another deliverer has decided stays as it is."""
     if outcome.event == "delivered":
-        return _ended(state, "delivered", now, state.last_error)
-    if state.status != PENDING or outcome.attempt != state.attempts or outcome.attempt == state.answered:
-        return state
-    state = state._replace(answered=outcome.attempt)
+        return _ended(row, "delivered", now, row.last_error)
+    if row.status != PENDING or outcome.attempt != row.attempts or outcome.attempt == row.answered:
+        return row
+    row = row._replace(answered=outcome.attempt)
     if outcome.event == "released":
-        return state._replace(forgiven=state.forgiven + 1, due_at=now + to_micros(outcome.wait))
-    if outcome.event == "refused" or _exhausted(state, retries, now):
-        return _ended(state, "given_up", now, outcome.error)
-    wait = max(retries.delay(outcome.id, state.tries), outcome.wait)
-    status = EFFECT.step(state.status, "failed")
-    return state._replace(status=status, due_at=now + to_micros(wait), last_error=outcome.error)
+        return row._replace(forgiven=row.forgiven + 1, due_at=now + to_micros(outcome.wait))
+    if outcome.event == "refused" or _exhausted(row, retries, now):
+        return _ended(row, "given_up", now, outcome.error)
+    wait = max(retries.delay(outcome.id, row.tries), outcome.wait)
+    status = EFFECT.step(row.status, "failed")
+    return row._replace(status=status, due_at=now + to_micros(wait), last_error=outcome.error)
 
 
-def unanswered(state: State, retries: Retries, now: int) -> State | None:
-    """The state of an effect whose deliverers were all lost, the last of them on its last try."""
-    if state.tries <= retries.tries:
+def unanswered(row: EffectRow, retries: Retries, now: int) -> EffectRow | None:
+    """The end of an effect whose deliverers were all lost, the last of them on its last try; else None."""
+    if row.tries <= retries.tries:
         return None
-    error = f"begun {state.tries - 1} times, and the last deliverer never said what became of it"
-    return _ended(state, "given_up", now, error)
+    error = f"begun {row.tries - 1} times, and the last deliverer never reported an outcome"
+    return _ended(row, "given_up", now, error)
 
 
-def retried(state: State, now: int) -> State:
-    """The state after a retry by hand: due at once, with all its tries and its time before it again."""
-    status = EFFECT.step(state.status, "retried")
-    tries = state.attempts
-    return State(status, tries, tries, tries, now, now, None, state.last_error)
-
-
-def _exhausted(state: State, retries: Retries, now: int) -> bool:
-    return state.tries >= retries.tries or now - state.since >= to_micros(retries.age)
-
-
-def _ended(state: State, event: str, now: int, error: str | None) -> State:
-    if not EFFECT.moves(state.status, event):
-        return state
-    return state._replace(
-        status=EFFECT.step(state.status, event), due_at=None, ended_at=now, last_error=error
+def retried(row: EffectRow, now: int) -> EffectRow:
+    """The effect after a retry by hand: due at once, with all its tries and its time again."""
+    return row._replace(
+        status=EFFECT.step(row.status, "retried"),
+        answered=row.attempts,
+        forgiven=row.attempts,
+        since=now,
+        due_at=now,
+        ended_at=None,
     )
+
+
+def _exhausted(row: EffectRow, retries: Retries, now: int) -> bool:
+    return row.tries >= retries.tries or now - row.since >= to_micros(retries.age)
+
+
+def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow:
+    if not EFFECT.moves(row.status, event):
+        return row
+    return row._replace(status=EFFECT.step(row.status, event), due_at=None, ended_at=now, last_error=error)
 
 
 def error_text(error: BaseException) -> str:
@@ -196,22 +218,21 @@ def error_text(error: BaseException) -> str:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def effect_from(row: Row, body: str | None = None) -> Effect:
-    """A row of `EFFECT_VIEW`."""
-    id, consumer, subject, target, status, attempts, created_at, due_at, ended_at, last_error = row
-    ended = to_seconds_or_none(ended_at)
+def effect_of(row: EffectRow, body: str | None = None) -> Effect:
+    """An effect as callers see it."""
+    ended = to_seconds_or_none(row.ended_at)
     return Effect(
-        id=id,
-        consumer=consumer,
-        subject=subject,
-        target=target,
-        status=status,
-        attempts=attempts,
-        created_at=to_seconds(created_at),
-        due_at=to_seconds_or_none(due_at),
-        delivered_at=ended if status == DELIVERED else None,
-        died_at=ended if status == DEAD else None,
-        last_error=last_error,
+        id=row.id,
+        consumer=row.consumer,
+        subject=row.subject,
+        target=row.target,
+        status=cast(EffectStatus, row.status),
+        attempts=row.attempts,
+        created_at=to_seconds(row.created_at),
+        due_at=to_seconds_or_none(row.due_at),
+        delivered_at=ended if row.status == DELIVERED else None,
+        died_at=ended if row.status == DEAD else None,
+        last_error=row.last_error,
         body=body,
     )
 
@@ -230,7 +251,7 @@ def shown_body(body: str | None) -> str | None:
 
 
 def statuses_from(given: str | Sequence[str] | None) -> list[str] | None:
-    """The statuses that somebody asks for, or None for all; InvalidInput for one that does not exist."""
+    """The statuses to filter by, or None for all; InvalidInput for one that does not exist."""
     if given is None:
         return None
     wanted = [given] if isinstance(given, str) else list(given)

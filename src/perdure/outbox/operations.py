@@ -1,12 +1,12 @@
-"""Operations on effects. `put` belongs into the transaction that makes an effect necessary, as its last lock.
+"""Operations on effects. `put` is called in the transaction that makes an effect necessary, as its last lock.
 
-Claiming and trimming reach over all namespaces; everything else is done in one.
+Claiming and trimming reach over all namespaces; everything else works in one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,9 +15,18 @@ from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.ids import uuid
 from perdure.kernel.storage.filters import Condition, where
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.outbox import model, sql
-from perdure.outbox.model import DELIVERED, EFFECT, Effect, Outcome, Retries, State
+from perdure.outbox.model import (
+    DELIVERED,
+    EFFECT,
+    BodyRow,
+    Effect,
+    EffectKey,
+    EffectRow,
+    Outcome,
+    Retries,
+)
 
 OUTBOX_CHANNEL = "outbox"
 """Its keys are the names of consumers who have something to deliver."""
@@ -32,7 +41,7 @@ class NewEffect(msgspec.Struct, frozen=True):
     body: str
     """JSON for the consumer."""
     target: str | None = None
-    """The URL where it goes, for whoever lists effects; its credentials are not kept here."""
+    """The URL where it goes, as lists show it; its credentials are not stored here."""
 
 
 class Claimed(NamedTuple):
@@ -52,23 +61,37 @@ class Due(NamedTuple):
 
 
 async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
-    """Write effects that are due at once; returns their ids, which every try of them bears."""
+    """Write effects that are due at once; returns their ids, which are the same at every try."""
     if not effects:
         return []
     ids = [uuid(tx.now, tx.ids) for _ in effects]
-    status, now = EFFECT.start["put"], tx.now
-    rows = [
-        (tx.ns, id, new.consumer, new.subject, _target(new), status, 0, 0, 0, now, now, now, None, None)
-        for id, new in zip(ids, effects, strict=True)
-    ]
-    bodies = [(tx.ns, id, new.body) for id, new in zip(ids, effects, strict=True)]
-    await tx.write((sql.ADD_EFFECTS, rows), (sql.ADD_BODIES, bodies))
-    _hint(tx, [new.consumer for new in effects])
+    new = list(zip(ids, effects, strict=True))
+    await tx.write(
+        sql.ADD_EFFECTS.of([_new_row(tx, id, effect) for id, effect in new]),
+        sql.ADD_BODIES.of([BodyRow(id, effect.body) for id, effect in new]),
+    )
+    _hint(tx, [effect.consumer for effect in effects])
     return ids
 
 
-def _target(new: NewEffect) -> str | None:
-    return None if new.target is None else model.mask_target(new.target)
+def _new_row(tx: Tx, id: str, effect: NewEffect) -> EffectRow:
+    assert tx.ns is not None
+    return EffectRow(
+        ns=tx.ns,
+        id=id,
+        consumer=effect.consumer,
+        subject=effect.subject,
+        target=None if effect.target is None else model.mask_target(effect.target),
+        status=EFFECT.start["put"],
+        attempts=0,
+        answered=0,
+        forgiven=0,
+        created_at=tx.now,
+        since=tx.now,
+        due_at=tx.now,
+        ended_at=None,
+        last_error=None,
+    )
 
 
 def _hint(tx: Tx, consumers: Sequence[str]) -> None:
@@ -82,104 +105,100 @@ def _hint(tx: Tx, consumers: Sequence[str]) -> None:
 async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retries) -> Due:
     """Take up to `n` effects that are due, of every namespace, for `lease` seconds.
 
-    Whoever does not settle them by then counts as lost, and they come again.
+    Those that are not settled by then are due again.
     """
     rows = await tx.all(sql.CLAIM, consumer=consumer, n=n, until=tx.now + to_micros(lease))
-    over: list[tuple[Any, ...]] = []
-    live: list[Row] = []
+    dead: list[EffectRow] = []
+    live: list[EffectRow] = []
     for row in rows:
-        state = State(row[5], row[6], *row[11:14], *row[8:11])
-        given_up = model.unanswered(state, retries, tx.now)
+        given_up = model.unanswered(row, retries, tx.now)
         if given_up is None:
             live.append(row)
         else:
-            over.append((*given_up, row[0], row[1]))
-    if over:
-        await tx.update_many(sql.MOVE, sorted(over, key=lambda row: row[-2:]))
-    return Due(await _with_bodies(tx, live), len(over), len(rows), await _wait(tx, consumer))
+            dead.append(given_up)
+    if dead:
+        await tx.update_many(sql.MOVE, sorted(dead))
+    return Due(await _with_bodies(tx, live), len(dead), len(rows), await _wait(tx, consumer))
 
 
-async def _with_bodies(tx: Tx, rows: Sequence[Row]) -> list[Claimed]:
+async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[Claimed]:
     bodies: dict[tuple[int, str], str] = {}
     for ns, ids in _by_namespace(rows).items():
-        bodies |= {(ns, row[0]): row[1] for row in await tx.all(sql.GET_BODIES, ns=ns, ids=ids)}
-    claimed = [
-        Claimed(int(row[0]), model.effect_from(tuple(row)[1:11], bodies.get((row[0], row[1]))))
-        for row in rows
-    ]
+        bodies |= {(ns, each.id): each.body for each in await tx.all(sql.GET_BODIES, ns=ns, ids=ids)}
+    claimed = [Claimed(row.ns, model.effect_of(row, bodies.get((row.ns, row.id)))) for row in rows]
     return sorted(claimed, key=lambda each: each.effect.id)
 
 
 async def _wait(tx: Tx, consumer: str) -> float | None:
-    row = await tx.one(sql.NEXT_DUE, consumer=consumer)
-    return None if row is None or row[0] is None else max(to_seconds(row[0] - tx.now), 0.0)
+    due_at = await tx.one(sql.NEXT_DUE, consumer=consumer)
+    return None if due_at is None else max(to_seconds(due_at - tx.now), 0.0)
 
 
-def _by_namespace(rows: Sequence[Row]) -> dict[int, list[str]]:
+def _by_namespace(rows: Iterable[EffectRow | EffectKey]) -> dict[int, list[str]]:
     ids: dict[int, list[str]] = {}
     for row in rows:
-        ids.setdefault(int(row[0]), []).append(row[1])
+        ids.setdefault(row.ns, []).append(row.id)
     return ids
 
 
 async def settle(tx: Tx, outcomes: Sequence[Outcome], retries: Retries) -> list[str | None]:
-    """Write down what became of tries; each is answered with the status that it led to.
+    """Record the outcomes of tries; each is answered with the status that it led to.
 
-    None says that it changed nothing: it was settled before, or a later try has begun.
+    None means that it changed nothing: it was settled before, or a later try has begun.
     """
-    states = await _locked(tx, [outcome.id for outcome in outcomes])
-    before = dict(states)
+    before = await _lock(tx, [outcome.id for outcome in outcomes])
+    rows = dict(before)
     answers: list[str | None] = []
     for outcome in outcomes:
-        state = states.get(outcome.id)
-        after = None if state is None else model.settled(state, outcome, retries, tx.now)
-        answers.append(None if after is None or after == state else after.status)
+        row = rows.get(outcome.id)
+        after = None if row is None else model.settled(row, outcome, retries, tx.now)
+        answers.append(None if after is None or after == row else after.status)
         if after is not None:
-            states[outcome.id] = after
-    await _save(tx, before, states)
+            rows[outcome.id] = after
+    await _save(tx, before, rows)
     return answers
 
 
-async def _locked(tx: Tx, ids: Sequence[str]) -> dict[str, State]:
-    rows = await tx.all(sql.LOCK_STATES, ids=sorted(set(ids)))
-    return {row[0]: State(*tuple(row)[1:]) for row in rows}
+async def _lock(tx: Tx, ids: Sequence[str]) -> dict[str, EffectRow]:
+    return {row.id: row for row in await tx.all(sql.LOCK_EFFECTS, ids=sorted(set(ids)))}
 
 
-async def _save(tx: Tx, before: Mapping[str, State], after: Mapping[str, State]) -> None:
-    moved = [(*state, tx.ns, id) for id, state in after.items() if state != before[id]]
+async def _save(tx: Tx, before: Mapping[str, EffectRow], after: Mapping[str, EffectRow]) -> None:
+    moved = [row for id, row in after.items() if row != before[id]]
     if moved:
         await tx.update_many(sql.MOVE, moved)
 
 
 async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict]:
-    """Make effects due now that wait or are dead, with all their tries before them again."""
-    before = await _locked(tx, ids)
-    movable = {id: state for id, state in before.items() if EFFECT.moves(state.status, "retried")}
-    await _save(tx, before, {id: model.retried(state, tx.now) for id, state in movable.items()})
-    rows = {row[0]: row for row in await tx.all(sql.GET_EFFECTS, ids=sorted(before))}
-    _hint(tx, [rows[id][1] for id in movable])
-    await audit(tx, "retry_effect", list(movable))
-    return [_retried(id, rows.get(id), id in movable) for id in ids]
+    """Make effects due now that wait or are dead, with all their tries again."""
+    before = await _lock(tx, ids)
+    moved = {
+        id: model.retried(row, tx.now) for id, row in before.items() if EFFECT.moves(row.status, "retried")
+    }
+    await _save(tx, before, moved)
+    _hint(tx, [row.consumer for row in moved.values()])
+    await audit(tx, "retry_effect", list(moved))
+    return [_retried(id, before.get(id), moved.get(id)) for id in ids]
 
 
-def _retried(id: str, row: Row | None, moved: bool) -> Effect | NotFound | Conflict:
-    if row is None:
+def _retried(id: str, before: EffectRow | None, moved: EffectRow | None) -> Effect | NotFound | Conflict:
+    if before is None:
         return NotFound(f"Effect {id} not found")
-    return (
-        model.effect_from(row) if moved else Conflict(f"effect {id} is {row[4]}; there is nothing to retry")
-    )
+    if moved is None:
+        return Conflict(f"effect {id} is {before.status}; there is nothing to retry")
+    return model.effect_of(moved)
 
 
 # --- reading ----------------------------------------------------------------------------------------------
 
 
 async def get_effect(tx: Tx, id: str) -> Effect | None:
-    """An effect with its body, or None."""
-    rows = await tx.all(sql.GET_EFFECTS, ids=[id])
-    if not rows:
+    """An effect with its body as it is stored, or None."""
+    row = await tx.one(sql.GET_EFFECTS, ids=[id])
+    if row is None:
         return None
-    bodies = await tx.all(sql.GET_BODIES, ids=[id])
-    return model.effect_from(rows[0], model.shown_body(bodies[0][1]) if bodies else None)
+    found = await tx.one(sql.GET_BODIES, ids=[id])
+    return model.effect_of(row, None if found is None else found.body)
 
 
 async def list_effects(
@@ -190,7 +209,7 @@ async def list_effects(
     page, values = sql.LIST_EFFECTS.page(clause, sql.NEWEST_FIRST, limit, offset)
     rows = await tx.all(page, **values)
     total = await tx.one(sql.LIST_EFFECTS.count(clause), **clause.values)
-    return [model.effect_from(row) for row in rows], total or 0
+    return [model.effect_of(row) for row in rows], total or 0
 
 
 # --- retention --------------------------------------------------------------------------------------------
@@ -198,7 +217,7 @@ async def list_effects(
 
 async def trim(tx: Tx, age: int, status: str = DELIVERED) -> int:
     """Drop some of the effects that ended so many microseconds ago; returns how many."""
-    old = await tx.all(sql.OLD, status=status, before=tx.now - age, n=TRIM_ROWS)
+    old = await tx.all(sql.ENDED_BEFORE, status=status, before=tx.now - age, n=TRIM_ROWS)
     for ns, ids in _by_namespace(old).items():
         await tx.execute(sql.DROP_EFFECTS, ns=ns, ids=ids)
         await tx.execute(sql.DROP_BODIES, ns=ns, ids=ids)

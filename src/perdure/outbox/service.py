@@ -46,6 +46,7 @@ class Outbox(Service):
         effect = await self.read(operations.get_effect, check_text(effect_id, "effect_id"))
         if effect is None:
             raise NotFound(f"Effect {effect_id} not found")
+        effect.body = model.shown_body(effect.body)
         return effect
 
     @call(POST("/outbox/{effect_id}/retry"), scope="write", errors=(NotFound, Conflict), repeatable=True)

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
+from perdure.outbox.model import BodyRow, EffectKey, EffectRow
 from perdure.outbox.tables import BODIES, OUTBOX
 
-EFFECT_VIEW = "id, consumer, subject, target, status, attempts, created_at, due_at, ended_at, last_error"
-STATE = "status, attempts, answered, forgiven, since, due_at, ended_at, last_error"
+# Add effects.
+ADD_EFFECTS = BulkInsert(OUTBOX, EffectRow)
+# Add the bodies of effects.
+ADD_BODIES = BulkInsert(BODIES, BodyRow)
 
-ADD_EFFECTS = BulkInsert(OUTBOX)
-ADD_BODIES = BulkInsert(BODIES)
-
+# Take effects of all namespaces that are due for a consumer, until its lease ends.
 CLAIM = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id
@@ -24,38 +25,50 @@ CLAIM = statement(
     UPDATE outbox SET due_at = :until, attempts = attempts + 1
     FROM c
     WHERE outbox.ns = c.ns AND outbox.id = c.id
-    RETURNING outbox.ns, outbox.id, outbox.consumer, outbox.subject, outbox.target, outbox.status,
-      outbox.attempts, outbox.created_at, outbox.due_at, outbox.ended_at, outbox.last_error,
-      outbox.answered, outbox.forgiven, outbox.since
-    """
+    RETURNING {columns:outbox}
+    """,
+    row=EffectRow,
 )
-NEXT_DUE = statement("SELECT min(due_at) FROM outbox WHERE consumer = :consumer AND due_at IS NOT NULL")
-GET_BODIES = statement("SELECT id, body FROM outbox_bodies WHERE ns = :ns AND id {among:ids}")
-LOCK_STATES = statement(
-    "SELECT id, " + STATE + " FROM outbox WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}"
+# When the next effect of a consumer is due.
+NEXT_DUE = statement(
+    "SELECT min(due_at) FROM outbox WHERE consumer = :consumer AND due_at IS NOT NULL", row=int
 )
+# The bodies of effects.
+GET_BODIES = statement("SELECT {columns} FROM outbox_bodies WHERE ns = :ns AND id {among:ids}", row=BodyRow)
+# Lock effects, in the order of their ids.
+LOCK_EFFECTS = statement(
+    "SELECT {columns} FROM outbox WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=EffectRow
+)
+# Write back effects that have moved.
 MOVE = BulkUpdate(
     OUTBOX,
+    EffectRow,
     sets=("status", "attempts", "answered", "forgiven", "since", "due_at", "ended_at", "last_error"),
     keys=("ns", "id"),
 )
 
-GET_EFFECTS = statement("SELECT " + EFFECT_VIEW + " FROM outbox WHERE ns = :ns AND id {among:ids}")
+# Effects by their ids.
+GET_EFFECTS = statement("SELECT {columns} FROM outbox WHERE ns = :ns AND id {among:ids}", row=EffectRow)
 EFFECT_FIELDS: Mapping[str, Field] = {
     "status": Field("status", "text"),
     "consumer": Field("consumer", "text"),
     "subject": Field("subject", "text"),
 }
-LIST_EFFECTS = Listing(EFFECT_VIEW, "outbox WHERE ns = :ns")
+# The effects of a namespace.
+LIST_EFFECTS = Listing("{columns}", "outbox WHERE ns = :ns", EffectRow)
 NEWEST_FIRST = " ORDER BY id DESC"
 
-OLD = statement(
+# Some effects of all namespaces that ended before a time, those that ended first.
+ENDED_BEFORE = statement(
     """
-    SELECT ns, id FROM outbox
+    SELECT {columns} FROM outbox
     WHERE status = :status AND ended_at < :before ORDER BY ended_at LIMIT :n {skip}
-    """
+    """,
+    row=EffectKey,
 )
+# Drop effects.
 DROP_EFFECTS = statement("DELETE FROM outbox WHERE ns = :ns AND id {among:ids}")
+# Drop the bodies of effects.
 DROP_BODIES = statement("DELETE FROM outbox_bodies WHERE ns = :ns AND id {among:ids}")
 
 name_statements(globals())
