@@ -1,4 +1,4 @@
-"""Every statement with a row class returns the columns of that class, by name and in order, on both engines."""
+"""Every statement with a row class returns its columns, by name and in order, on both engines."""
 
 from __future__ import annotations
 

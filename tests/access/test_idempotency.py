@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from tests.access.support import AccessHelper, age, open_engine, rows_of
 
 from perdure import LightningStoreThreaded, PromptTemplate, RolloutConfig, errors
+from perdure.access.base import Service
+from perdure.access.operations import keyed_as
 from perdure.access.service import retain
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import soon
 
@@ -225,3 +228,21 @@ async def test_a_key_is_kept_for_a_day(store: Store) -> None:
     await retain(store.storage)
     assert await rows_of(store.storage, "idempotency") == []
     assert await store.add_resources({}, idempotency_key="k") != first
+
+
+class Answer(NamedTuple):
+    id: str
+    time: int | None
+
+
+@keyed_as("greet", answer=list[Answer])
+async def greet(tx: Tx, names: Sequence[str]) -> list[list[Answer]]:
+    return [[Answer(name, tx.now), Answer(name, None)] for name in names]
+
+
+async def test_a_stored_answer_has_the_type_of_the_first(store: Store) -> None:
+    service = Service(store.storage)
+    first = await service.write_once("k", greet, "anna")
+    again = await service.write_once("k", greet, "bert")
+    assert again == first
+    assert [(type(each), each.id) for each in again] == [(Answer, "anna")] * 2

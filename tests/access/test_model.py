@@ -81,7 +81,7 @@ def test_a_life_ends_with_its_time_or_by_hand() -> None:
 
 
 def asked(**given: Any) -> Any:
-    values = {"name": "ci", "scopes": ["read"], "namespaces": ["a"], "expires_in": None, "actor": "anna"}
+    values = {"name": "ci", "scopes": ["read"], "namespaces": ["a"], "expires_in": None}
     return new_token(TOKEN_ID, "secret", **{**values, **given})
 
 
@@ -113,7 +113,6 @@ def test_what_is_asked_for_is_put_in_order() -> None:
         {"expires_in": "soon"},
         {"expires_in": float("nan")},
         {"expires_in": 1e300},
-        {"actor": ""},
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from perdure import (
     PromptTemplate,
     RolloutConfig,
 )
-from perdure.access.model import NewToken
+from perdure.access.model import new_token
 from perdure.access.operations import create_token, revoke_token
 from perdure.access.tables import SYSTEM
 from perdure.rollouts.operations.enqueue import NewRollout
@@ -330,6 +330,8 @@ async def start_attempt_with_a_key(store: Store, given: Any) -> None:
 
 @use_case(nothing)
 async def make_and_revoke_a_token(store: Store, given: Any) -> None:
-    token = NewToken(store.storage.ids.hex(16), "hash", "ci", ("read",), ("*",), None)
+    token = new_token(
+        store.storage.ids.hex(16), "secret", name="ci", scopes=["read"], namespaces=["*"], expires_in=None
+    )
     await store.storage.run(create_token, token, ns=SYSTEM, actor="anna")
     await store.storage.run(revoke_token, token.token_id, ns=SYSTEM, actor="anna")

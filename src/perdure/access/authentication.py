@@ -7,10 +7,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 from perdure.access import model, operations
-from perdure.access.model import Token
+from perdure.access.model import FoundToken, Token
 from perdure.access.tables import SYSTEM
 from perdure.kernel.clock import MICROS, to_seconds
 from perdure.kernel.errors import StorageError
@@ -55,19 +54,19 @@ class Authentication:
     async def _look_up(self, token_id: str, secret_hash: str) -> Token | None:
         age = self._known.age
         found = await self._merger.call("tokens", self._find_batch, token_id)
-        if found is None or not model.fits(secret_hash, found[0]):
+        if found is None or not model.fits(secret_hash, found.row.hash):
             self._known.put(secret_hash, None, age)
             return None
-        token, now = model.token_from(found[1]), to_seconds(found[2])
+        token, now = model.token_of(found.row), to_seconds(found.now)
         if not model.is_live(token, now):
             self._known.put(secret_hash, None, age)
             return None
         left = None if token.expire_time is None else token.expire_time - now
         self._known.put(secret_hash, token, age, left)
-        await self._note_use(token, found[2])
+        await self._note_use(token, found.now)
         return token
 
-    async def _find_batch(self, token_ids: Sequence[str]) -> Sequence[Any]:
+    async def _find_batch(self, token_ids: Sequence[str]) -> Sequence[FoundToken | None]:
         return await self.storage.read(operations.find_tokens, token_ids, ns=SYSTEM)
 
     async def _note_use(self, token: Token, now: int) -> None:

@@ -10,8 +10,8 @@ from inspect import signature
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from perdure.access.endpoints import Endpoint, endpoints
-from perdure.access.model import Caller
-from perdure.access.operations import action_of, ensure_namespace, once
+from perdure.access.model import Caller, decode_answers
+from perdure.access.operations import action_of, answer_type, ensure_namespace, once
 from perdure.kernel.errors import NotSupported
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage, Tx
@@ -168,8 +168,8 @@ class Service:
     ) -> Sequence[Any]:
         keys = [key for key, _ in calls] if keyed else None
         items = [item for _, item in calls]
-        answers: Sequence[Any] = await self._transact("write", (operation, items, *rest), keys=keys)
-        return answers
+        answers = await self._transact("write", (operation, items, *rest), keys=keys)
+        return decode_answers(answers, answer_type(operation))
 
     @classmethod
     def over(cls, transport: Transport) -> Self:

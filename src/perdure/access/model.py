@@ -7,16 +7,15 @@ import re
 from collections.abc import Collection, Sequence
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
 from perdure.kernel.checks import check_name
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import decode_json
+from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
-from perdure.kernel.storage.port import Row
 
 Scope = Literal["read", "write", "worker", "admin"]
 """What a token allows: `admin` everything, the others only what bears their name."""
@@ -109,6 +108,8 @@ class NewToken(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...]
     namespaces: tuple[str, ...]
     lifetime: int | None
+    encoded_scopes: str
+    encoded_namespaces: str
 
 
 # --- scopes and lives -------------------------------------------------------------------------------------
@@ -161,13 +162,17 @@ def new_token(
     expires_in: Any,
 ) -> NewToken:
     """Check what is asked for."""
+    allowed = _check_scopes(_texts(scopes, "scopes"))
+    reached = _check_namespaces(_texts(namespaces, "namespaces"))
     return NewToken(
         token_id=token_id,
         hash=hash_of(secret),
         name=check_name(name, "name", max_length=MAX_NAME),
-        scopes=_check_scopes(_texts(scopes, "scopes")),
-        namespaces=_check_namespaces(_texts(namespaces, "namespaces")),
+        scopes=allowed,
+        namespaces=reached,
         lifetime=None if expires_in is None else _lifetime(expires_in),
+        encoded_scopes=encode_json(allowed),
+        encoded_namespaces=encode_json(reached),
     )
 
 
@@ -200,35 +205,105 @@ def _lifetime(seconds: Any) -> int:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def token_from(row: Row) -> Token:
-    """A row of `TOKEN_VIEW`."""
-    token_id, name, scopes, namespaces, create_time, expire_time, revoke_time, last_used_time = row
+class NamespaceRow(NamedTuple):
+    """A namespace as it is stored."""
+
+    id: int
+    name: str
+    create_time: int
+
+
+class TokenRow(NamedTuple):
+    """A token as it is stored. Times are microseconds."""
+
+    id: str
+    hash: str
+    name: str
+    scopes: str
+    """JSON."""
+    namespaces: str
+    """JSON."""
+    create_time: int
+    expire_time: int | None
+    revoke_time: int | None
+    last_used_time: int | None
+
+
+class FoundToken(NamedTuple):
+    """A token, and the time by the database."""
+
+    row: TokenRow
+    now: int
+
+
+class AuditRow(msgspec.Struct, gc=False):
+    """An audit entry with the name of its namespace; its id is the microsecond in which it was made."""
+
+    id: int
+    namespace: str | None
+    actor: str
+    action: str
+    object: str
+    count: int
+
+
+class KeyRow(NamedTuple):
+    """An idempotency key. Its answer is JSON, and None until the first call under it has ended."""
+
+    key: str
+    action: str
+    answer: str | None
+
+
+def token_of(row: TokenRow) -> Token:
+    """A token as it may be shown."""
     return Token(
-        token_id=token_id,
-        name=name,
-        scopes=decode_json(scopes),
-        namespaces=decode_json(namespaces),
-        create_time=to_seconds(create_time),
-        expire_time=to_seconds_or_none(expire_time),
-        revoke_time=to_seconds_or_none(revoke_time),
-        last_used_time=to_seconds_or_none(last_used_time),
+        token_id=row.id,
+        name=row.name,
+        scopes=decode_json(row.scopes),
+        namespaces=decode_json(row.namespaces),
+        create_time=to_seconds(row.create_time),
+        expire_time=to_seconds_or_none(row.expire_time),
+        revoke_time=to_seconds_or_none(row.revoke_time),
+        last_used_time=to_seconds_or_none(row.last_used_time),
     )
 
 
-def entry_from(row: Row) -> AuditEntry:
-    """A row of `AUDIT_VIEW`; an entry's id is the microsecond in which it was made."""
-    id, namespace, actor, action, objects, count = row
+def entry_of(row: AuditRow) -> AuditEntry:
+    """An audit entry as callers see it."""
     return AuditEntry(
-        id=id,
-        time=to_seconds(id),
-        namespace=namespace,
-        actor=actor,
-        action=action,
-        object=objects,
-        count=count,
+        id=row.id,
+        time=to_seconds(row.id),
+        namespace=row.namespace,
+        actor=row.actor,
+        action=row.action,
+        object=row.object,
+        count=row.count,
     )
 
 
 def objects_text(objects: Sequence[str]) -> str:
     """The ids that an entry names: the first few of them, each once."""
     return ",".join(list(dict.fromkeys(objects))[:NAMED_OBJECTS])
+
+
+# --- answers under idempotency keys -----------------------------------------------------------------------
+
+
+class StoredAnswer(msgspec.Struct, frozen=True):
+    """The answer to an earlier call under the same key, still encoded."""
+
+    text: str
+
+
+def encode_answer(answer: Any) -> str:
+    """An answer as it is stored: its rows as lists. Bodies in it are text already, so this is quick."""
+    return msgspec.json.encode(answer, enc_hook=tuple).decode()
+
+
+def decode_answers(answers: Sequence[Any], kind: Any = Any) -> list[Any]:
+    """Answers of which some may be stored ones, which are decoded as `kind`."""
+    return [
+        msgspec.json.decode(answer.text, type=kind) if isinstance(answer, StoredAnswer) else answer
+        for answer in answers
+    ]

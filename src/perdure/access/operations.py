@@ -1,7 +1,7 @@
 """Operations on namespaces, tokens, the audit and idempotency keys.
 
 Idempotency keys are taken in their order before anything else is locked, and an audit entry is written after
-everything else: so neither can stand in anybody's way.
+everything else: so neither makes another transaction wait.
 """
 
 from __future__ import annotations
@@ -10,12 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from perdure.access import sql
-from perdure.access.model import NewToken, objects_text
-from perdure.access.tables import NAMESPACES, SYSTEM, TOKENS
-from perdure.kernel.codec import decode_json, encode_json
+from perdure.access.model import (
+    AuditRow,
+    FoundToken,
+    KeyRow,
+    NamespaceRow,
+    NewToken,
+    StoredAnswer,
+    TokenRow,
+    encode_answer,
+    objects_text,
+)
 from perdure.kernel.errors import Conflict, NotFound, StorageError
 from perdure.kernel.storage.filters import given, order_by, where
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,63 +31,69 @@ TOKENS_CHANNEL = "access.tokens"
 ANY_TOKEN = "any"  # noqa: S105 - the one key of the channel
 TRIM_ROWS = 500
 LAST_ID = 2**63 - 1
-_SCALARS = (str, int, float, type(None))
 
 
 # --- namespaces -------------------------------------------------------------------------------------------
 
 
 async def ensure_namespace(tx: Tx, name: str) -> int:
-    """The number of a namespace, which is made if it does not exist."""
-    row = await tx.one(sql.FIND, name=name)
-    if row is not None:
-        return int(row[0])
-    row = await tx.one(sql.NEXT)
-    number = int(row[0]) if row else 1
-    await tx.insert_many(NAMESPACES, [(number, name, tx.now)])
+    """The number of a namespace, which is created if it does not exist."""
+    known = await tx.one(sql.FIND_NAMESPACE, name=name)
+    if known is not None:
+        return known
+    number = await tx.one(sql.NEXT_NAMESPACE) or 1
+    await tx.write(sql.ADD_NAMESPACES.of([NamespaceRow(id=number, name=name, create_time=tx.now)]))
     return number
 
 
 async def list_namespaces(tx: Tx) -> dict[int, str]:
     """The names of all namespaces by their number."""
-    return {int(number): str(name) for number, name in await tx.all(sql.ALL)}
+    return {row.id: row.name for row in await tx.all(sql.LIST_NAMESPACES)}
 
 
 # --- tokens, in the namespace of the system ---------------------------------------------------------------
 
 
-async def create_token(tx: Tx, token: NewToken) -> Row:
-    """Store a token, and answer with it as `TOKEN_VIEW` shows it."""
-    expire_time = None if token.lifetime is None else tx.now + token.lifetime
-    scopes, namespaces = encode_json(token.scopes), encode_json(token.namespaces)
-    shown = (token.token_id, token.name, scopes, namespaces, tx.now, expire_time, None, None)
-    await tx.insert_many(TOKENS, [(SYSTEM, token.token_id, token.hash, *shown[1:])])
+async def create_token(tx: Tx, token: NewToken) -> TokenRow:
+    """Store a token."""
+    row = TokenRow(
+        id=token.token_id,
+        hash=token.hash,
+        name=token.name,
+        scopes=token.encoded_scopes,
+        namespaces=token.encoded_namespaces,
+        create_time=tx.now,
+        expire_time=None if token.lifetime is None else tx.now + token.lifetime,
+        revoke_time=None,
+        last_used_time=None,
+    )
+    await tx.write(sql.ADD_TOKENS.of([row]))
     await audit(tx, "create_token", [token.token_id])
-    tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
-    return shown
-
-
-async def revoke_token(tx: Tx, token_id: str) -> Row:
-    """End a token; one that was revoked before stays as it is."""
-    row = await tx.one(sql.LOCK_TOKEN, id=token_id)
-    if row is None:
-        raise NotFound(f"Token {token_id} not found")
-    if row[6] is None:
-        await tx.execute(sql.REVOKE_TOKEN, id=token_id)
-        await audit(tx, "revoke_token", [token_id])
-        row = (*tuple(row)[:6], tx.now, row[7])
     tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
     return row
 
 
-async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[tuple[str, Row, int] | None]:
-    """The hash of each token's secret, the token, and the time by the database."""
+async def revoke_token(tx: Tx, token_id: str) -> TokenRow:
+    """Revoke a token; one that was revoked before stays as it is."""
+    row = await tx.one(sql.LOCK_TOKEN, id=token_id)
+    if row is None:
+        raise NotFound(f"Token {token_id} not found")
+    if row.revoke_time is None:
+        await tx.execute(sql.REVOKE_TOKEN, id=token_id)
+        await audit(tx, "revoke_token", [token_id])
+        row = row._replace(revoke_time=tx.now)
+    tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
+    return row
+
+
+async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[FoundToken | None]:
+    """The tokens with these ids, and the time by the database."""
     rows = await tx.all(sql.FIND_TOKENS, ids=list(set(token_ids)))
-    found = {row[1]: (str(row[0]), tuple(row)[1:], tx.now) for row in rows}
+    found = {row.id: FoundToken(row, tx.now) for row in rows}
     return [found.get(token_id) for token_id in token_ids]
 
 
-async def list_tokens(tx: Tx) -> Sequence[Row]:
+async def list_tokens(tx: Tx) -> list[TokenRow]:
     """All tokens, the oldest first."""
     return await tx.all(sql.LIST_TOKENS)
 
@@ -116,14 +130,13 @@ async def audit(tx: Tx, action: str, objects: Sequence[str]) -> None:
 
 async def query_audit(
     tx: Tx, namespace: str | None, actor: str | None, action: str | None, limit: int, before: int | None
-) -> Sequence[Row]:
+) -> list[AuditRow]:
     """The newest entries before an id."""
     number = None
     if namespace is not None:
-        found = await tx.one(sql.FIND, name=namespace)
-        if found is None:
+        number = await tx.one(sql.FIND_NAMESPACE, name=namespace)
+        if number is None:
             return []
-        number = found[0]
     conditions = given(("namespace", "exact", number), ("actor", "exact", actor), ("action", "exact", action))
     clause = where(sql.AUDIT_FIELDS, conditions, "and")
     order = order_by(sql.AUDIT_FIELDS, None, "desc", sql.AUDIT_ORDER)
@@ -144,66 +157,66 @@ def action_of(operation: Callable[..., Any]) -> str:
     return getattr(operation, "action", operation.__name__)
 
 
-def keyed_as(action: str) -> Callable[[F], F]:
-    """Give an operation's idempotency keys another name than that of the function."""
+def keyed_as(action: str, answer: Any = Any) -> Callable[[F], F]:
+    """Name the action of an operation's idempotency keys, and the type of its answer for one item."""
 
     def name(operation: F) -> F:
-        operation.action = action  # type: ignore[attr-defined]
+        operation.action, operation.answer = action, answer  # type: ignore[attr-defined]
         return operation
 
     return name
 
 
+def answer_type(operation: Callable[..., Any]) -> Any:
+    """What a stored answer of an operation is decoded as."""
+    return getattr(operation, "answer", Any)
+
+
 async def once(
     tx: Tx, keys: Sequence[str], action: str, call: tuple[Any, ...], items: Sequence[Any], *rest: Any
 ) -> list[Any]:
-    """Run a batch-shaped operation, each item under its key; answer one whose key is known as it was then.
+    """Run an operation on a list, each item under its key; a key that is known gives its `StoredAnswer`.
 
     `call` is the operation with the arguments that come before the items. An error, and an answer that holds
     nothing at all, leave no trace of the key: nothing was done.
     """
     wanted = sorted(set(keys))
     await tx.execute_many(sql.TAKE_KEY, [{"key": key, "action": action} for key in wanted])
-    known = {row[0]: (row[1], row[2]) for row in await tx.all(sql.FIND_KEYS, keys=wanted)}
+    known = {row.key: row for row in await tx.all(sql.FIND_KEYS, keys=wanted)}
     fresh: dict[str, Any] = {}
     for key, item in zip(keys, items, strict=True):
         # What others committed has an answer; without one it is ours.
-        if key in known and known[key][1] is None:
+        if key in known and known[key].answer is None:
             fresh.setdefault(key, item)
     answers: dict[str, Any] = {}
     if fresh:
         operation, *first = call
         answers = dict(zip(fresh, await operation(tx, *first, list(fresh.values()), *rest), strict=True))
-        await _keep_answers(tx, answers)
-    return [answers[key] if key in answers else _kept(key, action, known.get(key)) for key in keys]
+        await _store_answers(tx, action, answers)
+    return [answers[key] if key in answers else _stored(key, action, known.get(key)) for key in keys]
 
 
-async def _keep_answers(tx: Tx, answers: Mapping[str, Any]) -> None:
+async def _store_answers(tx: Tx, action: str, answers: Mapping[str, Any]) -> None:
     done = {key: answer for key, answer in answers.items() if not _did_nothing(answer)}
-    kept = [(encode_json(_plain(answer)), tx.ns, key) for key, answer in done.items()]
-    if kept:
-        await tx.update_many(sql.KEEP_ANSWERS, kept)
+    if done:
+        rows = [KeyRow(key, action, encode_answer(answer)) for key, answer in done.items()]
+        await tx.update_many(sql.KEEP_ANSWERS, rows)
     if len(done) < len(answers):
         await tx.execute(sql.DROP_KEYS, keys=[key for key in answers if key not in done])
 
 
-def _kept(key: str, action: str, known: tuple[str, str] | None) -> Any:
-    if known is None:
-        return StorageError(f"the idempotency key {key} went away while it was looked for; try again")
-    if known[0] != action:
-        return Conflict(f"the idempotency key {key} was used for {known[0]} before, and not for {action}")
-    return decode_json(known[1])
+def _stored(key: str, action: str, known: KeyRow | None) -> StoredAnswer | StorageError | Conflict:
+    if known is None or known.answer is None:
+        return StorageError(f"the idempotency key {key} was dropped while it was looked for; try again")
+    if known.action != action:
+        return Conflict(f"the idempotency key {key} was used for {known.action} before, and not for {action}")
+    return StoredAnswer(known.answer)
 
 
 def _did_nothing(answer: Any) -> bool:
     if isinstance(answer, list | tuple):
         return all(map(_did_nothing, answer))
     return isinstance(answer, Exception)
-
-
-def _plain(answer: Any) -> Any:
-    """An answer as lists and scalars, whatever the driver's rows are."""
-    return answer if isinstance(answer, _SCALARS) else [_plain(each) for each in answer]
 
 
 async def trim_keys(tx: Tx, age: int) -> int:

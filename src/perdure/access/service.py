@@ -23,12 +23,13 @@ from perdure.access.model import (
     Me,
     Scope,
     Token,
+    TokenRow,
 )
 from perdure.access.tables import SYSTEM
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS
 from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
-from perdure.kernel.storage.port import Operation, Row, Storage
+from perdure.kernel.storage.port import Operation, Storage
 
 AUDIT_MICROS = 90 * 86_400 * MICROS
 KEY_MICROS = 86_400 * MICROS
@@ -111,7 +112,7 @@ class Access(Service):
     async def list_tokens(self) -> list[Token]:
         """List all tokens, the oldest first; ended ones too."""
         rows = await self.storage.read(operations.list_tokens, ns=SYSTEM)
-        return [token for token in map(model.token_from, rows) if self._reaches(token.namespaces)]
+        return [token for token in map(model.token_of, rows) if self._reaches(token.namespaces)]
 
     @call(DELETE("/tokens/{token_id}"), scope="admin", status=200, errors=(NotFound,))
     async def revoke_token(self, token_id: Id) -> Token:
@@ -123,11 +124,9 @@ class Access(Service):
             raise NotFound(f"Token {token_id} not found")
         return await self._change(operations.revoke_token, token_id)
 
-    async def _change(self, operation: Operation[..., Row], *args: Any) -> Token:
+    async def _change(self, operation: Operation[..., TokenRow], *args: Any) -> Token:
         try:
-            return model.token_from(
-                await self.storage.run(operation, *args, ns=SYSTEM, actor=self._who.actor)
-            )
+            return model.token_of(await self.storage.run(operation, *args, ns=SYSTEM, actor=self._who.actor))
         finally:
             # Also after an error: it may have happened all the same.
             self.authentication.forget()
@@ -163,7 +162,7 @@ class Access(Service):
             raise Forbidden(f"this token does not reach the namespace {namespace!r}")
         asked = (namespace, actor, action, limit, before)
         rows = await self.storage.read(operations.query_audit, *asked, ns=SYSTEM)
-        entries = [model.entry_from(row) for row in rows]
+        entries = [model.entry_of(row) for row in rows]
         is_full = bool(entries) and len(entries) == limit
         return AuditPage(items=entries, before=entries[-1].id if is_full else None)
 

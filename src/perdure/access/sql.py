@@ -1,25 +1,38 @@
-"""The SQL of the access room, written once for both engines."""
+"""The SQL of access, written once for both engines."""
 
 from __future__ import annotations
 
-from perdure.access.tables import IDEMPOTENCY
-from perdure.kernel.storage.dialect import BulkUpdate, name_statements, statement
+from perdure.access.model import AuditRow, KeyRow, NamespaceRow, TokenRow
+from perdure.access.tables import IDEMPOTENCY, NAMESPACES, TOKENS
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
 # --- namespaces -------------------------------------------------------------------------------------------
 
-FIND = statement("SELECT id FROM namespaces WHERE name = :name")
-NEXT = statement("SELECT coalesce(max(id), 0) + 1 FROM namespaces")
-ALL = statement("SELECT id, name FROM namespaces ORDER BY id")
+# The number of a namespace.
+FIND_NAMESPACE = statement("SELECT id FROM namespaces WHERE name = :name", row=int)
+# The number of the next new namespace.
+NEXT_NAMESPACE = statement("SELECT coalesce(max(id), 0) + 1 FROM namespaces", row=int)
+# All namespaces.
+LIST_NAMESPACES = statement("SELECT {columns} FROM namespaces ORDER BY id", row=NamespaceRow)
+# Add namespaces.
+ADD_NAMESPACES = BulkInsert(NAMESPACES, NamespaceRow)
 
 # --- tokens -----------------------------------------------------------------------------------------------
 
-TOKEN_VIEW = "id, name, scopes, namespaces, create_time, expire_time, revoke_time, last_used_time"  # noqa: S105
-FIND_TOKENS = statement("SELECT hash, " + TOKEN_VIEW + " FROM tokens WHERE ns = :ns AND id {among:ids}")
-LIST_TOKENS = statement("SELECT " + TOKEN_VIEW + " FROM tokens WHERE ns = :ns ORDER BY create_time, id")
-LOCK_TOKEN = statement("SELECT " + TOKEN_VIEW + " FROM tokens WHERE ns = :ns AND id = :id {lock}")
-ANY_TOKEN = statement("SELECT 1 FROM tokens WHERE ns = :ns LIMIT 1")
+# Add tokens.
+ADD_TOKENS = BulkInsert(TOKENS, TokenRow)
+# Tokens by their ids.
+FIND_TOKENS = statement("SELECT {columns} FROM tokens WHERE ns = :ns AND id {among:ids}", row=TokenRow)
+# All tokens, the oldest first.
+LIST_TOKENS = statement("SELECT {columns} FROM tokens WHERE ns = :ns ORDER BY create_time, id", row=TokenRow)
+# Lock a token.
+LOCK_TOKEN = statement("SELECT {columns} FROM tokens WHERE ns = :ns AND id = :id {lock}", row=TokenRow)
+# Whether there is any token.
+ANY_TOKEN = statement("SELECT 1 FROM tokens WHERE ns = :ns LIMIT 1", row=int)
+# Revoke a token.
 REVOKE_TOKEN = statement("UPDATE tokens SET revoke_time = :now WHERE ns = :ns AND id = :id")
+# Record the use of a token, unless an earlier use is recent.
 USE_TOKEN = statement(
     """
     UPDATE tokens SET last_used_time = :now
@@ -29,6 +42,7 @@ USE_TOKEN = statement(
 
 # --- the audit --------------------------------------------------------------------------------------------
 
+# Add an audit entry, unless its id is taken.
 ADD_ENTRY = statement(
     """
     INSERT INTO audit (ns, id, actor, action, count, object)
@@ -36,14 +50,19 @@ ADD_ENTRY = statement(
     ON CONFLICT DO NOTHING
     """
 )
-AUDIT_VIEW = "a.id, n.name, a.actor, a.action, a.object, a.count"
 AUDIT_FIELDS = {
     "namespace": Field("a.ns", "int"),
     "actor": Field("a.actor", "text"),
     "action": Field("a.action", "text"),
 }
 AUDIT_ORDER = "a.id DESC"
-LIST_AUDIT = Listing(AUDIT_VIEW, "audit AS a LEFT JOIN namespaces AS n ON n.id = a.ns WHERE a.id < :before")
+# The audit entries before an id.
+LIST_AUDIT = Listing(
+    "a.id, n.name AS namespace, a.actor, a.action, a.object, a.count",
+    "audit AS a LEFT JOIN namespaces AS n ON n.id = a.ns WHERE a.id < :before",
+    AuditRow,
+)
+# Drop some of the oldest entries before a time.
 TRIM_AUDIT = statement(
     """
     DELETE FROM audit WHERE id <= (SELECT max(id) FROM
@@ -53,6 +72,7 @@ TRIM_AUDIT = statement(
 
 # --- idempotency keys -------------------------------------------------------------------------------------
 
+# Take a key, unless it is known.
 TAKE_KEY = statement(
     """
     INSERT INTO idempotency (ns, key, time, action, answer)
@@ -60,9 +80,13 @@ TAKE_KEY = statement(
     ON CONFLICT (ns, key) DO NOTHING
     """
 )
-FIND_KEYS = statement("SELECT key, action, answer FROM idempotency WHERE ns = :ns AND key {among:keys}")
-KEEP_ANSWERS = BulkUpdate(IDEMPOTENCY, sets=("answer",), keys=("ns", "key"))
+# Keys with what was done under them.
+FIND_KEYS = statement("SELECT {columns} FROM idempotency WHERE ns = :ns AND key {among:keys}", row=KeyRow)
+# Store the answers of the calls under keys.
+KEEP_ANSWERS = BulkUpdate(IDEMPOTENCY, KeyRow, sets=("answer",), keys=("ns", "key"))
+# Drop keys under which nothing was done.
 DROP_KEYS = statement("DELETE FROM idempotency WHERE ns = :ns AND key {among:keys}")
+# Drop some of the oldest keys before a time.
 TRIM_KEYS = statement(
     """
     DELETE FROM idempotency WHERE time <= (SELECT max(time) FROM

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.access.model import decode_answers
 from perdure.access.operations import ensure_namespace, once
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, operations
@@ -85,7 +86,8 @@ class Assistants:
             return (await self._write(operations.create, [request]))[0]
         call = (operations.create, self.actor)
         ns = await self._ns()
-        return (await self.storage.run(once, [key], "create_assistant", call, [request], ns=ns))[0]
+        answers = await self.storage.run(once, [key], "create_assistant", call, [request], ns=ns)
+        return decode_answers(answers)[0]
 
     async def update(
         self,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from perdure.access.model import Caller
+from perdure.access.model import Caller, decode_answers
 from perdure.access.operations import once
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.rollouts.model import Kinds
@@ -53,7 +53,8 @@ class Runner(WatchedService):
 
     def _once(self, lane: Hashable, batch: KeyedBatch, item: Any, key: str) -> asyncio.Future[Any]:
         async def keyed(calls: Sequence[tuple[str, Any]]) -> Sequence[Any]:
-            return await batch([item for _, item in calls], keys=[key for key, _ in calls])
+            answers = await batch([item for _, item in calls], keys=[key for key, _ in calls])
+            return decode_answers(answers)
 
         return self._merger.call(("once", lane), keyed, (key, item))
 
