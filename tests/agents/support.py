@@ -20,6 +20,8 @@ from perdure.graphs.view import state_values
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.streams.model import Shown
+from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.worker.graph_steps import joined
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ class Thread:
     @property
     def graphs(self) -> Graphs:
         if self._graphs is None:
-            OPENED.append(SqliteStorage(":memory:", (*ACCESS_TABLES, *GRAPH_TABLES)))
+            OPENED.append(SqliteStorage(":memory:", (*ACCESS_TABLES, *STREAM_TABLES, *GRAPH_TABLES)))
             self._graphs = Graphs(OPENED[-1])
         return self._graphs
 
@@ -161,6 +163,8 @@ class MemoryContext:
         self.logger = logging.LoggerAdapter(logging.getLogger("tests.agent"), {})
         self.answers = list(answers)
         self.events: list[tuple[str, Any]] = []
+        self.shown: list[Shown | None] = []
+        """The checkpoint that each of the events shows, if it shows one."""
         self.told = asyncio.Condition()
         self.action: str | None = None
         self.loop = asyncio.get_running_loop()
@@ -177,12 +181,13 @@ class MemoryContext:
     async def emit(self, data: Any, event: str = "custom") -> None:
         await self.emit_json(encode_json(data, what=f"event {event!r}"), event)
 
-    async def emit_json(self, body: str, event: str) -> None:
+    async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
         self.check()
         await asyncio.sleep(0)
         assert "\n" not in body
         async with self.told:
             self.events.append((event, decode_json(body)))
+            self.shown.append(shown)
             self.told.notify_all()
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:

@@ -11,6 +11,7 @@ from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.graphs.service import Graphs
 from perdure.graphs.tables import TABLES
 from perdure.kernel.storage.port import Storage
+from perdure.streams.tables import TABLES as STREAM_TABLES
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def database(engine_url: str) -> Database:
 
 @pytest.fixture
 async def storage(database: Database) -> AsyncIterator[Storage]:
-    opened = database.open((*ACCESS_TABLES, *TABLES))
+    opened = database.open((*ACCESS_TABLES, *STREAM_TABLES, *TABLES))
     yield opened
     await opened.close()
 

@@ -29,7 +29,7 @@ from perdure.rollouts.tables import ROLLOUTS
 from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
-RELEASES = ("0.1.0", "0.2.0", "0.3.0", "0.4.0")
+RELEASES = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0")
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from perdure.threads.work import Assignment
 
 API = "/api/v1"
 WORK = "/work"
+NOT_AUDITED = "nothing"
+"""The action of what leaves no entry in the audit."""
 AWAITED = {API + "/runs/wait", API + "/runs/stream"}
 """What ends only when a worker has done its part."""
 
@@ -63,13 +65,13 @@ async def _work_lines(threads: ThreadService, worker: Worker) -> list[Line]:
     return [
         ("POST", f"{WORK}/claim", "", {"worker_id": "w"}, "claim_run"),
         ("POST", f"{WORK}/register", "", {"worker_id": "w", "agents": [{"name": "n"}]}, "register_agent"),
-        ("POST", f"{WORK}/renew", "", {"worker_id": "w", "held": [work["held"]]}, "renew_run"),
+        ("POST", f"{WORK}/renew", "", {"worker_id": "w", "held": [work["held"]]}, NOT_AUDITED),
         (
             "POST",
             f"{WORK}/events",
             "",
             {"appends": [work | {"events": [{"event": "custom", "body": "1"}]}]},
-            "add_events",
+            NOT_AUDITED,
         ),
         ("POST", f"{WORK}/checkpoints", "", work | {"checkpoint": {"values": 1}}, "save_checkpoint"),
         (
@@ -77,7 +79,7 @@ async def _work_lines(threads: ThreadService, worker: Worker) -> list[Line]:
             f"{WORK}/graphs",
             "",
             work | {"steps": {"states": [{"checkpoint_id": "c"}]}},
-            "save_checkpoint",
+            NOT_AUDITED,
         ),
         ("POST", f"{WORK}/steps", "", work | {"origin": "o", "name": "s", "body": "1"}, "keep_step"),
         ("POST", f"{WORK}/finish", "", {"endings": [ended | {"result": "success"}]}, "finish_run"),

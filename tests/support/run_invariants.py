@@ -27,6 +27,15 @@ ENDS = statement(
 LINKS = statement(
     "SELECT stream, seq, source, source_seq, count FROM stream_links WHERE ns = :ns ORDER BY stream, seq"
 )
+LOST_STATES = statement(
+    "SELECT e.stream, e.seq, e.checkpoint_id FROM stream_events AS e WHERE e.ns = :ns"
+    " AND e.checkpoint_id IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE e.keys IS NULL"
+    " AND c.ns = e.ns AND c.thread_id = e.thread_id AND c.id = e.checkpoint_id)"
+    " AND NOT EXISTS (SELECT 1 FROM graph_checkpoints AS g WHERE e.keys IS NOT NULL"
+    " AND g.ns = e.ns AND g.thread_id = e.thread_id AND g.checkpoint_ns = e.checkpoint_ns"
+    " AND g.id = e.checkpoint_id)"
+)
 BUSY_THREAD = "busy"
 END = "end"
 
@@ -69,6 +78,10 @@ async def broken_run_rules(tx: Tx, rollouts: Mapping[str, Any]) -> list[str]:
     wrong += _of_states(threads, await tx.all(CHECKPOINTS))
     wrong += _of_streams(heads, await tx.all(EVENTS), await tx.all(ENDS))
     wrong += _of_joined(heads, await tx.all(LINKS))
+    wrong += [
+        f"event {seq} of {stream} shows the checkpoint {checkpoint}, which is not there"
+        for stream, seq, checkpoint in await tx.all(LOST_STATES)
+    ]
     return wrong
 
 

@@ -203,7 +203,8 @@ class _Conversation:
     async def _answer(self, said: Said) -> None:
         match said:
             case Event():
-                await self._ctx.emit(said.data, said.event)
+                body = encode_json(said.data, what=f"event {said.event!r}")
+                await self._ctx.emit_json(body, said.event, said.shown)
             case Save():
                 checkpoint_id = await self._ctx.save(
                     said.values,

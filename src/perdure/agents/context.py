@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.kernel.errors import PerdureError
+from perdure.streams.model import Shown
 
 T = TypeVar("T")
 
@@ -107,8 +108,11 @@ class Context(Protocol):
         """
         ...
 
-    async def emit_json(self, body: str, event: str) -> None:
-        """The same for data that is JSON already, on one line."""
+    async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
+        """The same for data that is JSON already, on one line.
+
+        With `shown` it is stored as a reference to a checkpoint of this run which gives the same text.
+        """
         ...
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from perdure.graphs.records import GraphDeltaQuery, GraphQuery, GraphSteps
 from perdure.items.records import ItemOp
+from perdure.streams.model import Shown
 
 
 class Said(msgspec.Struct, tag_field="type", kw_only=True):
@@ -23,6 +24,8 @@ class Event(Said, tag="event"):
 
     data: Any = None
     event: str = "custom"
+    shown: Shown | None = None
+    """The checkpoint that has the same data."""
 
 
 class Save(Said, tag="save"):

@@ -15,10 +15,12 @@ import msgspec
 from perdure.graphs import model, sql
 from perdure.graphs.model import Known, Range, piece_key
 from perdure.graphs.records import GraphPut, Piece, PruneStrategy
+from perdure.graphs.references import Place, store_all_states, store_states
 from perdure.graphs.rows import (
     EncodedChanges,
     ItemRow,
     PieceRow,
+    StoredRow,
     ThreadRow,
     WriteRow,
     metadata_of,
@@ -29,9 +31,6 @@ from perdure.graphs.rows import (
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
-
-Place = tuple[str, str]
-"""A thread and a namespace of its checkpoints."""
 
 # The bases of so many threads are asked for at once: each asks the index for the pieces of all.
 THREADS_AT_ONCE = 16
@@ -171,6 +170,24 @@ def _new_items(put: GraphPut, piece: Piece, log: _Log) -> list[ItemRow]:
     return [ItemRow(put.thread_id, log.name, position=position, count=piece.count, form=form, body=body)]
 
 
+async def stored_by(tx: Tx, wanted: Sequence[StoredRow]) -> dict[str, set[tuple[str, str]]]:
+    """Those of the checkpoints that their runs have stored: by run, their namespaces and ids. The threads are
+    locked, so that none is removed before this transaction ends."""
+    threads = sorted({each.thread_id for each in wanted})
+    await _lock(tx, threads)
+    rows = await tx.all(
+        sql.STORED_BY,
+        thread_ids=threads,
+        run_ids=sorted({each.run_id for each in wanted}),
+        namespaces=sorted({each.checkpoint_ns for each in wanted}),
+        ids=sorted({each.id for each in wanted}),
+    )
+    stored: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for row in set(rows) & set(wanted):
+        stored[row.run_id].add((row.checkpoint_ns, row.id))
+    return stored
+
+
 # --- removing ---------------------------------------------------------------------------------------------
 
 
@@ -178,6 +195,7 @@ async def delete_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
     """Remove everything that graphs have kept in these threads."""
     known = sorted(await _lock(tx, thread_ids)) if thread_ids else []
     if known:
+        await store_all_states(tx, known)
         for each in (
             sql.DROP_ALL_CHECKPOINTS,
             sql.DROP_ALL_PIECES,
@@ -232,7 +250,8 @@ async def _keep_latest(tx: Tx, thread_id: str) -> None:
 
 
 async def _drop(tx: Tx, places: Mapping[Place, Iterable[str]]) -> None:
-    """Remove checkpoints with what was written after them."""
+    """Remove checkpoints with what was written after them; events that show them get their states first."""
+    await store_states(tx, {place: set(found) for place, found in places.items()})
     for (thread_id, namespace), found in sorted(places.items()):
         checkpoint_ids = sorted(found)
         if checkpoint_ids:

@@ -77,7 +77,7 @@ async def _with_values(
 ) -> list[FoundCheckpoint]:
     versions = [versions_of(row.versions) for row in rows]
     wanted = [each for found in versions for each in found.items()]
-    values = await _values(tx, thread_id, namespace, wanted)
+    values = await read_values(tx, thread_id, namespace, wanted)
     writes = await _writes(tx, thread_id, namespace, [row.id for row in rows])
     return [
         FoundCheckpoint(
@@ -94,7 +94,7 @@ def _key(item: tuple[str, Version]) -> str:
     return piece_key(*item)
 
 
-async def _values(
+async def read_values(
     tx: Tx, thread_id: str, namespace: str, wanted: Sequence[tuple[str, Version]]
 ) -> dict[str, GraphValue]:
     """The values of versions of channels, by the keys of their pieces; what is empty is not among them."""
@@ -204,7 +204,7 @@ async def _walk(
     wanted = [
         (channel, versions[channel]) for _, versions in steps for channel in line.open & versions.keys()
     ]
-    values = await _values(tx, *place, wanted)
+    values = await read_values(tx, *place, wanted)
     writes = await _writes(tx, *place, [checkpoint_id for checkpoint_id, _ in steps])
     for checkpoint_id, versions in steps:
         line.take(writes.get(checkpoint_id, []))

@@ -107,6 +107,22 @@ class CheckpointKey(NamedTuple):
     id: str
 
 
+class StoredRow(NamedTuple):
+    """A checkpoint that a run has stored."""
+
+    thread_id: str
+    run_id: str
+    checkpoint_ns: str
+    id: str
+
+
+class CheckpointVersions(NamedTuple):
+    """The version of each channel of a checkpoint, as JSON."""
+
+    id: str
+    versions: str
+
+
 class KnownRow(NamedTuple):
     """What decides which checkpoints of a thread are needed."""
 

@@ -7,11 +7,13 @@ from perdure.graphs.rows import (
     BaseRow,
     CheckpointKey,
     CheckpointRow,
+    CheckpointVersions,
     ItemRow,
     KnownRow,
     PieceRow,
     RangesRow,
     SegmentRow,
+    StoredRow,
     ThreadRow,
     VersionsRow,
     WriteRow,
@@ -71,6 +73,17 @@ FIND_BASES = statement(
     row=BaseRow,
 )
 
+# Which of these checkpoints were stored by these runs.
+STORED_BY = statement(
+    """
+    SELECT {columns}
+    FROM graph_checkpoints
+    WHERE ns = :ns AND thread_id {among:thread_ids} AND checkpoint_ns {among:namespaces} AND id {among:ids}
+      AND run_id || '' {among:run_ids}
+    """,
+    row=StoredRow,
+)
+
 # --- reading ----------------------------------------------------------------------------------------------
 
 FIELDS = {
@@ -89,6 +102,15 @@ READ_PIECES = statement(
     WHERE ns = :ns AND thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND piece {among:pieces}
     """,
     row=PieceRow,
+)
+# The versions of the channels of checkpoints, which say what their pieces are.
+VERSIONS_OF = statement(
+    """
+    SELECT {columns}
+    FROM graph_checkpoints
+    WHERE ns = :ns AND thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND id {among:ids}
+    """,
+    row=CheckpointVersions,
 )
 # The items of a range of a log. The last row that begins at `start` or before may hold the first of them.
 READ_ITEMS = statement(

@@ -56,7 +56,7 @@ class GraphAgent:
             first = await saver.initial_input(input, _command(ctx), addressed=bool(checkpoint))
             if not saver.resumed:
                 config["configurable"].update(checkpoint)
-            await stream(ctx, graph, first, _options(ctx, graph, config))
+            await stream(ctx, graph, first, _options(ctx, graph, config), saver.shown)
             await saver.finish()
 
 

@@ -18,7 +18,15 @@ from langgraph.checkpoint.base import (
 from langgraph.types import Command
 
 from perdure.agents.context import Context, GraphCheckpoints
-from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, GraphState, GraphSteps, GraphWrite
+from perdure.graphs.records import (
+    GraphChanges,
+    GraphPut,
+    GraphQuery,
+    GraphState,
+    GraphSteps,
+    GraphTuple,
+    GraphWrite,
+)
 from perdure.langgraph.codec import (
     GraphCodec,
     config_of,
@@ -28,7 +36,9 @@ from perdure.langgraph.codec import (
     query_of,
 )
 from perdure.langgraph.legacy import decode_legacy
+from perdure.langgraph.shown import ShownStates
 from perdure.langgraph.wire import body_of, interrupt_of
+from perdure.streams.model import VALUES
 
 INTERRUPT = "__interrupt__"
 TASKS = "__pregel_tasks"
@@ -71,7 +81,10 @@ class GraphSaver(BaseCheckpointSaver[str]):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         query = await self._query(config)
         found = await self._checkpoints.find(query) if query is not None else []
-        return self._codec.read(found[0]) if found else None
+        return self._read(found[0]) if found else None
+
+    def _read(self, found: GraphTuple) -> CheckpointTuple:
+        return self._codec.read(found)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._checkpoints.wait(lambda: self.aget_tuple(config))
@@ -175,6 +188,8 @@ class RunSaver(GraphSaver):
 
     def __init__(self, ctx: Context, codec: GraphCodec, *, durable: bool = False) -> None:
         super().__init__(ctx.graph, codec, ctx.thread_id)
+        self.shown = ShownStates() if VALUES in ctx.stream_mode else None
+        """The states that the run's stream shows, if it shows any."""
         self.resumed = False
         """Whether an earlier attempt of this run has stored a checkpoint to continue from."""
         self._ctx = ctx
@@ -196,6 +211,8 @@ class RunSaver(GraphSaver):
     async def start(self, graph: Any) -> None:
         """Find the checkpoint to continue from; the thread's values may not come from a graph."""
         self._graph = graph
+        if self.shown is not None and isinstance(graph.output_channels, str):
+            self.shown.single = graph.output_channels
         found = self._ctx.checkpoint
         if found is None:
             return
@@ -247,6 +264,11 @@ class RunSaver(GraphSaver):
         return None if command.resume is None else Command(resume=command.resume)
 
     # --- reading ----------------------------------------------------------------------------------------
+
+    def _read(self, found: GraphTuple) -> CheckpointTuple:
+        if self.shown is not None:
+            self.shown.read(found)
+        return super()._read(found)
 
     async def _query(self, config: RunnableConfig) -> GraphQuery | None:
         _, namespace, checkpoint_id = place_of(config)
@@ -307,6 +329,8 @@ class RunSaver(GraphSaver):
             else:
                 states = [self._state(put, checkpoint)]
         self._send(GraphSteps(changes=GraphChanges(puts=[put]), states=states))
+        if self.shown is not None:
+            self.shown.stored(put)
 
     def _state(self, put: GraphPut, checkpoint: Checkpoint) -> GraphState:
         self._values = checkpoint["channel_values"]

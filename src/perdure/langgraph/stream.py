@@ -10,10 +10,12 @@ from langchain_core.messages import BaseMessageChunk, message_chunk_to_message
 
 from perdure.agents.context import Context
 from perdure.kernel.errors import InvalidInput
+from perdure.langgraph.shown import ShownStates
 from perdure.langgraph.wire import body_of, debug_payload
+from perdure.streams.model import VALUES
 
 MODES = (
-    "values",
+    VALUES,
     "updates",
     "custom",
     "messages",
@@ -40,13 +42,20 @@ def _wanted(modes: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(names)) or ["updates"]
 
 
-async def stream(ctx: Context, graph: Any, input: Any, options: Mapping[str, Any]) -> None:
+async def stream(
+    ctx: Context,
+    graph: Any,
+    input: Any,
+    options: Mapping[str, Any],
+    shown: ShownStates | None = None,
+) -> None:
     """Run the graph to its end, and emit the events of the requested modes in order.
 
-    `options` are those of `astream`, the config among them.
+    `options` are those of `astream`, the config among them. States that are stored in checkpoints as well are
+    found by `shown`.
     """
     modes = check_modes(ctx.stream_mode)
-    emitter = _Emitter(ctx, modes, bool(options.get("subgraphs")))
+    emitter = _Emitter(ctx, modes, bool(options.get("subgraphs")), shown)
     arguments = {**options, "stream_mode": _wanted(modes)}
     if "events" in modes:
         async with aclosing(graph.astream_events(input, version="v2", **arguments)) as events:
@@ -71,10 +80,13 @@ async def _follow_events(ctx: Context, emitter: _Emitter, events: AsyncIterator[
 class _Emitter:
     """Emits the chunks that LangGraph streams as events."""
 
-    def __init__(self, ctx: Context, modes: tuple[str, ...], subgraphs: bool) -> None:
+    def __init__(
+        self, ctx: Context, modes: tuple[str, ...], subgraphs: bool, shown: ShownStates | None
+    ) -> None:
         self._ctx = ctx
         self._modes = modes
         self._subgraphs = subgraphs
+        self._shown = shown
         self._messages = _Messages(ctx, modes)
 
     async def chunk(self, chunk: Any) -> None:
@@ -85,7 +97,10 @@ class _Emitter:
             await self._emit(mode, ns, _shown(mode, data))
 
     async def _emit(self, mode: str, ns: tuple[str, ...], data: Any) -> None:
-        await self._ctx.emit_json(body_of(data), _name(mode, ns))
+        body = body_of(data)
+        states = self._shown if mode == VALUES else None
+        shown = None if states is None else await states.find(ns, data, body)
+        await self._ctx.emit_json(body, _name(mode, ns), shown)
 
 
 def _name(mode: str, ns: tuple[str, ...]) -> str:

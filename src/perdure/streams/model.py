@@ -13,11 +13,58 @@ from perdure.kernel.errors import Conflict, InvalidInput
 _ID = re.compile(r"^(?:\d{1,16}-)?(\d{1,18})$")
 
 
-class NewEvent(msgspec.Struct, frozen=True):
-    """An event to be appended; `body` is JSON, encoded."""
+VALUES = "values"
+"""The event that shows a state; a subgraph's has its namespace after a bar."""
+REFERENCE_SIZE = 1024
+"""A state shorter than this is stored in its event, since a reference would save little."""
+
+
+class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The checkpoint whose state an event shows.
+
+    With `keys`, as JSON, the state is in the pieces of a graph's checkpoint: a list names the channels of an
+    object, a string is the one channel whose value is the state. Without them it is the state of the thread.
+    """
+
+    checkpoint_id: str
+    checkpoint_ns: str | None = None
+    keys: str | None = None
+
+
+class NewEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event to be appended; `body` is JSON, encoded.
+
+    An event with `shown` is stored as a reference to that checkpoint, which has the same data as the body.
+    """
 
     event: str
     body: str
+    shown: Shown | None = None
+
+
+class Reference(NamedTuple):
+    """What a stored event has instead of its data: the checkpoint of a thread, and what it shows of it."""
+
+    thread_id: str
+    checkpoint_ns: str | None
+    checkpoint_id: str
+    keys: str | None
+
+
+class ReferenceRow(NamedTuple):
+    """An event that is stored as a reference; `size` is the length of its data in bytes."""
+
+    stream: str
+    seq: int
+    size: int
+    thread_id: str
+    checkpoint_ns: str | None
+    checkpoint_id: str
+    keys: str | None
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(self.thread_id, self.checkpoint_ns, self.checkpoint_id, self.keys)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -38,7 +85,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventRow(msgspec.Struct, gc=False):
-    """An event as it is stored."""
+    """An event as it is stored: with its data, or as a reference with an empty body."""
 
     stream: str
     seq: int
@@ -46,6 +93,24 @@ class EventRow(msgspec.Struct, gc=False):
     attempt: int
     event: str
     body: str
+    thread_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_id: str | None = None
+    keys: str | None = None
+    size: int | None = None
+
+
+class BodyRow(msgspec.Struct, gc=False):
+    """An event that gets its data in place of its reference."""
+
+    stream: str
+    seq: int
+    body: str
+    thread_id: None = None
+    checkpoint_ns: None = None
+    checkpoint_id: None = None
+    keys: None = None
+    size: None = None
 
 
 class LinkRow(msgspec.Struct, gc=False):

@@ -6,14 +6,25 @@ inserted; of two transactions that do so at once, one is run again and finds the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from perdure.kernel.storage.port import Tx
 from perdure.streams import sql
-from perdure.streams.model import Event, EventRow, Head, LinkRow, LockedHead, NewEvent, Place, new_head
+from perdure.streams.model import (
+    BodyRow,
+    Event,
+    EventRow,
+    Head,
+    LinkRow,
+    LockedHead,
+    NewEvent,
+    Place,
+    Reference,
+    new_head,
+)
 
 CHANNEL = "streams"
 """The channel of hints; a key is `<ns>/<stream>`."""
@@ -22,6 +33,8 @@ PAGE_EVENTS = 500
 PAGE_BYTES = 1 << 20
 EXPIRE_STREAMS = 50
 EXPIRE_EVENTS = 1000
+STORE_SIZE = 4 << 20
+"""About how much data of references is stored at once."""
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -33,6 +46,8 @@ class Append(msgspec.Struct, frozen=True):
     into: str | None = None
     ends: bool = False
     """Whether nothing comes after these; a joined stream never ends."""
+    thread_id: str | None = None
+    """The thread that has the checkpoints which these events show."""
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -93,6 +108,8 @@ def _place(
     ms, attempt = head.last_ms, each.attempt
     events += [
         EventRow(stream=stream, seq=seq, ms=ms, attempt=attempt, event=new.event, body=new.body)
+        if new.shown is None
+        else _reference_row(each, seq, ms, new)
         for seq, new in enumerate(each.events, first)
     ]
     if each.ends:
@@ -110,7 +127,29 @@ def _place(
     return Appended(head.last_seq, ms, joined.place)
 
 
+def _reference_row(each: Append, seq: int, ms: int, new: NewEvent) -> EventRow:
+    shown = new.shown
+    assert shown is not None
+    return EventRow(
+        stream=each.stream,
+        seq=seq,
+        ms=ms,
+        attempt=each.attempt,
+        event=new.event,
+        body="",
+        thread_id=each.thread_id,
+        checkpoint_ns=shown.checkpoint_ns,
+        checkpoint_id=shown.checkpoint_id,
+        keys=shown.keys,
+        size=_octets(new.body),
+    )
+
+
 # --- read -------------------------------------------------------------------------------------------------
+
+
+Resolve = Callable[[Tx, Collection[Reference]], Awaitable[Mapping[Reference, str]]]
+"""Gives the data, as JSON, that each reference stands for."""
 
 
 async def read(
@@ -120,6 +159,7 @@ async def read(
     limit: int = PAGE_EVENTS,
     joined: bool = False,
     size: int = PAGE_BYTES,
+    resolve: Resolve | None = None,
 ) -> Page:
     """The events after a number, up to `limit` of them or somewhat more than `size` bytes, and the head."""
     head = await tx.one(sql.GET_HEAD, stream=stream)
@@ -127,13 +167,28 @@ async def read(
         return Page([], head, after)
     wanted = sql.READ_JOINED if joined else sql.READ_EVENTS
     events = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
-    reached = events[-1].seq if _is_cut(events, limit, size) else head.last_seq
-    return Page(events, head, reached)
+    total = sum([_octets(event.body) for event in events])
+    if resolve is not None and any(not event.body for event in events):
+        chosen = sql.READ_JOINED_REFERENCES if joined else sql.READ_REFERENCES
+        rows = await tx.all(chosen, stream=stream, after=after, last=events[-1].seq)
+        total += sum([row.size for row in rows])
+        events = await _resolved(tx, events, {row.seq: row.reference for row in rows}, resolve)
+    # In a joined stream what follows may be gone with the streams it was in.
+    is_cut = len(events) >= limit or total >= size
+    return Page(events, head, events[-1].seq if is_cut else head.last_seq)
 
 
-def _is_cut(events: Sequence[Event], limit: int, size: int) -> bool:
-    """Whether more may follow. In a joined stream the rest may be gone with the streams it was in."""
-    return len(events) >= limit or sum([_octets(event.body) for event in events]) >= size
+async def _resolved(
+    tx: Tx, events: Sequence[Event], references: Mapping[int, Reference], resolve: Resolve
+) -> list[Event]:
+    """The events with the data of those that are references; one whose checkpoint is lost shows null."""
+    found = await resolve(tx, set(references.values()))
+    return [
+        event
+        if (reference := references.get(event.seq)) is None
+        else msgspec.structs.replace(event, body=found.get(reference, "null"))
+        for event in events
+    ]
 
 
 def _octets(text: str) -> int:
@@ -143,6 +198,26 @@ def _octets(text: str) -> int:
 async def heads(tx: Tx, streams: Sequence[str]) -> dict[str, Head]:
     """The heads of those of the streams that exist."""
     return {head.stream: head for head in await tx.all(sql.GET_HEADS, streams=list(streams))}
+
+
+# --- references -------------------------------------------------------------------------------------------
+
+
+async def store_bodies(
+    tx: Tx, thread_id: str, is_removed: Callable[[Reference], bool], resolve: Resolve
+) -> None:
+    """Store their data in the events whose checkpoints are about to be removed."""
+    rows = await tx.all(sql.REFERENCES_TO, thread_id=thread_id)
+    chosen = sorted([row for row in rows if is_removed(row.reference)], key=lambda row: (row.stream, row.seq))
+    while chosen:
+        size = count = 0
+        while count < len(chosen) and size < STORE_SIZE:
+            size += chosen[count].size
+            count += 1
+        some, chosen = chosen[:count], chosen[count:]
+        found = await resolve(tx, {row.reference for row in some})
+        bodies = [BodyRow(row.stream, row.seq, found.get(row.reference, "null")) for row in some]
+        await tx.write(sql.STORE_BODIES.of(bodies))
 
 
 # --- drop -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from functools import partial
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.port import Storage
 from perdure.streams.model import Burst, Event
-from perdure.streams.operations import Append, Appended, expire, heads
+from perdure.streams.operations import Append, Appended, Resolve, expire, heads
 from perdure.streams.tail import Follower, Key, Tail
 
 __all__ = ["Burst", "Follower", "Streams"]
@@ -21,10 +21,14 @@ EXPIRE_SECONDS = 60.0
 
 
 class Streams:
-    """The streams of a database, followed from any event loop of this process."""
+    """The streams of a database, followed from any event loop of this process.
 
-    def __init__(self, storage: Storage) -> None:
+    `resolve` gives the data of events that refer to checkpoints.
+    """
+
+    def __init__(self, storage: Storage, resolve: Resolve | None = None) -> None:
         self.storage = storage
+        self._resolve = resolve
         self._lock = threading.Lock()
         self._tails: dict[Key, tuple[Tail, ...]] = {}
         self._polling = False
@@ -60,7 +64,7 @@ class Streams:
         for tail in self._tails.get(key, ()):
             if tail.loop is loop:
                 return tail
-        tail = Tail(self.storage, key, self._forget)
+        tail = Tail(self.storage, key, self._forget, self._resolve)
         with self._lock:
             self._tails[key] = (*self._tails.get(key, ()), tail)
             if not self._polling:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.streams.model import EndedStream, Event, EventRow, Head, LinkRow, LockedHead
+from perdure.streams.model import (
+    BodyRow,
+    EndedStream,
+    Event,
+    EventRow,
+    Head,
+    LinkRow,
+    LockedHead,
+    ReferenceRow,
+)
 from perdure.streams.tables import STREAM_EVENTS, STREAM_LINKS, STREAMS
 
 # --- heads ------------------------------------------------------------------------------------------------
@@ -31,10 +40,9 @@ ADD_EVENTS = BulkInsert(STREAM_EVENTS, EventRow)
 # Add the places of events to joined streams.
 ADD_LINKS = BulkInsert(STREAM_LINKS, LinkRow)
 
-# A page ends after `limit` events, or with the one that makes its bodies larger than `size`.
+# A page ends after `limit` events, or with the one that makes its data larger than `size`.
 _UP_TO_SIZE_FROM = (
-    "SELECT {columns} FROM (SELECT {columns},"
-    " sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS ahead FROM"
+    "SELECT {columns} FROM (SELECT {columns}, sum(length) OVER (ORDER BY seq) - length AS ahead FROM"
 )
 _UP_TO_SIZE = " AS page) AS sized WHERE ahead < :size ORDER BY seq"
 
@@ -42,7 +50,7 @@ _UP_TO_SIZE = " AS page) AS sized WHERE ahead < :size ORDER BY seq"
 READ_EVENTS = statement(
     _UP_TO_SIZE_FROM
     + """
-    (SELECT seq, ms, stream AS source, attempt, event, body
+    (SELECT seq, ms, stream AS source, attempt, event, body, coalesce(size, octet_length(body)) AS length
     FROM stream_events
     WHERE ns = :ns AND stream = :stream AND seq > :after
     ORDER BY seq
@@ -55,7 +63,8 @@ READ_EVENTS = statement(
 READ_JOINED = statement(
     _UP_TO_SIZE_FROM
     + """
-    (SELECT l.seq + e.seq - l.source_seq AS seq, l.ms, l.source, e.attempt, e.event, e.body
+    (SELECT l.seq + e.seq - l.source_seq AS seq, l.ms, l.source, e.attempt, e.event, e.body,
+      coalesce(e.size, octet_length(e.body)) AS length
     FROM stream_links AS l
     CROSS JOIN stream_events AS e
     WHERE l.ns = :ns AND l.stream = :stream
@@ -69,6 +78,46 @@ READ_JOINED = statement(
     """
     + _UP_TO_SIZE,
     row=Event,
+)
+
+# --- references -------------------------------------------------------------------------------------------
+
+# The references among the events of a page.
+READ_REFERENCES = statement(
+    """
+    SELECT {columns}
+    FROM stream_events
+    WHERE ns = :ns AND stream = :stream AND seq > :after AND seq <= :last AND checkpoint_id IS NOT NULL
+    """,
+    row=ReferenceRow,
+)
+# The references among the events of a page of a joined stream.
+READ_JOINED_REFERENCES = statement(
+    """
+    SELECT e.stream, l.seq + e.seq - l.source_seq AS seq, e.size, e.thread_id, e.checkpoint_ns,
+      e.checkpoint_id, e.keys
+    FROM stream_links AS l
+    CROSS JOIN stream_events AS e
+    WHERE l.ns = :ns AND l.stream = :stream AND l.seq <= :last
+      AND l.seq >= coalesce((SELECT max(b.seq) FROM stream_links AS b
+        WHERE b.ns = :ns AND b.stream = :stream AND b.seq <= :after), 0)
+      AND e.ns = l.ns AND e.stream = l.source
+      AND e.seq >= l.source_seq AND e.seq < l.source_seq + l.count
+      AND l.seq + e.seq - l.source_seq > :after AND l.seq + e.seq - l.source_seq <= :last
+      AND e.checkpoint_id IS NOT NULL
+    """,
+    row=ReferenceRow,
+)
+# The events that refer to checkpoints of a thread.
+REFERENCES_TO = statement(
+    "SELECT {columns} FROM stream_events WHERE ns = :ns AND thread_id = :thread_id", row=ReferenceRow
+)
+# Give events their data in place of their references.
+STORE_BODIES = BulkUpdate(
+    STREAM_EVENTS,
+    BodyRow,
+    sets=("body", "thread_id", "checkpoint_ns", "checkpoint_id", "keys", "size"),
+    keys=("ns", "stream", "seq"),
 )
 
 # --- dropping ---------------------------------------------------------------------------------------------

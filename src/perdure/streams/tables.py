@@ -1,4 +1,4 @@
-"""The tables of the streams room."""
+"""The tables of the streams domain."""
 
 from __future__ import annotations
 
@@ -30,9 +30,17 @@ STREAM_EVENTS = Table(
         integer("attempt"),
         text("event"),
         text("body"),
+        text("thread_id", null=True),
+        text("checkpoint_ns", null=True),
+        text("checkpoint_id", null=True),
+        text("keys", null=True),
+        integer("size", null=True),
     ),
     key=("ns", "stream", "seq"),
+    indexes=(Index("stream_events_reference", ("ns", "thread_id"), "thread_id IS NOT NULL"),),
 )
+"""An event with its data in `body`; or, where `checkpoint_id` is set, a reference to the checkpoint that has
+the data, with an empty body. `size` is the length of the data that a reference stands for."""
 
 STREAM_LINKS = Table(
     "stream_links",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.storage.port import Storage
 from perdure.streams.model import NOTHING, Burst, Head
-from perdure.streams.operations import CHANNEL, PAGE_EVENTS, Page, hint_key, read
+from perdure.streams.operations import CHANNEL, PAGE_BYTES, PAGE_EVENTS, Page, Resolve, hint_key, read
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,9 @@ class Key(NamedTuple):
 class Tail:
     """The end of one stream for the followers of one event loop, which alone touches it."""
 
-    def __init__(self, storage: Storage, key: Key, forget: Callable[[Tail], None]) -> None:
+    def __init__(
+        self, storage: Storage, key: Key, forget: Callable[[Tail], None], resolve: Resolve | None = None
+    ) -> None:
         self.key = key
         self.loop = asyncio.get_running_loop()
         self.began: int | None = None
@@ -52,6 +54,7 @@ class Tail:
         self.error: Exception | None = None
         self._storage = storage
         self._forget = forget
+        self._resolve = resolve
         self._followers: set[Follower] = set()
         self._existed = False
         self._offered = 0.0
@@ -184,7 +187,8 @@ class Tail:
         ns, stream, joined = self.key
         # What is learnt meanwhile may be newer than what is read.
         existed, last = self._existed, self.last
-        page = await self._storage.read(read, stream, after, PAGE_EVENTS, joined, ns=ns)
+        wanted = (stream, after, PAGE_EVENTS, joined, PAGE_BYTES, self._resolve)
+        page = await self._storage.read(read, *wanted, ns=ns)
         is_gone = existed if page.head is None else page.head.last_seq < (last or 0)
         if is_gone:
             self.gone = True

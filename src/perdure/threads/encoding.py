@@ -9,19 +9,21 @@ import msgspec
 
 from perdure.graphs.records import GraphState, GraphSteps
 from perdure.graphs.rows import encode_changes
+from perdure.graphs.texts import decode_keys
 from perdure.kernel.checks import check_id, check_object, check_text, optional_choice, optional_id
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import check_keys
 from perdure.rollouts.model import UNRESPONSIVE
-from perdure.streams.model import NewEvent
+from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
 from perdure.threads.operations.filling import IN_PIECES
 from perdure.threads.operations.finish import Finish
 from perdure.threads.operations.graphs import Step, Steps
 from perdure.threads.operations.rows import RunLimits
+from perdure.threads.operations.shown import are_shown
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
 from perdure.threads.work import Ending, Lease
 
@@ -29,6 +31,7 @@ BACKSTOP_SECONDS = 5.0
 """So long after a worker should have ended a run that takes too long, the watchdog does."""
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
 MAX_BODY = 1 << 30
+MAX_KEYS = 1 << 16
 INLINE_BYTES = 2048
 """So long the values of a graph's last state may be, to be kept beside their pieces and read without them."""
 
@@ -60,7 +63,22 @@ def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
     for event in events:
         check_id(event.event, "the name of an event")
         check_text(event.body, "the body of an event", max_length=MAX_BODY)
+    if are_shown(events):
+        return tuple(map(_checked_event, events))
     return tuple(events)
+
+
+def _checked_event(event: NewEvent) -> NewEvent:
+    """An event that a worker sent, with what it says of its checkpoint only if that can be followed."""
+    shown = event.shown
+    if shown is None:
+        return event
+    name = VALUES if not shown.checkpoint_ns else VALUES + "|" + shown.checkpoint_ns
+    if event.event != name or len(event.body) < REFERENCE_SIZE or shown.keys is None:
+        return msgspec.structs.replace(event, shown=None)
+    check_id(shown.checkpoint_id, "checkpoint_id")
+    decode_keys(check_text(shown.keys, "keys", max_length=MAX_KEYS))
+    return event
 
 
 def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:

@@ -29,6 +29,7 @@ from perdure.threads.execution import RunExecution
 from perdure.threads.operations import announce, lifetimes, remove, search, states
 from perdure.threads.operations.rows import Made, checkpoint_of, thread_of
 from perdure.threads.operations.search import ThreadSearch
+from perdure.threads.operations.shown import resolve
 from perdure.threads.operations.states import NewThread
 from perdure.threads.records import (
     PRUNE_STRATEGIES,
@@ -54,7 +55,9 @@ class ThreadKeeping(RunExecution):
         actor: str | None = None,
         policy: Policy | None = None,
     ) -> None:
-        super().__init__(storage, kinds, streams or Streams(storage), namespace=namespace, actor=actor)
+        super().__init__(
+            storage, kinds, streams or Streams(storage, resolve), namespace=namespace, actor=actor
+        )
         self.policy = policy or Policy()
 
     @property

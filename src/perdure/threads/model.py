@@ -6,7 +6,7 @@ A run has no status of its own: it is a function of its rollout's status and out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from perdure.kernel.retry import Backoff
 from perdure.rollouts.model import (
@@ -137,3 +137,21 @@ def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
             else:
                 whole[key] = value
     return whole
+
+
+# --- rows of states ---------------------------------------------------------------------------------------
+
+
+class StateKey(NamedTuple):
+    """Which state of which thread."""
+
+    thread_id: str
+    id: str
+
+
+class StateBody(NamedTuple):
+    """The values of a state, as JSON."""
+
+    thread_id: str
+    id: str
+    body: str

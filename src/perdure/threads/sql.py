@@ -6,6 +6,7 @@ from typing import Final
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
+from perdure.threads.model import StateBody, StateKey
 from perdure.threads.tables import CHECKPOINTS, RUN_STEPS, RUNS, THREAD_LIFETIMES, THREADS
 
 # --- threads ----------------------------------------------------------------------------------------------
@@ -206,6 +207,16 @@ COPY_CHECKPOINTS = statement(
     FROM rollouts AS r
     WHERE r.ns = :ns AND r.line = :thread_id AND r.outcome = :rollback))
     """
+)
+# The values of states, as they are stored.
+GET_BODIES = statement(
+    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND id {among:ids}"
+    " AND thread_id || '' {among:thread_ids}",
+    row=StateBody,
+)
+# The states that runs have made.
+STATES_OF_RUNS = statement(
+    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND run_id {among:ids}", row=StateKey
 )
 DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
 DROP_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id {among:ids}")

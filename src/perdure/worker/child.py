@@ -24,6 +24,7 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
+from perdure.streams.model import Shown
 from perdure.threads.records import Checkpoint
 from perdure.worker.registry import make_agent
 from perdure.worker.retry_policy import RetryPolicy, failure_of
@@ -137,9 +138,9 @@ class ChildContext:
         self._check()
         self._pipe.say({"type": "event", "event": event, "data": data})
 
-    async def emit_json(self, body: str, event: str) -> None:
+    async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
         self._check()
-        head = encode_json({"type": "event", "event": event})[:-1]
+        head = encode_json({"type": "event", "event": event, "shown": shown})[:-1]
         self._pipe.write(f'{head},"data":{body}}}\n'.encode())
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:

@@ -19,7 +19,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureError
 from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
-from perdure.streams.model import NewEvent
+from perdure.streams.model import VALUES, NewEvent, Shown
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, RunQueue
 from perdure.worker.emitter import Emitter
@@ -30,7 +30,6 @@ from perdure.worker.tracing import Tracing
 T = TypeVar("T")
 
 METADATA = "metadata"
-VALUES = "values"
 RESERVED = frozenset({METADATA, "error", "end", "control"})
 """Events that only the system tells."""
 MAX_NAME = 255
@@ -124,9 +123,9 @@ class RunContext:
     async def emit(self, data: Any, event: str = "custom") -> None:
         await self.emit_json(encode_json(data, what=f"event {event!r}"), event)
 
-    async def emit_json(self, body: str, event: str) -> None:
+    async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
         self._check()
-        self.emitter.put(NewEvent(_event_name(event), body))
+        self.emitter.put(NewEvent(_event_name(event), body, shown))
         if self.emitter.full:
             await self.emitter.room()
             self._check()

@@ -16,11 +16,11 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
-from perdure.streams.model import NewEvent
+from perdure.streams.model import VALUES, NewEvent
 from perdure.threads.model import RETRY_BACKOFF, took_too_long
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Assignment, Ending, Lease, RunQueue
-from perdure.worker.context import METADATA, VALUES, RunContext
+from perdure.worker.context import METADATA, RunContext
 from perdure.worker.emitter import Emitter
 from perdure.worker.graph_steps import last_of
 from perdure.worker.isolation import AgentLoops, Ended, Job

@@ -22,6 +22,8 @@ class Note(NamedTuple):
 async def noted(tx: Tx, actor: str, operation: Operation[..., Result], *args: Any) -> Result:
     """Run an operation and write down who did what. What changed nothing is not written down."""
     answer = await operation(tx, *args)
+    if operation in NOT_AUDITED:
+        return answer
     note = NOTES[operation]
     objects = note.objects(args, answer)
     if objects:
@@ -36,3 +38,6 @@ def first_of_each(args: Sequence[Any], answer: Any) -> list[str]:
 
 NOTES: dict[Operation[..., Any], Note] = {}
 """The operations of threads."""
+
+NOT_AUDITED: set[Operation[..., Any]] = set()
+"""What workers write many times a second: renewals and batches of events. Claims and ends are audited."""

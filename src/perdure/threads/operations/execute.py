@@ -19,6 +19,7 @@ from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK
 from perdure.threads.operations.rows import ThreadRow
 from perdure.threads.operations.settle import StreamAppend, load_threads, thread_stream
+from perdure.threads.operations.shown import showing_graph, showing_state, stored_before
 from perdure.threads.work import Lease, Verdict
 
 _VERDICTS: Mapping[str | None, Verdict] = {INTERRUPT: "interrupt", ROLLBACK: "rollback"}
@@ -96,13 +97,15 @@ async def tell(tx: Tx, calls: Sequence[AppendEvents]) -> list[StreamAppend | int
     """Append the events of runs; a call that was carried out before gets the number of its last event."""
     fenced = await fence(tx, [call.held for call in calls])
     known = await stream_places(tx, [call for call in calls if call.after is not None])
+    stored = await stored_before(tx, [(call.held, call.events) for call in calls])
     answers: list[StreamAppend | int | Fenced | Conflict] = []
     appends: list[tuple[int, Append]] = []
     for number, call in enumerate(calls):
         attempt = fenced[call.held]
         answer = attempt if isinstance(attempt, Fenced) else repeated(call, known)
         if answer is None and isinstance(attempt, int):
-            appends.append((number, events_of(call.held, attempt, call.events)))
+            events = showing_graph(call.events, stored.get(call.held.run_id, set()))
+            appends.append((number, events_of(call.held, attempt, events)))
             known[call.held.run_id] = known.get(call.held.run_id, 0) + len(call.events)
         answers.append(0 if answer is None else answer)
     await append_all(tx, appends, answers)
@@ -137,7 +140,13 @@ def repeated(call: StreamAppends, known: Mapping[str, int]) -> int | Conflict | 
 
 
 def events_of(held: Lease, attempt: int, events: Sequence[NewEvent]) -> Append:
-    return Append(held.run_id, events, attempt=attempt, into=thread_stream(held.thread_id))
+    return Append(
+        held.run_id,
+        events,
+        attempt=attempt,
+        into=thread_stream(held.thread_id),
+        thread_id=held.thread_id,
+    )
 
 
 class State(msgspec.Struct, frozen=True):
@@ -170,7 +179,8 @@ async def save(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[State | Fenced |
         rows.append(row)
         there[row[1], row[2]] = row
         if call.events:
-            appends.append((number, events_of(call.held, attempt, call.events)))
+            events = showing_state(call.events, call.checkpoint.values, row[2])
+            appends.append((number, events_of(call.held, attempt, events)))
         answers.append(State(row, None))
     await append_all(tx, appends, places)
     moved = [thread.moved(tx.ns) for thread in threads.values()]

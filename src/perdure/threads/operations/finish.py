@@ -36,9 +36,19 @@ from perdure.threads.operations.execute import (
     new_state,
     taken,
 )
-from perdure.threads.operations.graphs import Made, Rows, Steps, known, put_changes, rows_of
+from perdure.threads.operations.graphs import (
+    Made,
+    Rows,
+    Steps,
+    known,
+    put_changes,
+    rows_of,
+    stored_in,
+    unstored,
+)
 from perdure.threads.operations.rows import RunRow, ThreadAnswer, ThreadRow, failure_text
 from perdure.threads.operations.settle import Note, StreamAppend, load_threads
+from perdure.threads.operations.shown import Checkpoints, showing_graph, showing_state, stored_before
 from perdure.threads.records import Failure
 from perdure.threads.work import Lease, Result
 
@@ -73,6 +83,9 @@ async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finish
     finishing = _Finishing(tx, kinds)
     await finishing.load([ending.held for ending in endings])
     finishing.known = await known_states(tx, [(ending.held, ending.checkpoint) for ending in endings])
+    finishing.stored = await stored_before(
+        tx, [(ending.held, unstored(ending.events, ending.steps)) for ending in endings]
+    )
     answers = [finishing.end(ending) for ending in endings]
     await finishing.save()
     return [each if isinstance(each, PerdureError) else finishing.finished(each[0]) for each in answers]
@@ -97,6 +110,8 @@ class _Finishing:
         self._threads: dict[str, ThreadRow] = {}
         self.known: Known = {}
         """The states that are there under the ids of last ones."""
+        self.stored: dict[str, Checkpoints] = {}
+        """The checkpoints that runs stored before, and that their last events show."""
         self._states: dict[str, tuple[Any, ...] | None] = {}
         """The new state of each thread that gets one, if its values are at hand."""
         self._new: list[tuple[Any, ...]] = []
@@ -146,8 +161,8 @@ class _Finishing:
         elif ending.checkpoint is not None and self._is_taken(ending.held, ending.checkpoint):
             return taken(ending.held, ending.checkpoint)
         else:
-            self._keep(ending, attempt)
-            self._conclude(ending, rollout, attempt)
+            events = self._keep(ending, attempt)
+            self._conclude(msgspec.structs.replace(ending, events=events), rollout, attempt)
         return (ending.held.run_id,)
 
     def _is_taken(self, held: Lease, state: Checked) -> bool:
@@ -176,26 +191,33 @@ class _Finishing:
         attempt.check_at, attempt.dirty = None, True
         self._workers.follow(attempt)
 
-    def _keep(self, ending: Finish, attempt: AttemptRow) -> None:
-        """The last state."""
+    def _keep(self, ending: Finish, attempt: AttemptRow) -> Sequence[NewEvent]:
+        """Store the last state; gives the last events, which refer to what of it is stored."""
         thread = self._threads.get(ending.held.thread_id)
+        events = ending.events
         if ending.checkpoint is not None and thread is not None:
             state = new_state(self._tx, thread, ending.checkpoint, ending.held.run_id, attempt.sequence_id)
             self._states[thread.id] = state
             self._new.append(state)
-        self._keep_steps(ending, attempt)
+            events = showing_state(events, ending.checkpoint.values, state[2])
+            self._keep_steps(ending, attempt)
+            return events
+        new = self._keep_steps(ending, attempt)
+        return showing_graph(events, new | self.stored.get(ending.held.run_id, set()))
 
-    def _keep_steps(self, ending: Finish, attempt: AttemptRow) -> None:
-        """What the run's graph did last; a thread that is on its way out needs none of it."""
+    def _keep_steps(self, ending: Finish, attempt: AttemptRow) -> Checkpoints:
+        """Store what the run's graph did last; gives its checkpoints. A thread that is being removed needs
+        none of it."""
         thread = self._threads.get(ending.held.thread_id)
         if ending.steps is None or thread is None or thread.gone_at is not None:
-            return
+            return set()
         made = Made(thread, ending.held.run_id, attempt.sequence_id, ending.steps)
         rows = rows_of(self._tx, [made])
         self._made.append(made)
         self._graph_rows.new.extend(rows.new)
         self._graph_rows.changed.extend(rows.changed)
         self._states[thread.id] = known(rows.new[-1], ending.steps.states[-1]) if rows.new else None
+        return stored_in(ending.steps)
 
     def _note(self, ending: Finish, failure: Failure | None = None) -> Note:
         """What is told of a run that ends here; its thread is written with the end."""

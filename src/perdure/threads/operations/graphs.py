@@ -29,6 +29,7 @@ from perdure.threads.operations.execute import (
 from perdure.threads.operations.filling import BODY, IN_PIECES
 from perdure.threads.operations.rows import ThreadRow
 from perdure.threads.operations.settle import StreamAppend, load_threads
+from perdure.threads.operations.shown import Checkpoints, are_shown, showing_graph, stored_before
 from perdure.threads.work import Lease
 
 
@@ -70,6 +71,7 @@ async def record(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppend | in
     fenced = await fence(tx, [call.held for call in calls])
     known = await stream_places(tx, [call for call in calls if call.after is not None])
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
+    stored = await stored_before(tx, [(call.held, unstored(call.events, call.steps)) for call in calls])
     answers: list[StreamAppend | int | Fenced | Conflict] = []
     appends: list[tuple[int, Append]] = []
     made: list[Made] = []
@@ -79,13 +81,27 @@ async def record(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppend | in
         if answer is None and isinstance(attempt, int):
             made.append(Made(threads[call.held.thread_id], run_id, attempt, call.steps))
             if call.events:
-                appends.append((number, events_of(call.held, attempt, call.events)))
+                events = showing_graph(call.events, stored_in(call.steps) | stored.get(run_id, set()))
+                appends.append((number, events_of(call.held, attempt, events)))
             known[run_id] = known.get(run_id, 0) + len(call.events)
         answers.append(known.get(run_id, 0) if answer is None else answer)
     await append_all(tx, appends, answers)
     await put_changes(tx, made)
     await tx.defer(*rows_of(tx, made).writes, moved(tx, made))
     return answers
+
+
+def stored_in(steps: Steps) -> Checkpoints:
+    """The checkpoints that are stored with steps."""
+    return {(put.checkpoint_ns, put.checkpoint_id) for put in steps.changes.puts}
+
+
+def unstored(events: Sequence[NewEvent], steps: Steps | None) -> Sequence[NewEvent]:
+    """The events that show a checkpoint which is not stored with these steps; it may have been before."""
+    if not are_shown(events):
+        return ()
+    new = set() if steps is None else {put.checkpoint_id for put in steps.changes.puts}
+    return [event for event in events if event.shown is not None and event.shown.checkpoint_id not in new]
 
 
 class Rows(NamedTuple):

@@ -13,6 +13,7 @@ from perdure.threads import sql
 from perdure.threads.operations.remove import delete_thread
 from perdure.threads.operations.rows import ThreadRow
 from perdure.threads.operations.settle import load_threads
+from perdure.threads.operations.shown import store_earlier_states
 from perdure.threads.records import Lifetime, PruneStrategy
 
 MINUTE = 60_000_000
@@ -75,6 +76,7 @@ async def prune(
 async def _keep_latest(tx: Tx, threads: Sequence[ThreadRow]) -> None:
     for thread in threads:
         if thread.checkpoint_id is not None:
+            await store_earlier_states(tx, thread.id, thread.checkpoint_id)
             await tx.execute(sql.DROP_EARLIER, thread_id=thread.id, id=thread.checkpoint_id)
     await prune_graphs(tx, [thread.id for thread in threads], "keep_latest")
 

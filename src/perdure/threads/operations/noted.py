@@ -1,11 +1,11 @@
-"""What the writes of this room are called in the audit."""
+"""The names of the writes to threads and runs in the audit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.rollouts.operations.noted import NOTES, Note, first_of_each
+from perdure.rollouts.operations.noted import NOT_AUDITED, NOTES, Note, first_of_each
 from perdure.threads.operations import (
     assign,
     cancel,
@@ -39,10 +39,6 @@ def _given_back(args: Sequence[Any], answer: Any) -> list[str]:
     return [_claim(held) for held, said in calls if not isinstance(said, Exception)]
 
 
-def _renewed(args: Sequence[Any], answer: Any) -> list[str]:
-    return [args[0]]
-
-
 def _itself(args: Sequence[Any], answer: Any) -> list[str]:
     return [answer]
 
@@ -69,12 +65,11 @@ NOTES.update(
         states.update_state: Note("update_state", _thread),
         states.update_graph_state: Note("update_state", _itself),
         assign.claim_runs: Note("claim_run", _assigned),
-        execute.renew: Note("renew_run", _renewed),
-        execute.tell: Note("add_events", _held),
         execute.save: Note("save_checkpoint", _held),
-        graphs.record: Note("save_checkpoint", _held),
         execute.keep: Note("keep_step", _held),
         finish.finish: Note("finish_run", _held),
         finish.hand_back: Note("release_run", _given_back),
     }
 )
+
+NOT_AUDITED.update({execute.renew, execute.tell, graphs.record})

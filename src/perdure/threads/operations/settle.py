@@ -38,6 +38,7 @@ from perdure.threads.operations.rows import (
     kwargs_of,
     run_limits,
 )
+from perdure.threads.operations.shown import store_run_states
 from perdure.threads.records import Failure
 
 STOPPED_CHANNEL = "threads.stopped"
@@ -134,7 +135,14 @@ class _Settling:
             events.append(NewEvent("error", failure_text(failure) or ""))
         events.append(NewEvent("end", encode_json({"status": run.status})))
         self._appends.append(
-            Append(run.id, events, attempt=run.attempts, into=thread_stream(run.thread_id), ends=True)
+            Append(
+                run.id,
+                events,
+                attempt=run.attempts,
+                into=thread_stream(run.thread_id),
+                ends=True,
+                thread_id=run.thread_id,
+            )
         )
 
     def _rest(self, thread: ThreadRow, run: RunRow) -> None:
@@ -245,7 +253,8 @@ async def point_back(tx: Tx, thread: ThreadRow, run_id: str) -> None:
 
 
 async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
-    """Remove the checkpoints and the kept steps of runs."""
+    """Remove the checkpoints and the stored steps of runs; events that show them get their data first."""
+    await store_run_states(tx, run_ids)
     await tx.execute(sql.DROP_RUN_CHECKPOINTS, ids=list(run_ids))
     await tx.execute(sql.DROP_STEPS, ids=list(run_ids))
     await delete_graph_runs(tx, run_ids)
