@@ -289,7 +289,7 @@ async def test_what_a_worker_may_not_send(line: Line) -> None:
         (f"{WORK}/register", {"worker_id": "w", "agents": [{}]}),
     ):
         answer = await line.house.visitor.post(API + path, json=body)
-        assert (answer.status, answer.body["code"]) == (422, "bad_body"), path
+        assert (answer.status, answer.body["code"]) == (422, "invalid_input"), path
     with pytest.raises(InvalidInput):
         await line.queue.register("", [])
 

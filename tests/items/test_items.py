@@ -10,6 +10,7 @@ import pytest
 from tests.items.support import age, audit_of, rows_of
 from tests.kernel.support import until_true
 
+from perdure.access.model import Caller
 from perdure.errors import InvalidInput
 from perdure.items import operations, service
 from perdure.items.records import (
@@ -52,7 +53,7 @@ async def test_an_item_is_kept_changed_and_removed(items: Items) -> None:
 
 
 async def test_namespaces_of_perdure_do_not_see_each_other(items: Items) -> None:
-    other = items.acting_as("other", None)
+    other = items.in_namespace("other")
     await items.put(["a"], "k", {"of": "default"})
     await other.put(["a"], "k", {"of": "other"})
     await other.delete(["a"], "x")
@@ -61,7 +62,7 @@ async def test_namespaces_of_perdure_do_not_see_each_other(items: Items) -> None
 
 
 async def test_who_changed_an_item_is_on_record(storage: Storage, items: Items) -> None:
-    ada = items.acting_as("default", "ada")
+    ada = items.acting_as(Caller.trusted("ada"))
     await ada.put(["users", "ada"], "theme", {})
     await ada.batch([PutItem(namespace=["b"], key=key, value={}) for key in "xy"])
     await ada.delete(["users", "ada"], "theme")
@@ -285,7 +286,7 @@ async def test_expiry_goes_on_until_nothing_is_left(
     storage: Storage, items: Items, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "EXPIRE_ROWS", 3)
-    other = items.acting_as("other", None)
+    other = items.in_namespace("other")
     for each in (items, other):
         await each.batch([PutItem(namespace=["a"], key=str(n), value={}, ttl_minutes=1) for n in range(5)])
     await age(storage, 2)

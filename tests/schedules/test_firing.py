@@ -170,7 +170,7 @@ async def test_a_refusal_is_recorded_and_the_schedule_goes_on(world: ScheduleWor
 
 async def test_a_thread_and_an_assistant_that_are_gone_are_refusals(world: ScheduleWorld) -> None:
     thread_id = await world.thread()
-    assistants = Assistants(world.storage, world.namespace)
+    assistants = Assistants(world.storage, namespace=world.namespace)
     own = await assistants.create("echo")
     lost_thread = await world.cron(thread_id=thread_id)
     lost_assistant = await world.cron(assistant=own.assistant_id)

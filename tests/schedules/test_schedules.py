@@ -50,7 +50,7 @@ async def test_a_schedule_is_kept_as_it_was_given(world: ScheduleWorld) -> None:
 async def _assistant(world: ScheduleWorld) -> Any:
     from perdure.assistants.service import Assistants
 
-    return (await Assistants(world.storage, world.namespace).resolve(["echo"]))["echo"]
+    return (await Assistants(world.storage, namespace=world.namespace).resolve(["echo"]))["echo"]
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ async def _their_runs(visitor: Visitor) -> dict[str, str]:
     await threads.create_run(request(thread_id=thread.thread_id, input={"secret": "plans"}))
     work = await worker.claim()
     await worker.emit(work.held, {"secret": "plans"})
-    made = Assistants(threads.storage, "theirs")
+    made = Assistants(threads.storage, namespace="theirs")
     assistant = await made.create("echo", config={"secret": "plans"})
     return {
         "run_id": work.run.run_id,

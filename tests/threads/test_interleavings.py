@@ -146,7 +146,7 @@ drop_thread, set_state, copy, edit = map(answering, (_drop_thread, _set_state, _
 
 
 async def nothing(tx: Tx, given: Any, lined: bool) -> Any:
-    await register(tx, None, [AgentSpec(name="echo")])
+    await register(tx, [AgentSpec(name="echo")])
     return []
 
 

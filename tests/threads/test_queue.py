@@ -56,7 +56,7 @@ async def test_what_a_worker_gets(world: World) -> None:
     thread = await world.thread(
         config={"configurable": {"a": "thread", "b": "thread"}, "recursion_limit": 5}, values={"v": 1}
     )
-    assistants = Assistants(world.storage, world.namespace)
+    assistants = Assistants(world.storage, namespace=world.namespace)
     assistant = await assistants.create("echo", config={"configurable": {"a": "assistant", "c": "assistant"}})
     run = await world.run(
         thread,

@@ -18,10 +18,6 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.access.model import Scope
-from perdure.kernel.checks import Id as Id
-from perdure.kernel.checks import Limit as Limit
-from perdure.kernel.checks import Offset as Offset
-from perdure.kernel.checks import check_page as check_page
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.pages import Page, PaginatedResult
@@ -138,6 +134,8 @@ class Endpoint:
     errors: Errors = ()
     repeatable: bool = False
     """Whether a request whose answer was lost may be sent again although it has no idempotency key."""
+    max_body: int | None = None
+    """Another bound than the settings' for the body, in bytes."""
     by_hand: bool = False
     """Whether both ends are written by hand: a handler on the server, a sender in the client."""
     summary: str = field(default="")
@@ -162,6 +160,7 @@ def call(
     status: int | None = None,
     errors: Errors = (),
     repeatable: bool | None = None,
+    max_body: int | None = None,
     by_hand: bool = False,
 ) -> Callable[[F], F]:
     """Declare how a method is reached. Without a `status` it is 204 for None and 200 for anything else."""
@@ -175,6 +174,7 @@ def call(
             status or (204 if nothing else 200),
             errors,
             address.method == "PUT" if repeatable is None else repeatable,
+            max_body,
             by_hand,
             (inspect.getdoc(function) or "").partition("\n")[0].rstrip("."),
         )

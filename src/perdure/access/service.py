@@ -12,7 +12,7 @@ from msgspec import Meta, structs
 from perdure.access import model, operations
 from perdure.access.authentication import Authentication
 from perdure.access.base import Service
-from perdure.access.endpoints import DELETE, GET, POST, Id, Limit, call, check_page
+from perdure.access.endpoints import DELETE, GET, POST, call
 from perdure.access.model import (
     MAX_LIFETIME,
     MAX_NAME,
@@ -26,7 +26,7 @@ from perdure.access.model import (
     TokenRow,
 )
 from perdure.access.tables import SYSTEM
-from perdure.kernel.checks import check_text
+from perdure.kernel.checks import Id, Limit, check_page, check_text
 from perdure.kernel.clock import MICROS
 from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
 from perdure.kernel.storage.port import Operation, Storage

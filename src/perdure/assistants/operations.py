@@ -1,4 +1,4 @@
-"""Operations on assistants. `actor` is whoever does it, for the audit; None is perdure itself."""
+"""Operations on assistants."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.access.operations import add_entry
+from perdure.access.operations import audit
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, sql
 from perdure.assistants.model import Body, Change, NewAssistant, Search, system_id
@@ -27,9 +27,7 @@ MAX_VERSIONS = 1000
 # --- making and changing ----------------------------------------------------------------------------------
 
 
-async def create(
-    tx: Tx, actor: str | None, requests: Sequence[NewAssistant]
-) -> list[tuple[object, ...] | PerdureError]:
+async def create(tx: Tx, requests: Sequence[NewAssistant]) -> list[tuple[object, ...] | PerdureError]:
     """Make assistants; answers each with its row, or with why it could not be made."""
     wanted = [request.assistant_id or ids.uuid(tx.now, tx.ids) for request in requests]
     known = await _known_agents(tx, [*wanted, *(request.body.agent for request in requests)])
@@ -40,7 +38,7 @@ async def create(
         request, assistant_id = requests[place], wanted[place]
         refusal = _refusal(assistant_id, request.body.agent, known)
         answers[place] = refusal or await _create(tx, assistant_id, request, made)
-    await _written(tx, actor, "create_assistant", made, "added")
+    await _written(tx, "create_assistant", made, "added")
     return [answers[place] for place in range(len(requests))]
 
 
@@ -68,7 +66,7 @@ async def _known_agents(tx: Tx, agents: Sequence[str]) -> set[str]:
     return {row[0] for row in rows}.intersection(agents)
 
 
-async def update(tx: Tx, actor: str | None, assistant_id: str, change: Change) -> Row:
+async def update(tx: Tx, assistant_id: str, change: Change) -> Row:
     """Make the next version of an assistant, which becomes the current one."""
     row = await _locked(tx, assistant_id)
     if change.agent is not None and change.agent != row[1]:
@@ -77,11 +75,11 @@ async def update(tx: Tx, actor: str | None, assistant_id: str, change: Change) -
         if not await _known_agents(tx, [change.agent]):
             raise NotFound(f"Agent {change.agent} not found: no worker has registered it")
     after = await _next_version(tx, row, model.changed(model.body_of(row), change), system=bool(row[7]))
-    await _written(tx, actor, "update_assistant", [assistant_id], "updated")
+    await _written(tx, "update_assistant", [assistant_id], "updated")
     return after
 
 
-async def set_latest(tx: Tx, actor: str | None, assistant_id: str, version: int) -> Row:
+async def set_latest(tx: Tx, assistant_id: str, version: int) -> Row:
     """Make an assistant what it was in one of its versions."""
     row = await _locked(tx, assistant_id)
     found = await tx.one(sql.GET_VERSION, id=assistant_id, version=version)
@@ -91,11 +89,11 @@ async def set_latest(tx: Tx, actor: str | None, assistant_id: str, version: int)
     if row[7] and body.agent != row[1]:
         raise Conflict(f"Assistant {assistant_id} is the agent {row[1]}'s own, and stays so")
     after = await _save(tx, row, body, version, system=bool(row[7]))
-    await _written(tx, actor, "set_latest_assistant", [assistant_id], "updated")
+    await _written(tx, "set_latest_assistant", [assistant_id], "updated")
     return after
 
 
-async def delete(tx: Tx, actor: str | None, assistant_id: str) -> None:
+async def delete(tx: Tx, assistant_id: str) -> None:
     """Remove an assistant with its versions."""
     row = await _locked(tx, assistant_id)
     if row[7]:
@@ -103,7 +101,7 @@ async def delete(tx: Tx, actor: str | None, assistant_id: str) -> None:
     await tx.execute(sql.DROP, id=assistant_id)
     await tx.execute(sql.DROP_VERSIONS, id=assistant_id)
     await drop_labels(tx, KIND, [assistant_id])
-    await _written(tx, actor, "delete_assistant", [assistant_id], "deleted")
+    await _written(tx, "delete_assistant", [assistant_id], "deleted")
 
 
 # --- the system's own -------------------------------------------------------------------------------------
@@ -115,7 +113,7 @@ async def outdated(tx: Tx, specs: Sequence[AgentSpec]) -> bool:
     return any(model.is_outdated(rows.get(system_id(spec.name)), spec) for spec in specs)
 
 
-async def register(tx: Tx, actor: str | None, specs: Sequence[AgentSpec]) -> None:
+async def register(tx: Tx, specs: Sequence[AgentSpec]) -> None:
     """See to it that each agent has its system assistant."""
     by_id = {system_id(spec.name): spec for spec in specs}
     rows = {row[0]: row for row in await tx.all(sql.LOCK_MANY, ids=sorted(by_id))}
@@ -124,7 +122,7 @@ async def register(tx: Tx, actor: str | None, specs: Sequence[AgentSpec]) -> Non
         if model.is_outdated(rows.get(assistant_id), by_id[assistant_id]):
             await _register(tx, assistant_id, rows.get(assistant_id), by_id[assistant_id])
             changed.append(assistant_id)
-    await _written(tx, actor, "register_agent", changed, "updated")
+    await _written(tx, "register_agent", changed, "updated")
 
 
 async def _register(tx: Tx, assistant_id: str, row: Row | None, spec: AgentSpec) -> None:
@@ -173,11 +171,10 @@ async def _save(tx: Tx, row: Row, body: Body, version: int, *, system: bool) -> 
     return (row[0], body.agent, body.name, body.description, version, row[5], tx.now, int(system), *texts)
 
 
-async def _written(tx: Tx, actor: str | None, action: str, ids: Sequence[str], status: str) -> None:
+async def _written(tx: Tx, action: str, ids: Sequence[str], status: str) -> None:
     """Tell of what was changed, and write down who did it, as the last thing."""
     changes.tell(tx, KIND, [(assistant_id, status) for assistant_id in ids])
-    if actor is not None and ids:
-        await add_entry(tx, actor, action, ids)
+    await audit(tx, action, ids)
 
 
 # --- reading ----------------------------------------------------------------------------------------------

@@ -1,60 +1,46 @@
-"""The object that callers of this room hold: the assistants of one namespace."""
+"""The assistants of one namespace."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
-from perdure.access.model import decode_answers
-from perdure.access.operations import ensure_namespace, once
+from perdure.access.base import Service
+from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, operations
 from perdure.assistants.model import Body, Change, NewAssistant, Search
 from perdure.assistants.records import Assistant, IfExists
-from perdure.kernel.checks import check_name, check_object, check_query_page
+from perdure.kernel.checks import (
+    Id,
+    Limit,
+    Offset,
+    SortOrder,
+    check_choice,
+    check_name,
+    check_object,
+    check_page,
+)
 from perdure.kernel.codec import decode_json
-from perdure.kernel.errors import BadQuery, InvalidInput, NotFound
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.pages import PaginatedResult
-from perdure.kernel.storage.port import Operation, Row, Storage
+from perdure.kernel.storage.port import Row
 
-T = TypeVar("T")
-
-SORT_FIELDS = ("assistant_id", "agent", "name", "created_at", "updated_at")
+SortField = Literal["created_at", "updated_at", "assistant_id", "agent", "name"]
 
 
-class Assistants:
-    """The assistants of one namespace. With an `actor` every write leaves an entry in the audit."""
+class Assistants(Service):
+    """The assistants of one namespace: agents by name, each with a configuration and its versions."""
 
-    def __init__(self, storage: Storage, namespace: str = "default", actor: str | None = None) -> None:
-        self.storage = storage
-        self.namespace = namespace
-        self.actor = actor
-        self._number: int | None = None
-
-    def acting_as(self, namespace: str, actor: str | None) -> Assistants:
-        """The assistants of a namespace of the same database, changed in the name of `actor`."""
-        return Assistants(self.storage, namespace, actor)
-
-    async def _ns(self) -> int:
-        if self._number is None:
-            self._number = await self.storage.run(ensure_namespace, self.namespace)
-        return self._number
-
-    async def _write(self, operation: Operation[..., T], *args: Any) -> T:
-        return await self.storage.run(operation, self.actor, *args, ns=await self._ns())
-
-    async def _read(self, operation: Operation[..., T], *args: Any) -> T:
-        return await self.storage.read(operation, *args, ns=await self._ns())
-
-    # --- making and changing ----------------------------------------------------------------------------
-
+    @call(POST("/assistants"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create(
         self,
-        agent: str,
+        agent: Id,
         *,
-        assistant_id: str | None = None,
+        assistant_id: Id | None = None,
         name: str | None = None,
         description: str | None = None,
         config: Mapping[str, Any] | None = None,
@@ -63,9 +49,9 @@ class Assistants:
         if_exists: IfExists = "raise",
         idempotency_key: str | None = None,
     ) -> Assistant:
-        """Make an assistant of an agent that a worker has registered.
+        """Create an assistant of an agent that a worker has registered.
 
-        Where the id is taken, Conflict, or the assistant that is there with `do_nothing`.
+        If the id is taken: Conflict, or the existing assistant with `if_exists="do_nothing"`.
         """
         if if_exists not in ("raise", "do_nothing"):
             raise InvalidInput(f"if_exists is {if_exists!r}; it must be 'raise' or 'do_nothing'")
@@ -79,28 +65,22 @@ class Assistants:
         )
         given = None if assistant_id is None else check_name(assistant_id, "assistant_id")
         request = NewAssistant(assistant_id=given, body=body, if_exists=if_exists)
-        return _made(await self._create(request, idempotency_key))
+        row: Row = await self.write_once(idempotency_key, operations.create, request)
+        return model.assistant_of(row)
 
-    async def _create(self, request: NewAssistant, key: str | None) -> Any:
-        if key is None:
-            return (await self._write(operations.create, [request]))[0]
-        call = (operations.create, self.actor)
-        ns = await self._ns()
-        answers = await self.storage.run(once, [key], "create_assistant", call, [request], ns=ns)
-        return decode_answers(answers)[0]
-
+    @call(PATCH("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
     async def update(
         self,
-        assistant_id: str,
+        assistant_id: Id,
         *,
-        agent: str | None = None,
+        agent: Id | None = None,
         name: str | None = None,
         description: str | None = None,
         config: Mapping[str, Any] | None = None,
         context: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Assistant:
-        """Make the next version: what is given replaces what was; metadata is merged."""
+        """Create the next version of an assistant. Given values replace the old ones; metadata is merged."""
         if metadata is not None:
             model.encode_metadata(metadata)
         change = Change(
@@ -111,57 +91,68 @@ class Assistants:
             context=None if context is None else model.encode_object(context, "context"),
             metadata=metadata,
         )
-        return model.assistant_of(await self._write(operations.update, assistant_id, change))
+        return model.assistant_of(await self.write(operations.update, assistant_id, change))
 
-    async def set_latest(self, assistant_id: str, version: int) -> Assistant:
-        """Go back (or forth) to a version; the others stay."""
+    @call(
+        POST("/assistants/{assistant_id}/latest"), scope="write", errors=(NotFound, Conflict), repeatable=True
+    )
+    async def set_latest(
+        self, assistant_id: Id, version: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    ) -> Assistant:
+        """Make a version the current one. The other versions stay."""
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < 2**31:
             raise InvalidInput(f"version is {version!r}; versions are counted from 1")
-        return model.assistant_of(await self._write(operations.set_latest, assistant_id, version))
+        return model.assistant_of(await self.write(operations.set_latest, assistant_id, version))
 
-    async def delete(self, assistant_id: str) -> None:
-        """Remove an assistant. One that an agent has of its own stays: Conflict."""
-        await self._write(operations.delete, assistant_id)
+    @call(DELETE("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
+    async def delete(self, assistant_id: Id) -> None:
+        """Delete an assistant. Conflict for the system assistant of an agent."""
+        await self.write(operations.delete, assistant_id)
 
     async def register(self, agents: Sequence[AgentSpec]) -> None:
-        """See to it that each agent has its system assistant. Costs one read when all is as it should be."""
+        """Give each agent its system assistant. One read if nothing has changed."""
         if not agents:
             return
-        outdated = await self._read(operations.outdated, list(agents))
+        outdated = await self.read(operations.outdated, list(agents))
         if outdated:
-            await self._write(operations.register, list(agents))
+            await self.write(operations.register, list(agents))
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    async def get(self, assistant_id: str) -> Assistant:
-        """An assistant by its id."""
-        row = await self._read(operations.get, assistant_id)
+    @call(GET("/assistants/{assistant_id}"), scope="read", errors=(NotFound,))
+    async def get(self, assistant_id: Id) -> Assistant:
+        """Get an assistant."""
+        row = await self.read(operations.get, assistant_id)
         if row is None:
             raise NotFound(f"Assistant {assistant_id} not found")
         return model.assistant_of(row)
 
     async def resolve(self, names: Sequence[str]) -> dict[str, Assistant]:
         """The assistants by id, or by the name of an agent for its own; what is not known is left out."""
-        return await self._read(operations.resolve, list(names))
+        return await self.read(operations.resolve, list(names))
 
+    @call(GET("/assistants"), scope="read")
     async def search(
         self,
         *,
         agent: str | None = None,
         name: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        sort_by: str = "created_at",
-        sort_order: str = "desc",
-        limit: int = 10,
-        offset: int = 0,
+        metadata: MetadataFilter = None,
+        sort_by: SortField = "created_at",
+        sort_order: SortOrder = "desc",
+        limit: Limit = 100,
+        offset: Offset = 0,
     ) -> PaginatedResult[Assistant]:
-        """Assistants of an agent, with a name that contains the given one, with at least this metadata."""
-        check_query_page(limit, offset)
-        if sort_by not in SORT_FIELDS:
-            raise BadQuery(f"Invalid sort_by: {sort_by}, allowed fields are: {', '.join(SORT_FIELDS)}")
+        """List assistants, the newest first.
+
+        Filters by agent, by a part of the name, and by metadata.
+        """
+        check_page(limit, offset)
+        check_choice(sort_by, get_args(SortField), "sort_by")
+        check_choice(sort_order, get_args(SortOrder), "sort_order")
         wanted = check_object(metadata or {}, "metadata")
         query = Search(agent, name, wanted, sort_by, sort_order, limit, offset)
-        rows, total = await self._read(operations.search, query)
+        rows, total = await self.read(operations.search, query)
         items = [model.assistant_of(row) for row in rows]
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
 
@@ -174,28 +165,22 @@ class Assistants:
     ) -> int:
         """How many assistants a search would find."""
         wanted = check_object(metadata or {}, "metadata")
-        return await self._read(operations.count, agent, name, wanted)
+        return await self.read(operations.count, agent, name, wanted)
 
+    @call(GET("/assistants/{assistant_id}/versions"), scope="read", errors=(NotFound,))
     async def versions(
         self,
-        assistant_id: str,
+        assistant_id: Id,
         *,
-        metadata: Mapping[str, Any] | None = None,
-        limit: int = 10,
-        offset: int = 0,
+        metadata: MetadataFilter = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
     ) -> list[Assistant]:
-        """What an assistant was in its versions, the newest first; those with at least this metadata."""
-        check_query_page(limit, offset)
-        most = operations.MAX_VERSIONS if limit == -1 else min(limit, operations.MAX_VERSIONS)
+        """List the versions of an assistant, the newest first."""
+        check_page(limit, offset)
         wanted = check_object(metadata or {}, "metadata")
-        row, found = await self._read(operations.versions, assistant_id, wanted, most, offset)
+        row, found = await self.read(operations.versions, assistant_id, wanted, limit, offset)
         return [_version(row, each) for each in found]
-
-
-def _made(answer: Any) -> Assistant:
-    if isinstance(answer, Exception):
-        raise answer
-    return model.assistant_of(answer)
 
 
 def _version(row: Row, found: Row) -> Assistant:

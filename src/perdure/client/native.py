@@ -7,15 +7,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from perdure.access.service import Access
+from perdure.assistants.service import Assistants
+from perdure.client import native_wire as wire
 from perdure.client import run_wire
 from perdure.client.api import Api, new_id
-from perdure.client.client_items import RemoteItems
-from perdure.client.client_services import RemoteAssistants
 from perdure.client.lightning_exchange import new_key
-from perdure.client.native_wire import Items
 from perdure.client.session import RETRY_DELAYS, Effect, HttpSession, path_segment
 from perdure.client.streaming import Streaming
 from perdure.client.transport import HttpTransport
+from perdure.items.service import Items
 from perdure.kernel.pages import PaginatedResult
 from perdure.outbox.service import Outbox
 from perdure.schedules.service import Schedules
@@ -56,9 +56,9 @@ class PerdureClient(Streaming):
             url, token=token, namespace=namespace, retry_delays=retry_delays, request_timeout=request_timeout
         )
         super().__init__(Api(session), patience)
-        self.assistants = RemoteAssistants(self._api)
-        self.items = RemoteItems(self._api)
         self.transport = HttpTransport(session)
+        self.assistants = Assistants.over(self.transport)
+        self.items = Items.over(self.transport)
         self.schedules = Schedules.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
@@ -209,8 +209,8 @@ class PerdureClient(Streaming):
 
     async def create_runs(self, requests: Sequence[RunRequest]) -> list[Run]:
         """All of them or none."""
-        made: Items[Run] = await self._api.send(
-            Items[Run], "POST", "/runs/batch", {"runs": list(requests)}, effect="once"
+        made: wire.Items[Run] = await self._api.send(
+            wire.Items[Run], "POST", "/runs/batch", {"runs": list(requests)}, effect="once"
         )
         return made.items
 
@@ -255,7 +255,9 @@ class PerdureClient(Streaming):
             "status": status,
             "action": action,
         }
-        ended: Items[Run] = await self._api.send(Items[Run], "POST", "/runs/cancel", body, effect="once")
+        ended: wire.Items[Run] = await self._api.send(
+            wire.Items[Run], "POST", "/runs/cancel", body, effect="once"
+        )
         return ended.items
 
     async def delete_run(self, run_id: str) -> None:

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs, to_builtins
 
-from perdure.access.endpoints import PREFIX
+from perdure.access.endpoints import PREFIX, Items
 from perdure.agents.records import AgentSpec
 from perdure.client import native_wire as wire
 from perdure.client import work_wire
 from perdure.client.api import Api, decoded, encoded, keyed, new_id
-from perdure.client.client_items import RemoteItems
 from perdure.client.lightning_exchange import new_key
 from perdure.client.native_wire import MAX_BATCH
 from perdure.client.session import HttpSession, error_named
@@ -81,7 +80,6 @@ class RemoteRunQueue:
         )
         self._api = Api(self._session)
         self._brief = Api(self._session.with_retries(()))
-        self._items = RemoteItems(self._api, f"{WORK}/items")
         self._merger = Merger(BATCHES)
         self._places: dict[str, int] = {}
         """The number of the last event of each attempt that runs here."""
@@ -221,7 +219,8 @@ class RemoteRunQueue:
 
     async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
         """Read and change what is remembered beyond threads."""
-        return await self._open(self._items.batch(ops))
+        sent = self._api.send(Items[ItemResult], "POST", f"{WORK}/items", {"ops": list(ops)})
+        return (await self._open(sent)).items
 
     async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""

@@ -1,11 +1,11 @@
-"""Operations on items. `actor` is whoever does it, for the audit; None is perdure itself."""
+"""Operations on items."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.access.operations import add_entry
+from perdure.access.operations import audit
 from perdure.items import sql
 from perdure.items.model import NewItem, shown
 from perdure.items.tables import ITEMS
@@ -45,7 +45,7 @@ class Search(NamedTuple):
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-async def write(tx: Tx, actor: str | None, batches: Sequence[Sequence[NewItem]]) -> list[None]:
+async def write(tx: Tx, batches: Sequence[Sequence[NewItem]]) -> list[None]:
     """Keep and remove items; of several changes of one item the last one counts."""
     wanted = {(item.path, item.key): item for batch in batches for item in batch}
     items = [wanted[name] for name in sorted(wanted)]
@@ -55,8 +55,8 @@ async def write(tx: Tx, actor: str | None, batches: Sequence[Sequence[NewItem]])
     await _drop(tx, dropped)
     await tx.write((sql.PUT, [_row(tx, item) for item in put]))
     await _set_vectors(tx, put)
-    await _written(tx, actor, "put_items", [(item.path, item.key) for item in put], "updated")
-    await _written(tx, actor, "delete_items", dropped, "deleted")
+    await _written(tx, "put_items", [(item.path, item.key) for item in put], "updated")
+    await _written(tx, "delete_items", dropped, "deleted")
     return [None] * len(batches)
 
 
@@ -85,12 +85,11 @@ def _by_path(names: Iterable[Name]) -> dict[str, list[str]]:
     return found
 
 
-async def _written(tx: Tx, actor: str | None, action: str, names: Sequence[Name], status: str) -> None:
+async def _written(tx: Tx, action: str, names: Sequence[Name], status: str) -> None:
     """Tell of what was changed, and write down who did it, as the last thing."""
     changed = [shown(*name) for name in names]
     changes.tell(tx, KIND, [(name, status) for name in changed])
-    if actor is not None and changed:
-        await add_entry(tx, actor, action, changed)
+    await audit(tx, action, changed)
 
 
 async def refresh(tx: Tx, names: Sequence[Name]) -> None:

@@ -1,20 +1,29 @@
-"""The object that callers of this room hold: the items of one namespace of perdure."""
+"""The items of one namespace: what agents remember beyond a thread."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from perdure.access.operations import ensure_namespace
+from perdure.access.base import Service
+from perdure.access.endpoints import DELETE, GET, POST, PUT, WireForm, call
+from perdure.access.model import Caller
 from perdure.items import model, operations
-from perdure.items.model import NewItem, check_key, check_labels, check_namespace, path_of
+from perdure.items.model import (
+    MAX_KEY,
+    MAX_LABELS,
+    MAX_PATH,
+    NewItem,
+    check_key,
+    check_labels,
+    check_namespace,
+    path_of,
+)
 from perdure.items.operations import Name, Place, Search
 from perdure.items.records import (
-    DEFAULT_LIMIT,
-    DEFAULT_NAMESPACES,
     DeleteItem,
     GetItem,
     Item,
@@ -27,13 +36,11 @@ from perdure.items.records import (
     SearchItems,
 )
 from perdure.items.vectors import ItemIndex, Ranking
-from perdure.kernel.checks import check_number
+from perdure.kernel.checks import MAX_PAGE, Limit, Offset, check_number, check_page
 from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.match import matches
-from perdure.kernel.merge import Merger
-from perdure.kernel.storage.port import Operation, Row, Storage
-
-T = TypeVar("T")
+from perdure.kernel.storage.port import Row, Storage
 
 SCAN_ROWS = 200
 """How many items are looked at first where the database cannot tell which ones fit."""
@@ -44,66 +51,85 @@ SCAN_VECTORS = 256
 WALK_PATHS = 200
 PAGE_ROWS = 1000
 SWEEP_SECONDS = 60.0
-POSTGRES_BATCHES = 3
+MAX_BODY = 32 << 20
+"""How large a batch may be over HTTP: what agents remember may be large."""
+
+Key = Annotated[str, Meta(max_length=MAX_KEY)]
+Labels = Annotated[Sequence[str], Meta(max_length=MAX_LABELS)]
 
 
-class Items:
-    """The items of one namespace of perdure. With an `actor` every write leaves an entry in the audit."""
+def _to_dotted(labels: Sequence[str]) -> str:
+    return ".".join(check_labels(labels))
+
+
+def _from_dotted(dotted: str) -> list[str]:
+    return dotted.split(".") if dotted else []
+
+
+_DOTTED = WireForm(Annotated[str, Meta(max_length=MAX_PATH)], _to_dotted, _from_dotted)
+DottedLabels = Annotated[Sequence[str], _DOTTED]
+"""A namespace; in a query its labels are joined by periods."""
+OptionalLabels = Annotated[Sequence[str] | None, _DOTTED]
+
+
+def check_ops(ops: Sequence[ItemOp]) -> None:
+    """Refuse a batch that is too long, or that asks for too much."""
+    if len(ops) > MAX_PAGE:
+        raise InvalidInput(f"a batch has at most {MAX_PAGE} operations, not {len(ops)}")
+    for op in ops:
+        if isinstance(op, SearchItems | ListNamespaces) and op.limit > MAX_PAGE:
+            raise InvalidInput(f"limit is {op.limit}; it must be at most {MAX_PAGE}")
+
+
+class Items(Service):
+    """The items of one namespace of perdure: what agents remember beyond a thread."""
 
     def __init__(
         self,
         storage: Storage,
-        namespace: str = "default",
-        actor: str | None = None,
         *,
+        namespace: str = "default",
+        caller: Caller | None = None,
         policy: ItemPolicy | None = None,
         index: ItemIndex | None = None,
     ) -> None:
-        self.storage = storage
-        self.namespace = namespace
-        self.actor = actor
+        super().__init__(storage, namespace=namespace, caller=caller)
         self.policy = policy or ItemPolicy()
         self.index = index
-        self._merger = Merger(POSTGRES_BATCHES if storage.engine == "postgres" else 1)
-        self._numbers: dict[str, int] = {}
-
-    def acting_as(self, namespace: str, actor: str | None) -> Items:
-        """The items of a namespace of the same database, changed in the name of `actor`."""
-        sibling = Items(self.storage, namespace, actor, policy=self.policy, index=self.index)
-        sibling._merger, sibling._numbers = self._merger, self._numbers
-        return sibling
-
-    async def _ns(self) -> int:
-        number = self._numbers.get(self.namespace)
-        if number is None:
-            number = await self.storage.run(ensure_namespace, self.namespace)
-            self._numbers[self.namespace] = number
-        return number
-
-    async def _read(self, operation: Operation[..., T], *args: Any) -> T:
-        return await self.storage.read(operation, *args, ns=await self._ns())
 
     # --- one by one ---------------------------------------------------------------------------------------
 
     async def get(
         self, namespace: Sequence[str], key: str, *, refresh_ttl: bool | None = None
     ) -> Item | None:
-        """An item, or None if there is none."""
-        wanted = GetItem(namespace=list(check_labels(namespace)), key=key, refresh_ttl=refresh_ttl)
-        return (await self._get([wanted]))[0].item
+        """Get an item, or None if there is none."""
+        try:
+            return await self.fetch(namespace, key, refresh_ttl=refresh_ttl)
+        except NotFound:
+            return None
 
+    @call(GET("/items"), scope="read", errors=(NotFound,))
+    async def fetch(self, namespace: DottedLabels, key: Key, *, refresh_ttl: bool | None = None) -> Item:
+        """Get an item by its namespace and key. NotFound if there is none."""
+        wanted = GetItem(namespace=list(check_labels(namespace)), key=key, refresh_ttl=refresh_ttl)
+        item = (await self._get([wanted]))[0].item
+        if item is None:
+            raise NotFound(f"Item {key} not found in the namespace {'.'.join(namespace)}")
+        return item
+
+    @call(PUT("/items"), scope="write")
     async def put(
         self,
-        namespace: Sequence[str],
-        key: str,
+        namespace: Labels,
+        key: Key,
         value: Mapping[str, Any],
         *,
         ttl_minutes: float | UnsetType | None = UNSET,
-        index: bool | Sequence[str] | None = None,
+        index: bool | list[str] | None = None,
     ) -> None:
-        """Keep a JSON object, in the place of what was there.
+        """Store a JSON object, replacing what was there.
 
-        Without `ttl_minutes` it lasts as long as the policy says, with None for ever.
+        Without `ttl_minutes` it lasts as long as the policy says; with None it never expires.
         """
         labels = list(check_labels(namespace))
         fields = model.check_index(index)
@@ -119,8 +145,9 @@ class Items:
             ]
         )
 
-    async def delete(self, namespace: Sequence[str], key: str) -> None:
-        """Remove an item; one that is not there is no error."""
+    @call(DELETE("/items"), scope="write", repeatable=True)
+    async def delete(self, namespace: DottedLabels, key: Key) -> None:
+        """Delete an item. A missing one is no error."""
         await self._write([NewItem(path_of(check_labels(namespace)), check_key(key), None)])
 
     async def _put(self, ops: Sequence[PutItem | DeleteItem]) -> None:
@@ -141,30 +168,45 @@ class Items:
         return NewItem(path, check_key(op.key), value, model.ttl_of(op.ttl_minutes, self.policy))
 
     async def _write(self, items: Sequence[NewItem]) -> None:
-        ns, actor = await self._ns(), self.actor
-
-        async def batch(batches: Sequence[Sequence[NewItem]]) -> Sequence[None]:
-            return await self.storage.run(operations.write, actor, batches, ns=ns)
-
         size = sum(len(item.value or "") for item in items)
-        await self._merger.call(("put", ns, actor), batch, items, rows=len(items), size=size)
+        await self._merger.call("put", self._write_items, items, rows=len(items), size=size)
+
+    async def _write_items(self, batches: Sequence[Sequence[NewItem]]) -> Sequence[None]:
+        return await self.write(operations.write, batches)
 
     # --- reading ------------------------------------------------------------------------------------------
 
+    @call(POST("/items/search"), scope="read", repeatable=True)
     async def search(
+        self,
+        namespace_prefix: Labels = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        query: str | None = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
+        refresh_ttl: bool | None = None,
+    ) -> list[Item]:
+        """List the items at or below a namespace that match a filter, the last changed first.
+
+        With a `query`, where there is an index, the nearest to it first.
+        """
+        check_page(limit, offset)
+        return await self.find(
+            namespace_prefix, filter=filter, query=query, limit=limit, offset=offset, refresh_ttl=refresh_ttl
+        )
+
+    async def find(
         self,
         namespace_prefix: Sequence[str] = (),
         *,
         filter: Mapping[str, Any] | None = None,
         query: str | None = None,
-        limit: int = DEFAULT_LIMIT,
+        limit: int = 100,
         offset: int = 0,
         refresh_ttl: bool | None = None,
     ) -> list[Item]:
-        """Items at or below a namespace that fit a filter, those changed last first.
-
-        With a `query`, where there is an index, those nearest to it first.
-        """
+        """Search, with any limit."""
         check_number(limit, "limit")
         check_number(offset, "offset")
         low, high = model.range_of(path_of(check_labels(namespace_prefix, "namespace_prefix")))
@@ -188,7 +230,7 @@ class Items:
             return []
         ranking = await self._ranking(vector, wanted, conditions)
         chosen = ranking.nearest()[wanted.offset :]
-        rows = await self._read(operations.get, [name for _, name in chosen])
+        rows = await self.read(operations.get, [name for _, name in chosen])
         found: list[tuple[Row, float | None]] = [(rows[name], near) for near, name in chosen if name in rows]
         left = wanted.limit - len(found)
         if left <= 0:
@@ -205,7 +247,7 @@ class Items:
         after = ("", "", "")
         filtering = bool(conditions)
         while True:
-            rows = await self._read(
+            rows = await self.read(
                 operations.vectors, wanted.low, wanted.high, after, filtering, SCAN_VECTORS
             )
             fitting = await _fitting(rows, 4, conditions) if filtering else rows
@@ -220,7 +262,7 @@ class Items:
         rows: list[Row] = []
         while len(rows) < wanted.limit:
             most = min(wanted.limit - len(rows), PAGE_ROWS)
-            found = await self._read(operations.search, wanted._replace(limit=most))
+            found = await self.read(operations.search, wanted._replace(limit=most))
             rows += found
             if len(found) < most:
                 break
@@ -232,7 +274,7 @@ class Items:
         rows: list[Row] = []
         left, scan = wanted.offset, wanted._replace(limit=SCAN_ROWS, offset=0)
         while len(rows) < wanted.limit:
-            found = await self._read(operations.search, scan)
+            found = await self.read(operations.search, scan)
             fitting = await _fitting(found, 5, conditions)
             rows += fitting[left : left + wanted.limit - len(rows)]
             left = max(0, left - len(fitting))
@@ -241,18 +283,22 @@ class Items:
             scan = scan._replace(after=_place(found[-1]), limit=_next_rows(found))
         return rows
 
+    @call(GET("/items/namespaces"), scope="read")
     async def list_namespaces(
         self,
         *,
-        prefix: Sequence[str] | None = None,
-        suffix: Sequence[str] | None = None,
-        max_depth: int | None = None,
-        limit: int = DEFAULT_NAMESPACES,
-        offset: int = 0,
+        prefix: OptionalLabels = None,
+        suffix: OptionalLabels = None,
+        max_depth: Annotated[int, Meta(ge=1, le=MAX_LABELS)] | None = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
     ) -> list[tuple[str, ...]]:
-        """The namespaces that hold items, in their order; `*` in a prefix or suffix stands for any label."""
-        matches = matches_of(prefix, suffix)
-        return await self._namespaces(matches, max_depth, limit, offset)
+        """List the namespaces that hold items, in their order.
+
+        `*` in a prefix or suffix matches any label.
+        """
+        check_page(limit, offset)
+        return await self._namespaces(matches_of(prefix, suffix), max_depth, limit, offset)
 
     async def _namespaces(
         self, matches: Sequence[Match], max_depth: int | None, limit: int, offset: int
@@ -266,7 +312,7 @@ class Items:
         found: list[tuple[str, ...]] = []
         low, high = model.start_of(matches)
         while len(found) < offset + limit:
-            paths = await self._read(operations.namespaces, low, high, WALK_PATHS)
+            paths = await self.read(operations.namespaces, low, high, WALK_PATHS)
             low = _take(found, paths, matches, max_depth)
             if len(paths) < WALK_PATHS:
                 break
@@ -278,7 +324,7 @@ class Items:
         names = [(row[0], row[1]) for row in rows if row[4] is not None]
         wanted = self.policy.refresh_on_read if refresh_ttl is None else refresh_ttl
         if names and wanted:
-            await self.storage.run(operations.refresh, names, ns=await self._ns())
+            await self.storage.run(operations.refresh, names, ns=await self.ns())
 
     def start_timers(self) -> None:
         """Remove what has expired by itself, again and again."""
@@ -294,8 +340,17 @@ class Items:
 
     # --- many at once -------------------------------------------------------------------------------------
 
-    async def batch(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
-        """Do many things at once: what is read is as it was before; what is written is all or nothing."""
+    @call(POST("/items/batch"), scope="write", repeatable=True, max_body=MAX_BODY)
+    async def batch(self, ops: Annotated[list[ItemOp], Meta(max_length=MAX_PAGE)]) -> list[ItemResult]:
+        """Read and change many items at once.
+
+        Reads see the state before the writes; the writes are all or nothing.
+        """
+        check_ops(ops)
+        return await self.run(ops)
+
+    async def run(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        """A batch of any size, with any limits."""
         results = [ItemResult() for _ in ops]
         gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetItem)]
         changes = [op for op in ops if isinstance(op, PutItem | DeleteItem)]
@@ -321,21 +376,19 @@ class Items:
         return [ItemResult(item=model.item_of(rows[name]) if name in rows else None) for name in names]
 
     async def _rows(self, names: Sequence[Name]) -> dict[Name, Row]:
-        """Those of the items that are there; concurrent callers are asked for together."""
-        ns = await self._ns()
-
-        async def batch(calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, Row]]:
-            wanted = [name for call in calls for name in call]
-            return [await self.storage.read(operations.get, wanted, ns=ns)] * len(calls)
-
-        found: dict[Name, Row] = await self._merger.call(("get", ns), batch, names, rows=len(names))
+        """Those of the items that exist; concurrent reads are merged."""
+        found: dict[Name, Row] = await self._merger.call("get", self._rows_batch, names, rows=len(names))
         return found
+
+    async def _rows_batch(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, Row]]:
+        wanted = [name for call in calls for name in call]
+        return [await self.read(operations.get, wanted)] * len(calls)
 
     async def _found(self, op: SearchItems | ListNamespaces) -> ItemResult:
         if isinstance(op, ListNamespaces):
             found = await self._namespaces(op.matches, op.max_depth, op.limit, op.offset)
             return ItemResult(namespaces=[list(each) for each in found])
-        items = await self.search(
+        items = await self.find(
             op.namespace_prefix,
             filter=op.filter,
             query=op.query,

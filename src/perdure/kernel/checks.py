@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
 from msgspec import Meta
 
@@ -26,6 +26,7 @@ MAX_ROWS = 2**53
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE)]
 Offset = Annotated[int, Meta(ge=0, le=MAX_ROWS)]
+SortOrder = Literal["asc", "desc"]
 
 C = TypeVar("C", bound=str)
 

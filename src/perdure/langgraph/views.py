@@ -239,7 +239,7 @@ class GraphViews:
         """The store that factories get."""
         from perdure.langgraph.store import ItemStore
 
-        return None if self._items is None else ItemStore(self._items.batch, _wait)
+        return None if self._items is None else ItemStore(self._items.run, _wait)
 
     # --- which agent ------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perdure.access.base import Service
-from perdure.access.endpoints import GET, POST, Id, Limit, Offset, call, check_page
-from perdure.kernel.checks import check_text
+from perdure.access.endpoints import GET, POST, call
+from perdure.kernel.checks import Id, Limit, Offset, check_page, check_text
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.filters import given

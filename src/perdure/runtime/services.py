@@ -43,8 +43,8 @@ class Services:
         self.authentication = Authentication(storage)
         self.access = Access(storage, self.authentication, namespace=namespace)
         self.outbox = Outbox(storage, namespace=namespace)
-        self.assistants = Assistants(storage, namespace)
-        self.items = Items(storage, namespace, policy=setup.policy, index=setup.index)
+        self.assistants = Assistants(storage, namespace=namespace)
+        self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
         self.threads = ThreadService(storage, KINDS, namespace=namespace, policy=policy_of(settings))
         self.threads.items = self.items
         targets = Targets(RunTarget(KINDS, self.threads.policy))
@@ -74,8 +74,8 @@ class Services:
     def _made_for(self, caller: Caller) -> Self:
         sibling = copy(self)
         sibling.store = self.store.acting_as(caller.namespace, caller.actor)
-        sibling.assistants = self.assistants.acting_as(caller.namespace, caller.actor)
-        sibling.items = self.items.acting_as(caller.namespace, caller.actor)
+        sibling.assistants = self.assistants.acting_as(caller)
+        sibling.items = self.items.acting_as(caller)
         sibling.threads = self.threads.acting_as(caller.namespace, caller.actor)
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)

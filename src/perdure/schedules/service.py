@@ -14,6 +14,7 @@ from perdure.kernel.checks import (
     Id,
     Limit,
     Offset,
+    SortOrder,
     check_choice,
     check_flag,
     check_id,
@@ -33,7 +34,6 @@ RUN = "run"
 SortField = Literal[
     "created_at", "updated_at", "next_at", "end_time", "schedule_id", "assistant_id", "thread_id"
 ]
-SortOrder = Literal["asc", "desc"]
 
 
 class Schedules(Service):

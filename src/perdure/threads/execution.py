@@ -71,7 +71,7 @@ class RunExecution(Runner):
         super().__init__(storage, kinds, namespace=namespace, actor=actor)
         self.streams = streams
         self.local_completions = LocalCompletions()
-        self.items = Items(storage, namespace, actor)
+        self.items = Items(storage, namespace=namespace)
         self._redis_markers = RedisMarkers(storage.signals)
 
     async def register(
@@ -80,7 +80,7 @@ class RunExecution(Runner):
         """Say which agents a worker can run, and how many runs at once; each gets its system assistant."""
         ns = await self._ns()
         if await self.storage.read(outdated, agents, ns=ns):
-            await self.storage.run(register, self.actor, agents, ns=ns)
+            await self.storage.run(register, agents, ns=ns, actor=self.actor)
         stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
         await self.storage.run(beat, [Beat(worker_id, encode_json(stats))], ns=ns)
 
@@ -219,7 +219,7 @@ class RunExecution(Runner):
 
     async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
         """Read and change what is remembered beyond threads."""
-        return await self.items.batch(ops)
+        return await self.items.run(ops)
 
     async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         """Keep the result of a step, for every later attempt of this run and of those that resume it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any, cast
 
+from perdure.access.model import Caller
 from perdure.kernel.checks import check_id, check_page, optional_choice, optional_id, optional_ids
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput, NotFound
@@ -51,7 +52,11 @@ class ThreadService(ThreadKeeping):
             self.watchdog,
             self.local_completions,
         )
-        sibling.items = self.items.acting_as(namespace, actor)
+        sibling.items = (
+            self.items.in_namespace(namespace)
+            if actor is None
+            else self.items.acting_as(Caller.trusted(actor, namespace))
+        )
         return sibling
 
     # --- runs -------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.server.native.support import API, House
 
-from perdure.client import client_items
 from perdure.errors import InvalidInput
 from perdure.items.records import DeleteItem, GetItem, ListNamespaces, PutItem, SearchItems
 
@@ -56,13 +55,15 @@ async def test_a_batch_is_all_or_nothing(house: House) -> None:
     assert await items.search(["b"]) == []
 
 
-async def test_more_than_a_page_comes_in_pages(quick: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_items, "MAX_PAGE", 3)
+async def test_pages_are_bounded(quick: House) -> None:
     items = quick.client.items
     for number in range(8):
         await items.put(["a", str(number)], "k", {"n": number})
     assert [item.value["n"] for item in await items.search(limit=7)] == [7, 6, 5, 4, 3, 2, 1]
+    assert [item.value["n"] for item in await items.search(limit=3, offset=6)] == [1, 0]
     assert await items.list_namespaces(offset=1, limit=100) == [("a", str(n)) for n in range(1, 8)]
+    with pytest.raises(InvalidInput):
+        await items.search(limit=1001)
 
 
 WORK = "/work"
@@ -77,7 +78,7 @@ BAD: list[tuple[str, str, Any]] = [
     ("GET", "/items?namespace=a..b&key=k", None),
     ("GET", "/items?namespace=a", None),
     ("DELETE", "/items?key=k", None),
-    ("POST", "/items/search", {"limit": 0}),
+    ("POST", "/items/search", {"limit": -1}),
     ("POST", "/items/search", {"limit": 1001}),
     ("POST", "/items/search", {"filter": {"a": {"$x": 1}}}),
     ("POST", "/items/search", {"namespace_prefix": "a"}),

@@ -97,7 +97,7 @@ async def test_what_cannot_be_made(quick: House) -> None:
         {"assistant_id": "echo", "multitask_strategy": "fight"},
     ):
         answer = await quick.visitor.post(API + "/runs", json=body)
-        assert (answer.status, answer.body["code"]) == (422, "bad_body"), body
+        assert (answer.status, answer.body["code"]) == (422, "invalid_input"), body
     assert (await quick.client.list_runs()).total == 1
 
 

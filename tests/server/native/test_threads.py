@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.client.flaky import LOST_AFTER, FlakyServer
@@ -188,7 +188,7 @@ async def test_assistants_and_their_versions(house: House) -> None:
     with pytest.raises(Conflict):
         await assistants.create("echo", assistant_id=own.assistant_id)
     with pytest.raises(InvalidInput):
-        await assistants.search(sort_by="config")
+        await assistants.search(sort_by=cast(Any, "config"))
 
 
 # --- the outbox, and why ----------------------------------------------------------------------------------

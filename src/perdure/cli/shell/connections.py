@@ -10,11 +10,11 @@ import msgspec
 
 from perdure.access.model import Caller, Scope
 from perdure.access.service import Access
-from perdure.client.client_items import RemoteItems
-from perdure.client.client_services import RemoteAssistants
+from perdure.assistants.service import Assistants
 from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
 from perdure.client.session import HttpSession, path_segment
+from perdure.items.service import Items
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
 from perdure.outbox.service import Outbox
@@ -51,11 +51,11 @@ class Remote:
         await self.threads.close()
 
     @property
-    def assistants(self) -> RemoteAssistants:
+    def assistants(self) -> Assistants:
         return self.threads.assistants
 
     @property
-    def items(self) -> RemoteItems:
+    def items(self) -> Items:
         return self.threads.items
 
     @property

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
-    from perdure.client.client_items import RemoteItems
-    from perdure.client.client_services import RemoteAssistants
     from perdure.client.native import PerdureClient
     from perdure.client.session import HttpSession
     from perdure.items.service import Items
@@ -35,9 +33,9 @@ class Connection(Protocol):
     @property
     def threads(self) -> ThreadService | PerdureClient: ...
     @property
-    def assistants(self) -> Assistants | RemoteAssistants: ...
+    def assistants(self) -> Assistants: ...
     @property
-    def items(self) -> Items | RemoteItems: ...
+    def items(self) -> Items: ...
     @property
     def outbox(self) -> Outbox: ...
     @property

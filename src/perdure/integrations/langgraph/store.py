@@ -32,9 +32,11 @@ class PerdureStore(ItemStore):
     ) -> None:
         policy, searched = policy_of(ttl or {}), _index(index)
         self._opened = Opened(place, namespace)
-        self.items = Items(self._opened.storage, self._opened.namespace, policy=policy, index=searched)
+        self.items = Items(
+            self._opened.storage, namespace=self._opened.namespace, policy=policy, index=searched
+        )
         self.items.start_timers()
-        super().__init__(self.items.batch, self._opened.wait, ttl)
+        super().__init__(self.items.run, self._opened.wait, ttl)
 
     def sweep_ttl(self) -> int:
         """Remove what has expired now; gives how much it was. It is out of sight in any case."""

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 describes them: the manner of the native protocol, and of paths that belong to none."""
+"""Errors as RFC 9457 problem documents: those of the native API, and of paths without a protocol."""
 
 from __future__ import annotations
 
@@ -8,31 +8,39 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.kernel.errors import BadBody, MethodNotAllowed, PerdureError, TooManyRequests, Unauthorized
+from perdure.kernel.errors import (
+    BadBody,
+    InvalidInput,
+    MethodNotAllowed,
+    PerdureError,
+    TooManyRequests,
+    Unauthorized,
+)
 from perdure.server.http.bodies import encode
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class ProblemDoor:
-    """Says no with a problem document."""
+class NativeProtocol:
+    """Refuses a request with a problem document. Bad input of every kind is `invalid_input`."""
 
     name = "native"
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
         document = problem(error, request_id, request.url.path)
-        return Response(encode(document), error.http_status, headers_of(error), MEDIA_TYPE)
+        return Response(encode(document), document["status"], headers_of(error), MEDIA_TYPE)
 
 
 def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
-    """What went wrong, without anything of the inside."""
+    """What went wrong, without internal details."""
+    kind = InvalidInput if isinstance(error, InvalidInput) else type(error)
     document = {
-        "type": f"urn:perdure:error:{error.code}",
-        "title": HTTPStatus(error.http_status).phrase,
-        "status": error.http_status,
+        "type": f"urn:perdure:error:{kind.code}",
+        "title": HTTPStatus(kind.http_status).phrase,
+        "status": kind.http_status,
         "detail": error.message,
         "instance": path,
-        "code": error.code,
+        "code": kind.code,
         "request_id": request_id,
     }
     if isinstance(error, BadBody):
@@ -54,4 +62,4 @@ def headers_of(error: PerdureError) -> dict[str, str]:
     return {"Retry-After": "1"} if isinstance(error, TooManyRequests) else {}
 
 
-NATIVE = ProblemDoor()
+NATIVE = NativeProtocol()

@@ -59,6 +59,7 @@ def _route(endpoint: Endpoint, handler: Handler, tag: str) -> Route:
         status=endpoint.status,
         errors=endpoint.errors,
         summary=endpoint.summary,
+        max_body=endpoint.max_body,
         tag=tag,
     )
 
