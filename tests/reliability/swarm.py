@@ -405,11 +405,16 @@ def simulate(seed: int) -> Result:
         asyncio.get_running_loop().set_exception_handler(swarms[0].fail)
         return await swarms[0].run()
 
+    outside = random.getstate()
+    # The jitter of retries comes from here.
+    random.seed(seed)
     try:
         return run_virtual(main)
     except BaseException as error:
         error.add_note(f"seed {seed}\n" + "\n".join(swarms[0].trace.lines if swarms else []))
         raise
+    finally:
+        random.setstate(outside)
 
 
 def run(seeds: int = 20_000, first: int = 0) -> list[Result]:

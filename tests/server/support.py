@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import aiohttp
+from tests.server.local_server import serving_locally
 
 from perdure import LightningStore
 from perdure.kernel.config import Settings
 from perdure.runtime.app import StoreApp, app_of
 from perdure.runtime.components import Component
 from perdure.server.http.routes import Route
-from perdure.server.http.server import HttpServer, make_application
+from perdure.server.http.server import make_application
 
 
 class Answer(NamedTuple):
@@ -54,8 +55,8 @@ async def serving(
     components: tuple[Component, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Visitor]:
-    """Serve a store, with every door or with the given routes."""
+    """Serve a store, with every protocol or with the given routes."""
     app = app_of(store, Settings(**settings))
-    server = HttpServer(make_application(app, routes, components), host=app.settings.host)
-    async with server, aiohttp.ClientSession() as session:
-        yield Visitor(server.url, session, app)
+    application = make_application(app, routes, components)
+    async with serving_locally(application) as url, aiohttp.ClientSession() as session:
+        yield Visitor(url, session, app)
