@@ -147,7 +147,7 @@ async def test_retry_makes_due_what_waits_or_is_dead(storage: Storage) -> None:
     await settle(storage, dead, "refused", "never")
     await settle(storage, done, "delivered")
     ids = [waits.effect.id, dead.effect.id, done.effect.id, "none"]
-    answers = await storage.run(operations.retry, ids, None, ns=waits.ns)
+    answers = await storage.run(operations.retry, ids, ns=waits.ns)
     assert [type(answer) for answer in answers] == [Effect, Effect, Conflict, NotFound]
     again = (await claim(storage)).claimed
     assert {each.effect.id for each in again} == {waits.effect.id, dead.effect.id}

@@ -118,9 +118,9 @@ class OutboxMachine(RuleBasedStateMachine):
         self.held: list[Lease] = []
         self.delivered: set[str] = set()
 
-    def _run(self, operation: Any, *args: Any, ns: int | None = None) -> Any:
+    def _run(self, operation: Any, *args: Any, ns: int | None = None, actor: str | None = None) -> Any:
         async def call() -> Any:
-            return await self.storage.run(operation, *args, ns=ns)
+            return await self.storage.run(operation, *args, ns=ns, actor=actor)
 
         return self.bench.do(call())
 
@@ -224,7 +224,7 @@ class OutboxMachine(RuleBasedStateMachine):
             return
         id = sorted(self.known)[pick % len(self.known)]
         each = self.known[id]
-        (answer,) = self._run(operations.retry, [id], "somebody", ns=each.ns)
+        (answer,) = self._run(operations.retry, [id], ns=each.ns, actor="somebody")
         if each.status == "delivered":
             assert not isinstance(answer, Effect)
             return
