@@ -14,6 +14,7 @@ from bench.seed import Row, SqliteSeeder, copy_into
 from perdure import Perdure
 from perdure.agents.records import AgentSpec
 from perdure.runtime.stores import TABLES
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import RunRequest
 
 AGENT = "noop"
@@ -33,14 +34,14 @@ async def make_thread(perdure: Perdure, thread_id: str, runs: int, *, held: bool
     ids = [(await threads.create_thread(thread_id)).thread_id]
     if held:
         ids.append((await threads.create_run(_request(thread_id))).run_id)
-        (taken,) = await threads.claim(WORKER, 1, 0.0)
+        (taken,) = await RunQueue.beside(threads).claim(WORKER, 1, 0.0)
         assert taken.run.thread_id == thread_id
     ids += [(await threads.create_run(_request(thread_id))).run_id for _ in range(runs)]
     return ids
 
 
 async def register(perdure: Perdure) -> None:
-    await perdure.threads.register(WORKER, [AgentSpec(name=AGENT)])
+    await RunQueue.beside(perdure.threads).register(WORKER, [AgentSpec(name=AGENT)])
 
 
 def _request(thread_id: str) -> RunRequest:

@@ -50,9 +50,8 @@ async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[Worker]:
         return
     store = open_configured(settings)
     try:
-        threads = App(store, settings).services.threads
-        assert threads is not None
-        yield Worker(RecordingQueue(threads, recorder), agents, options, store=store)
+        queue = App(store, settings).services.run_queue
+        yield Worker(RecordingQueue(queue, recorder), agents, options, store=store)
     finally:
         await store.close()
 

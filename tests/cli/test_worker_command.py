@@ -15,7 +15,7 @@ from tests.cli.command import COMMAND, Server, perdure, run_here, settings
 
 from perdure.runtime.stores import KINDS, open_store
 from perdure.threads.records import RunRequest
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 
 AGENTS = """
 import asyncio
@@ -210,12 +210,11 @@ def test_an_agent_that_cannot_be_loaded_does_not_keep_a_server_from_starting(fol
 
 async def _greet_on(url: str) -> Any:
     store = open_store(url)
-    threads = ThreadService(store.storage, KINDS)
+    threads = Threads(store.storage, KINDS)
     try:
         run = await threads.create_run(RunRequest(assistant_id="greet", input="you"))
         return (await threads.join_run(run.run_id, 60)).values
     finally:
-        await threads.close()
         await store.close()
 
 

@@ -20,5 +20,4 @@ async def world(shared_engine_url: str) -> AsyncIterator[ScheduleWorld]:
     yield made
     await made.timer.stop()
     await made.check()
-    await made.threads.close()
     await storage.close()

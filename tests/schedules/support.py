@@ -55,7 +55,7 @@ class ScheduleWorld(World):
 
     async def advance(self, seconds: float) -> None:
         if self.storage.engine == "postgres":
-            await self.storage.run(_age, seconds, ns=await self.threads._ns())
+            await self.storage.run(_age, seconds, ns=await self.threads.ns())
         await super().advance(seconds)
 
     async def now(self) -> float:

@@ -199,7 +199,6 @@ async def test_each_namespace_gets_its_own(world: ScheduleWorld) -> None:
     await other.come(theirs)
     await world.fire(mine) if world.storage.engine == "postgres" else await world.timer.fire_due()
     assert len(await world.runs()) == len(await other.runs()) == 1
-    await other.threads.close()
 
 
 class Moody:

@@ -44,7 +44,6 @@ async def opened(url: str) -> AsyncIterator[ScheduleWorld]:
     world = await ScheduleWorld(storage, ManualClock()).begin()
     yield world
     await world.check()
-    await world.threads.close()
     await storage.close()
 
 

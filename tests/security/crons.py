@@ -12,8 +12,8 @@ from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
-from perdure.threads.encoding import Policy
-from perdure.threads.service import ThreadService
+from perdure.threads.policy import Policy
+from perdure.threads.service import Threads
 
 YEARLY = "0 0 1 1 *"
 THREAD = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718290"
@@ -22,7 +22,7 @@ THREAD = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718290"
 async def cron_lines(store: DatabaseLightningStore) -> list[Line]:
     """With whole paths, of the native door and of LangGraph's."""
     await silent_worker(store).register()
-    await ThreadService(store.storage, KINDS).create_thread(THREAD, if_exists="do_nothing")
+    await Threads(store.storage, KINDS).create_thread(THREAD, if_exists="do_nothing")
     schedules = Schedules(store.storage, Targets(RunTarget(KINDS, Policy())))
     one, other, third, last = [
         (await schedules.create(YEARLY, assistant_id=AGENT)).schedule_id for _ in range(4)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from tests.security.runs import silent_worker
 from tests.server.native.support import AGENT
 
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.stores import KINDS
 from perdure.threads.records import RunRequest
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 
 THREAD = str(uuid.uuid4())
 OF_THREAD = "/threads/{thread_id}"
@@ -23,8 +23,7 @@ Line = tuple[str, str, str, Any, str]
 
 
 async def graph_run_lines(store: DatabaseLightningStore) -> list[Line]:
-    threads = silent_worker(store).queue
-    assert isinstance(threads, ThreadService)
+    threads = Threads(store.storage, KINDS)
     await threads.create_thread(THREAD)
     asking = RunRequest(
         assistant_id=AGENT, thread_id=THREAD, multitask_strategy="enqueue", after_seconds=3600

@@ -9,7 +9,8 @@ from tests.server.native.support import AGENT
 
 from perdure.assistants.service import Assistants
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.threads.service import ThreadService
+from perdure.runtime.stores import KINDS
+from perdure.threads.service import Threads
 from perdure.worker.registry import Agents
 
 
@@ -28,8 +29,7 @@ async def graph_lines(store: DatabaseLightningStore) -> list[Line]:
     """With whole paths."""
     worker = silent_worker(store)
     await worker.register()
-    threads = worker.queue
-    assert isinstance(threads, ThreadService)
+    threads = Threads(store.storage, KINDS)
     kept, gone, copied, pruned = [
         (await threads.create_thread(metadata={"graph_id": AGENT})).thread_id for _ in range(4)
     ]

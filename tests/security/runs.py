@@ -10,7 +10,8 @@ from tests.server.native.support import AGENT, Worker, request
 from perdure.outbox.operations import NewEffect, put
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import KINDS
-from perdure.threads.service import ThreadService
+from perdure.threads.queue import RunQueue
+from perdure.threads.service import Threads
 from perdure.threads.work import Assignment
 
 API = "/api/v1"
@@ -26,7 +27,7 @@ Line = tuple[str, str, str, Any, str]
 
 def silent_worker(store: DatabaseLightningStore) -> Worker:
     """One whose own work leaves no entry."""
-    return Worker(ThreadService(store.storage, KINDS))
+    return Worker(RunQueue.beside(Threads(store.storage, KINDS)))
 
 
 async def work_on(store: DatabaseLightningStore) -> None:
@@ -39,12 +40,11 @@ async def work_on(store: DatabaseLightningStore) -> None:
 async def lines(store: DatabaseLightningStore) -> list[Line]:
     worker = silent_worker(store)
     await worker.register()
-    threads = worker.queue
-    assert isinstance(threads, ThreadService)
+    threads = Threads(store.storage, KINDS)
     for name in ("kept", "gone", "copied", "pruned"):
         await threads.create_thread(name)
     effect = NewEffect("webhook", "run", "{}")
-    (effect_id,) = await store.storage.run(put, [effect], ns=await threads._ns())
+    (effect_id,) = await store.storage.run(put, [effect], ns=await threads.ns())
     return [
         *await _work_lines(threads, worker),
         *await _run_lines(threads),
@@ -54,7 +54,7 @@ async def lines(store: DatabaseLightningStore) -> list[Line]:
     ]
 
 
-async def _work_lines(threads: ThreadService, worker: Worker) -> list[Line]:
+async def _work_lines(threads: Threads, worker: Worker) -> list[Line]:
     claimed: list[Assignment] = []
     for _ in range(3):
         await threads.create_run(request())
@@ -87,7 +87,7 @@ async def _work_lines(threads: ThreadService, worker: Worker) -> list[Line]:
     ]
 
 
-async def _run_lines(threads: ThreadService) -> list[Line]:
+async def _run_lines(threads: Threads) -> list[Line]:
     one, other, removed = [(await threads.create_run(request(on_completion="keep"))).run_id for _ in range(3)]
     body = {"assistant_id": AGENT}
     return [

@@ -21,6 +21,7 @@ from perdure.kernel.config import Key
 from perdure.server.http.routes import Route
 from perdure.server.table import ROUTES
 from perdure.testing.contract.support import make_span
+from perdure.threads.queue import RunQueue
 
 KEY = Key("only-the-operator-knows")
 PUBLIC = {
@@ -171,8 +172,8 @@ async def test_another_namespace_does_not_exist(store: InMemoryLightningStore) -
 
 async def _their_runs(visitor: Visitor) -> dict[str, str]:
     """A thread with a run that is under way, and an assistant, where the caller is not."""
-    threads = visitor.app.services.threads.acting_as("theirs", None)
-    worker = Worker(threads)
+    threads = visitor.app.services.threads.in_namespace("theirs")
+    worker = Worker(RunQueue.beside(threads))
     await worker.register()
     thread = await threads.create_thread(THEIR_THREAD, values={"secret": "plans"})
     await threads.create_run(request(thread_id=thread.thread_id, input={"secret": "plans"}))

@@ -18,8 +18,9 @@ from perdure.agents.records import AgentSpec
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
-from perdure.threads.work import Assignment, Ending, Lease, RunQueue, Verdict
+from perdure.threads.work import Assignment, Ending, Lease, Verdict
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ def _is_whole(line: bytes) -> bool:
     return True
 
 
-class RecordingQueue:
+class RecordingQueue(RunQueue):
     """A queue of runs whose claims, renewals and fenced writes are written down, with their answers."""
 
     def __init__(self, queue: RunQueue, recorder: Recorder) -> None:
@@ -72,7 +73,9 @@ class RecordingQueue:
     ) -> None:
         await self._queue.register(worker_id, agents, concurrency)
 
-    async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:
+    async def claim(
+        self, worker_id: str, limit: int = 1, wait: float = 0.0, *, idempotency_key: str | None = None
+    ) -> list[Assignment]:
         asking = self._queue.claim(worker_id, limit, wait)
         return await self._call("claim", {"worker": worker_id, "limit": limit}, asking, _claims)
 
@@ -87,7 +90,7 @@ class RecordingQueue:
 
         return await self._call("renew", {"attempts": attempts}, self._queue.renew(worker_id, held), going)
 
-    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
+    async def controls(self, held: Sequence[Lease], wait: float = 0.0) -> dict[str, Verdict]:
         return await self._queue.controls(held, wait)
 
     async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
@@ -95,9 +98,13 @@ class RecordingQueue:
         return await self._call("append", _about(held), asking, lambda seq: {"seq": seq})
 
     async def save(
-        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
+        self,
+        held: Lease,
+        checkpoint: NewCheckpoint,
+        events: Sequence[NewEvent] = (),
+        after: int | None = None,
     ) -> Checkpoint:
-        asking = self._queue.save(held, checkpoint, events)
+        asking = self._queue.save(held, checkpoint, events, after)
         return await self._call("save", _about(held), asking, lambda saved: {"id": saved.checkpoint_id})
 
     async def record(

@@ -18,5 +18,5 @@ async def world(shared_engine_url: str) -> AsyncIterator[World]:
     made = await World(storage, clock, namespace=f"test {uuid.uuid4().hex}").begin()
     yield made
     await made.check()
-    await made.threads.close()
+    await made.queue.close()
     await storage.close()

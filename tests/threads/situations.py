@@ -6,14 +6,16 @@ from typing import Any
 
 from tests.kernel.support import until_true
 
+from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import KINDS
-from perdure.threads.encoding import Policy
+from perdure.threads.policy import Policy
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint, Run, RunRequest
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 from perdure.threads.work import Assignment, Ending
 
 REFUSED = Failure(error="ConnectionError", message="refused")
@@ -25,34 +27,35 @@ class House:
     def __init__(self, store: DatabaseLightningStore) -> None:
         self.store = store
         self.threads = self.service(60.0)
+        self.queue = RunQueue.beside(self.threads)
         self.hasty = self.service(0.02)
 
-    def service(self, seconds: float, kinds: Kinds = KINDS) -> ThreadService:
+    def service(self, seconds: float, kinds: Kinds = KINDS) -> Threads:
         policy = Policy(lease=seconds, grace=seconds)
-        return ThreadService(self.store.storage, kinds, policy=policy)
+        return Threads(self.store.storage, kinds, policy=policy)
 
     @property
-    def ann(self) -> ThreadService:
-        return self.threads.acting_as("default", "ann")
+    def ann(self) -> Threads:
+        return self.threads.acting_as(Caller.trusted("ann", "default"))
 
     async def worker(self, worker_id: str = "w1", places: int | None = 4) -> None:
-        await self.threads.register(worker_id, [AgentSpec(name="echo")], places)
+        await self.queue.register(worker_id, [AgentSpec(name="echo")], places)
 
-    async def run(self, service: ThreadService | None = None, **request: Any) -> Run:
+    async def run(self, service: Threads | None = None, **request: Any) -> Run:
         return await (service or self.threads).create_run(RunRequest(assistant_id="echo", **request))
 
     async def thread(self) -> str:
         return (await self.threads.create_thread()).thread_id
 
     async def claim(self, worker_id: str = "w1") -> Assignment:
-        (assignment,) = await self.threads.claim(worker_id, 1, 0)
+        (assignment,) = await self.queue.claim(worker_id, 1, 0)
         return assignment
 
     async def ended(self, result: Any, error: Failure | None = None, **request: Any) -> str:
         """A run of which an attempt has ended like this."""
         run = await self.run(thread_id=await self.thread(), **request)
         claimed = await self.claim()
-        await self.threads.finish(Ending(held=claimed.held, result=result, error=error))
+        await self.queue.finish(Ending(held=claimed.held, result=result, error=error))
         return run.run_id
 
 
@@ -61,7 +64,7 @@ async def no_worker(house: House) -> str:
 
 
 async def worker_gone(house: House) -> str:
-    await house.hasty.register("w9", [])
+    await RunQueue.beside(house.hasty).register("w9", [])
     run = await house.run(house.hasty)
 
     async def gone() -> bool:
@@ -116,7 +119,7 @@ async def backing_off(house: House) -> str:
     run = await house.run(max_attempts=3)
     claimed = await house.claim()
     ending = Ending(held=claimed.held, result="retriable", error=REFUSED, retry_after=600)
-    await house.threads.finish(ending)
+    await house.queue.finish(ending)
     return run.run_id
 
 
@@ -131,7 +134,7 @@ async def worker_lost(house: House) -> str:
     await house.claim("w7")
 
     async def swept() -> bool:
-        await house.hasty.sweep()
+        await house.hasty.watchdog.sweep()
         return (await house.threads.get_run(run.run_id)).status == "pending"
 
     await until_true(swept)
@@ -142,14 +145,14 @@ async def handed_back(house: House) -> str:
     await house.worker()
     run = await house.run()
     claimed = await house.claim()
-    await house.threads.hand_back([claimed.held])
+    await house.queue.hand_back([claimed.held])
     return run.run_id
 
 
 async def running(house: House) -> str:
     run = await house.run()
     claimed = await house.claim()
-    await house.threads.renew("w1", [claimed.held])
+    await house.queue.renew("w1", [claimed.held])
     return run.run_id
 
 
@@ -192,7 +195,7 @@ async def lost_for_good(house: House) -> str:
     await house.claim()
 
     async def swept() -> bool:
-        await house.hasty.sweep()
+        await house.hasty.watchdog.sweep()
         return (await house.threads.get_run(run.run_id)).status == "error"
 
     await until_true(swept)
@@ -221,7 +224,7 @@ async def rolled_back_by_another(house: House) -> str:
 
 async def temporary(house: House) -> str:
     run = await house.run()
-    await house.threads.finish(Ending(held=(await house.claim()).held, result="success"))
+    await house.queue.finish(Ending(held=(await house.claim()).held, result="success"))
     return run.run_id
 
 
@@ -328,7 +331,7 @@ async def thread_never_run(house: House) -> str:
 async def thread_idle(house: House) -> str:
     thread_id = await house.thread()
     await house.run(thread_id=thread_id)
-    await house.threads.finish(Ending(held=(await house.claim()).held, result="success"))
+    await house.queue.finish(Ending(held=(await house.claim()).held, result="success"))
     return thread_id
 
 
@@ -351,7 +354,7 @@ async def thread_asks(house: House) -> str:
     thread_id = await house.thread()
     await house.run(thread_id=thread_id)
     state = NewCheckpoint(next=["book"], interrupts=[Interrupt(id="i1", value="Book the flight?")])
-    await house.threads.finish(Ending(held=(await house.claim()).held, result="success", checkpoint=state))
+    await house.queue.finish(Ending(held=(await house.claim()).held, result="success", checkpoint=state))
     return thread_id
 
 
@@ -359,9 +362,9 @@ async def thread_interrupted(house: House) -> str:
     thread_id = await house.thread()
     run = await house.run(thread_id=thread_id)
     claimed = await house.claim()
-    await house.threads.save(claimed.held, NewCheckpoint(values=1, next=["book"]))
+    await house.queue.save(claimed.held, NewCheckpoint(values=1, next=["book"]))
     await house.threads.cancel_run(run.run_id)
-    await house.threads.finish(Ending(held=claimed.held, result="stopped"))
+    await house.queue.finish(Ending(held=claimed.held, result="stopped"))
     return thread_id
 
 
@@ -369,7 +372,7 @@ async def thread_failed(house: House) -> str:
     thread_id = await house.thread()
     await house.run(thread_id=thread_id)
     ending = Ending(held=(await house.claim()).held, result="error", error=REFUSED)
-    await house.threads.finish(ending)
+    await house.queue.finish(ending)
     return thread_id
 
 

@@ -21,9 +21,10 @@ from perdure.rollouts.service import Rollouts
 from perdure.runtime.stores import KINDS, TABLES
 from perdure.streams.model import Event, NewEvent
 from perdure.testing.clock import ManualClock, SeededIds
-from perdure.threads.encoding import Policy
+from perdure.threads.policy import Policy
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 from perdure.threads.work import Assignment, Ending, Lease, Result
 
 POLICY = Policy(timeout=500.0, max_attempts=3, lease=60.0, grace=30.0, linger=1000.0)
@@ -107,32 +108,33 @@ class World:
         self.storage = storage
         self.clock = clock
         self.namespace = namespace
-        self.threads = ThreadService(storage, KINDS, policy=policy, namespace=namespace)
+        self.threads = Threads(storage, KINDS, policy=policy, namespace=namespace)
+        self.queue = RunQueue.beside(self.threads)
         self.rollouts = Rollouts(storage, KINDS, kind="run", namespace=namespace)
 
     async def begin(self) -> World:
-        await self.threads.register("w1", AGENTS)
+        await self.queue.register("w1", AGENTS)
         return self
 
-    def others(self, count: int) -> list[ThreadService]:
+    def others(self, count: int) -> list[Threads]:
         """As many more who ask at the same time, and whose calls are merged with nobody's."""
-        return [self.threads.acting_as(self.namespace, None) for _ in range(count)]
+        return [self.threads.in_namespace(self.namespace) for _ in range(count)]
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, and the watchdog look."""
         if self.storage.engine == "postgres":
-            await age(self.storage, seconds, await self.threads._ns())
+            await age(self.storage, seconds, await self.threads.ns())
         else:
             self.clock.advance(seconds)
-        await self.threads.sweep()
+        await self.threads.watchdog.sweep()
 
     async def check(self) -> None:
         """The stored rows keep every rule."""
-        wrong = await self.storage.read(broken_rules, ns=await self.threads._ns())
+        wrong = await self.storage.read(broken_rules, ns=await self.threads.ns())
         assert not wrong, wrong
 
     async def rows(self, sql: Statement[Any], **values: Any) -> Sequence[Row]:
-        return await self.storage.read(_all, sql, values, ns=await self.threads._ns())
+        return await self.storage.read(_all, sql, values, ns=await self.threads.ns())
 
     # --- callers ------------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class World:
     # --- workers ------------------------------------------------------------------------------------------
 
     async def claim(self, limit: int = 10, worker_id: str = "w1") -> list[Assignment]:
-        return await self.threads.claim(worker_id, limit, 0)
+        return await self.queue.claim(worker_id, limit, 0)
 
     async def take(self, run: Run | None = None, worker_id: str = "w1") -> Assignment:
         """Claim the one run that is ready, which must be this one."""
@@ -190,11 +192,11 @@ class World:
         assert await self.claim() == []
 
     async def save(self, held: Lease, values: Any, **fields: Any) -> str:
-        return (await self.threads.save(held, NewCheckpoint(values=values, **fields))).checkpoint_id
+        return (await self.queue.save(held, NewCheckpoint(values=values, **fields))).checkpoint_id
 
     async def finish(self, held: Lease, result: Result = "success", values: Any = None, **rest: Any) -> Run:
         state = None if values is None else NewCheckpoint(values=values)
-        return await self.threads.finish(Ending(held=held, result=result, checkpoint=state, **rest))
+        return await self.queue.finish(Ending(held=held, result=result, checkpoint=state, **rest))
 
     async def span(self, held: Lease, name: str) -> None:
         """A span of an attempt, as its tracer sends it."""

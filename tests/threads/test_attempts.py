@@ -18,10 +18,10 @@ BROKEN = Failure(error="ValueError", message="bad")
 
 Write = Callable[[World, Lease], Awaitable[object]]
 WRITES: dict[str, Write] = {
-    "append": lambda world, held: world.threads.append(held, told("custom")),
-    "save": lambda world, held: world.threads.save(held, NewCheckpoint(values="late"), told("values")),
-    "record": lambda world, held: world.threads.record(held, LATE, told("custom")),
-    "keep": lambda world, held: world.threads.keep(held, held.run_id, "late", "1"),
+    "append": lambda world, held: world.queue.append(held, told("custom")),
+    "save": lambda world, held: world.queue.save(held, NewCheckpoint(values="late"), told("values")),
+    "record": lambda world, held: world.queue.record(held, LATE, told("custom")),
+    "keep": lambda world, held: world.queue.keep(held, held.run_id, "late", "1"),
     "success": lambda world, held: world.finish(held, "success", "late", events=told("custom")),
     "error": lambda world, held: world.finish(held, "error", "late", error=BROKEN),
     "retriable": lambda world, held: world.finish(held, "retriable", "late"),
@@ -63,7 +63,7 @@ async def test_one_whose_run_is_over_changes_nothing(world: World, write: str) -
 async def test_one_that_gave_its_run_back_writes_nothing(world: World, write: str) -> None:
     run = await world.run(await world.thread())
     old = (await world.take(run)).held
-    await world.threads.hand_back([old])
+    await world.queue.hand_back([old])
     with pytest.raises(Fenced):
         await WRITES[write](world, old)
     assert await world.status(run) == "pending"
@@ -172,7 +172,7 @@ async def test_the_first_word_on_an_attempt_stands(world: World) -> None:
     held = (await world.take(run)).held
     await world.finish(held, "success")
     assert (await world.finish(held, "error", error=BROKEN)).status == "success"
-    await world.threads.hand_back([held])
+    await world.queue.hand_back([held])
     assert await world.status(run) == "success"
 
 
@@ -217,8 +217,8 @@ async def test_the_next_attempt_goes_on_from_the_last_state(world: World) -> Non
     run = await world.run(thread)
     first = await world.take(run)
     await world.save(first.held, "half")
-    await world.threads.keep(first.held, first.origin, "fetch", '"got"')
-    await world.threads.append(first.held, told("metadata", "custom"))
+    await world.queue.keep(first.held, first.origin, "fetch", '"got"')
+    await world.queue.append(first.held, told("metadata", "custom"))
     await world.finish(first.held, "retriable")
     second = await world.take(run)
     assert second.checkpoint is not None
@@ -236,10 +236,10 @@ async def test_an_attempt_that_kept_nothing_leaves_the_next_where_it_was_asked_t
         assignment = await world.take(run)
         assert assignment.checkpoint is not None
         assert assignment.checkpoint.values == "first"
-        await world.threads.hand_back([assignment.held])
+        await world.queue.hand_back([assignment.held])
     held = (await world.take(run)).held
     await world.save(held, "own")
-    await world.threads.hand_back([held])
+    await world.queue.hand_back([held])
     again = (await world.take(run)).checkpoint
     assert again is not None
     assert again.values == "own"
@@ -250,7 +250,7 @@ async def test_giving_back_costs_no_attempt(world: World) -> None:
     for number in range(1, 6):
         assignment = await world.take(run, f"w{number}")
         assert (assignment.attempt, assignment.last_attempt) == (number, False)
-        await world.threads.hand_back([assignment.held])
+        await world.queue.hand_back([assignment.held])
     first = await world.take(run)
     assert (await world.finish(first.held, "retriable")).status == "pending"
     last = await world.take(run)
@@ -263,9 +263,9 @@ async def test_giving_back_costs_no_attempt(world: World) -> None:
 async def test_giving_back_is_heard_by_those_who_wait(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    waiting = asyncio.create_task(world.threads.claim("w2", 1, 20))
+    waiting = asyncio.create_task(world.queue.claim("w2", 1, 20))
     await asyncio.sleep(0)
-    await world.threads.hand_back([held])
+    await world.queue.hand_back([held])
     (found,) = await waiting
     assert found.run.run_id == run.run_id
 
@@ -276,15 +276,15 @@ async def test_giving_back_is_heard_by_those_who_wait(world: World) -> None:
 async def test_a_step_that_is_kept_stays(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    await asyncio.gather(*(world.threads.keep(held, run.run_id, "a", str(n)) for n in range(3)))
-    await world.threads.keep(held, run.run_id, "a", "9")
+    await asyncio.gather(*(world.queue.keep(held, run.run_id, "a", str(n)) for n in range(3)))
+    await world.queue.keep(held, run.run_id, "a", "9")
     assert await world.rows(STEPS) == [(run.run_id, "a", "0")]
 
 
 async def test_an_answer_goes_on_with_the_steps_of_the_run_that_asked(world: World) -> None:
     thread = await world.thread()
     asking = await world.take(await world.run(thread))
-    await world.threads.keep(asking.held, asking.origin, "paid", "true")
+    await world.queue.keep(asking.held, asking.origin, "paid", "true")
     state = {"origin": asking.run.run_id}
     await world.save(asking.held, "asked", next=["answer"], metadata=state)
     await world.finish(asking.held)
@@ -305,7 +305,7 @@ async def test_a_checkpoint_id_is_used_once(world: World) -> None:
         await world.save(held, 2, checkpoint_id="one")
     last = Ending(held=held, result="success", checkpoint=NewCheckpoint(values=3, checkpoint_id="one"))
     with pytest.raises(Conflict, match="one exists already"):
-        await world.threads.finish(last)
+        await world.queue.finish(last)
     assert await world.kept(run.thread_id) == [1]
     assert await world.status(run) == "running"
 
@@ -314,8 +314,8 @@ async def test_a_save_that_is_repeated_is_answered_as_before(world: World) -> No
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
     state = NewCheckpoint(values=1, checkpoint_id="one")
-    first = await world.threads.save(held, state, told("values"), after=0)
-    assert await world.threads.save(held, state, told("values"), after=0) == first
+    first = await world.queue.save(held, state, told("values"), after=0)
+    assert await world.queue.save(held, state, told("values"), after=0) == first
     await world.finish(held)
     assert await world.names(run.run_id) == ["values", "end"]
     assert await world.kept(run.thread_id) == [1]

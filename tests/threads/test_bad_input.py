@@ -131,7 +131,7 @@ async def test_a_state_that_cannot_be_kept_leaves_the_run_as_it_is(world: World)
         with pytest.raises(InvalidInput):
             await world.save(held, wrong)
         with pytest.raises(InvalidInput):
-            await world.threads.finish(
+            await world.queue.finish(
                 Ending(held=held, result="success", checkpoint=NewCheckpoint(values=wrong))
             )
         with pytest.raises(InvalidInput):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.kernel.support import soon
@@ -53,7 +54,7 @@ async def test_waiting_for_the_executor_to_stop(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
     waiting = asyncio.create_task(world.threads.cancel_run(run.run_id, wait=True))
-    assert await soon(world.threads.controls([held], 20)) == {run.run_id: "interrupt"}
+    assert await soon(world.queue.controls([held], 20)) == {run.run_id: "interrupt"}
     assert not waiting.done()
     await world.finish(held, "stopped")
     assert (await soon(waiting)).status == "interrupted"
@@ -63,7 +64,7 @@ async def test_waiting_for_an_executor_that_is_gone(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
     waiting = asyncio.create_task(world.threads.cancel_run(run.run_id, action="rollback", wait=True))
-    await soon(world.threads.controls([held], 20))
+    await soon(world.queue.controls([held], 20))
     await world.advance(50)
     assert (await soon(waiting)).status == "rollback"
 
@@ -106,7 +107,7 @@ async def test_of_two_cancels_at_once_one_wins(world: World) -> None:
         (None, ["interrupted"] * 3),
     ],
 )
-async def test_many_by_their_status(world: World, status: str | None, expected: list[str]) -> None:
+async def test_many_by_their_status(world: World, status: Any, expected: list[str]) -> None:
     thread = await world.thread()
     runs = [await world.run(thread, "enqueue") for _ in range(3)]
     await world.take(runs[0])
@@ -129,7 +130,7 @@ async def test_many_of_a_thread_or_by_their_ids(world: World) -> None:
     assert [run.run_id for run in ended] == [runs[2].run_id]
     assert await world.threads.cancel_runs(thread_id=first, run_ids=[runs[3].run_id]) == []
     with pytest.raises(InvalidInput, match="status"):
-        await world.threads.cancel_runs(status="success")
+        await world.threads.cancel_runs(status="success")  # type: ignore[arg-type]
 
 
 async def test_whoever_waits_for_a_cancelled_run_is_told(world: World) -> None:

@@ -21,11 +21,11 @@ SPANS = statement("SELECT rollout_id, attempt_id FROM spans WHERE ns = :ns")
 async def test_a_run_from_its_first_event_to_its_last(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    assert await world.threads.append(held, [NewEvent("metadata", '{"attempt":1}')]) == 1
-    assert await world.threads.append(held, told("updates", "custom")) == 3
-    await world.threads.save(held, NewCheckpoint(values=1), [NewEvent("values", "1")])
+    assert await world.queue.append(held, [NewEvent("metadata", '{"attempt":1}')]) == 1
+    assert await world.queue.append(held, told("updates", "custom")) == 3
+    await world.queue.save(held, NewCheckpoint(values=1), [NewEvent("values", "1")])
     last = Ending(held=held, result="success", events=told("values"))
-    await world.threads.finish(last)
+    await world.queue.finish(last)
     events = await soon(world.events(run.run_id))
     assert [event.seq for event in events] == [1, 2, 3, 4, 5, 6]
     names = ["metadata", "updates", "custom", "values", "values", "end"]
@@ -50,7 +50,7 @@ async def test_attempts_share_a_stream(world: World) -> None:
     run = await world.run(await world.thread())
     for _ in range(2):
         held = (await world.take(run)).held
-        await world.threads.append(held, told("metadata"))
+        await world.queue.append(held, told("metadata"))
         await world.finish(held, "retriable", events=told("custom"))
     await world.done(run)
     events = await soon(world.events(run.run_id))
@@ -77,7 +77,7 @@ async def test_the_last_event_and_the_status_come_together(world: World) -> None
 async def test_reading_goes_on_after_any_event(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    await world.threads.append(held, told(*"abcd"))
+    await world.queue.append(held, told(*"abcd"))
     await world.finish(held)
     whole = await soon(world.events(run.run_id))
     assert [event.event for event in whole] == [*"abcd", "end"]
@@ -89,12 +89,12 @@ async def test_reading_goes_on_after_any_event(world: World) -> None:
 async def test_a_reader_follows_a_run_as_it_goes(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    await world.threads.append(held, told("before"))
+    await world.queue.append(held, told("before"))
     follower = await world.threads.follow_run(run.run_id, None)
     first = await follower.next(0)
     assert first is not None
     assert list(first) == []
-    await world.threads.append(held, told("now"))
+    await world.queue.append(held, told("now"))
     burst = await soon(follower.next(None))
     assert burst is not None
     assert [event.event for event in burst] == ["now"]
@@ -111,7 +111,7 @@ async def test_a_thread_is_read_over_all_its_runs(world: World) -> None:
     runs = [await world.run(thread, "enqueue") for _ in range(3)]
     for run in runs[:2]:
         held = (await world.take(run)).held
-        await world.threads.append(held, told("custom"))
+        await world.queue.append(held, told("custom"))
         await world.finish(held)
     await world.threads.cancel_run(runs[2].run_id)
     found: list[Event] = []
@@ -137,7 +137,7 @@ async def test_a_thread_is_read_over_all_its_runs(world: World) -> None:
 async def test_a_repeated_append_is_done_once(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    append = world.threads.append
+    append = world.queue.append
     assert await append(held, told("a", "b"), after=0) == 2
     assert await append(held, told("a", "b"), after=0) == 2
     assert await append(held, told("c"), after=2) == 3
@@ -152,7 +152,7 @@ async def test_a_repeated_append_is_done_once(world: World) -> None:
 async def test_appends_in_a_row_need_not_wait_for_each_other(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    calls = [world.threads.append(held, told(str(number)), after=number) for number in range(20)]
+    calls = [world.queue.append(held, told(str(number)), after=number) for number in range(20)]
     assert await asyncio.gather(*calls) == list(range(1, 21))
     await world.finish(held)
     assert await world.names(run.run_id) == [*map(str, range(20)), "end"]

@@ -48,7 +48,7 @@ async def begun(world: World) -> Lease:
 
 async def pieces(world: World, thread_id: str) -> list[str]:
     query = GraphQuery(thread_id=thread_id)
-    found = await world.threads.find_graphs(Lease("", thread_id, ""), query)
+    found = await world.queue.find_graphs(Lease("", thread_id, ""), query)
     return [each.checkpoint_id for each in found]
 
 
@@ -58,7 +58,7 @@ async def end(world: World, held: Lease) -> RunEnd:
 
 async def test_a_state_shows_what_its_pieces_hold(world: World) -> None:
     held = await begun(world)
-    assert await world.threads.record(held, steps(held, "c1", [1, 2], "next"), told("a", "b")) == 2
+    assert await world.queue.record(held, steps(held, "c1", [1, 2], "next"), told("a", "b")) == 2
     state = await world.threads.get_state(held.thread_id)
     assert state is not None
     assert (state.values, state.next, state.graph, state.state) == ({"value": [1, 2]}, ["next"], True, None)
@@ -74,11 +74,11 @@ async def test_a_state_shows_what_its_pieces_hold(world: World) -> None:
 async def test_a_call_that_is_repeated_is_carried_out_once(world: World) -> None:
     held = await begun(world)
     for _ in range(2):
-        assert await world.threads.record(held, steps(held, "c1", 1), told("a"), after=0) == 1
+        assert await world.queue.record(held, steps(held, "c1", 1), told("a"), after=0) == 1
     for _ in range(2):
-        assert await world.threads.record(held, steps(held, "c2", 2), after=1) == 1
+        assert await world.queue.record(held, steps(held, "c2", 2), after=1) == 1
     with pytest.raises(Conflict):
-        await world.threads.record(held, steps(held, "c3", 3), told("b"), after=7)
+        await world.queue.record(held, steps(held, "c3", 3), told("b"), after=7)
     history = await world.threads.history(held.thread_id)
     assert [each.checkpoint_id for each in history] == ["c2", "c1"]
     assert await pieces(world, held.thread_id) == ["c2", "c1"]
@@ -86,11 +86,11 @@ async def test_a_call_that_is_repeated_is_carried_out_once(world: World) -> None
 
 async def test_a_state_is_brought_up_to_date(world: World) -> None:
     held = await begun(world)
-    await world.threads.record(held, steps(held, "c1", 1, "next"))
+    await world.queue.record(held, steps(held, "c1", 1, "next"))
     asked = {"id": "i", "value": "well?", "task_id": "t"}
     again = GraphState(checkpoint_id="c1", next=["asks"], interrupts=[asked], body='{"value":1}', again=True)
     ending = Ending(held=held, result="success", graph=GraphSteps(states=[again]))
-    await world.threads.finish(ending)
+    await world.queue.finish(ending)
     done = await end(world, held)
     assert (done.values, [each.value for each in done.interrupts]) == ({"value": 1}, ["well?"])
     assert [each.task_id for each in done.interrupts] == ["t"]
@@ -106,7 +106,7 @@ async def test_the_end_brings_what_is_left(world: World, length: int) -> None:
     left = steps(held, "c1", value)
     body = msgspec.json.encode({"value": value}).decode()
     left = msgspec.structs.replace(left, states=[msgspec.structs.replace(left.states[0], body=body)])
-    await world.threads.finish(Ending(held=held, result="success", graph=left, events=told("values")))
+    await world.queue.finish(Ending(held=held, result="success", graph=left, events=told("values")))
     assert (await end(world, held)).values == {"value": value}
     state = await world.threads.get_state(held.thread_id)
     assert state is not None
@@ -118,17 +118,17 @@ async def test_a_cancelled_run_may_say_what_it_has_done(world: World) -> None:
     held = await begun(world)
     await world.threads.cancel_run(held.run_id)
     with pytest.raises(Fenced):
-        await world.threads.record(held, steps(held, "late", 1))
-    await world.threads.finish(Ending(held=held, result="stopped", graph=steps(held, "c1", 1, "next")))
+        await world.queue.record(held, steps(held, "late", 1))
+    await world.queue.finish(Ending(held=held, result="stopped", graph=steps(held, "c1", 1, "next")))
     thread = await world.threads.get_thread(held.thread_id)
     assert (thread.status, thread.values) == ("interrupted", {"value": 1})
 
 
 async def test_a_run_that_is_undone_leaves_nothing(world: World) -> None:
     held = await begun(world)
-    await world.threads.record(held, steps(held, "c1", 1))
+    await world.queue.record(held, steps(held, "c1", 1))
     await world.threads.cancel_run(held.run_id, action="rollback")
-    await world.threads.finish(Ending(held=held, result="stopped", graph=steps(held, "c2", 2)))
+    await world.queue.finish(Ending(held=held, result="stopped", graph=steps(held, "c2", 2)))
     assert await world.threads.get_state(held.thread_id) is None
     assert await pieces(world, held.thread_id) == []
 
@@ -136,15 +136,15 @@ async def test_a_run_that_is_undone_leaves_nothing(world: World) -> None:
 async def test_no_graph_writes_into_another_thread(world: World) -> None:
     held, other = await begun(world), await begun(world)
     with pytest.raises(InvalidInput, match="none of thread"):
-        await world.threads.record(held, steps(other, "c1", 1))
-    await world.threads.record(other, steps(other, "c1", 1))
-    found = await world.threads.find_graphs(held, GraphQuery(thread_id=other.thread_id))
+        await world.queue.record(held, steps(other, "c1", 1))
+    await world.queue.record(other, steps(other, "c1", 1))
+    found = await world.queue.find_graphs(held, GraphQuery(thread_id=other.thread_id))
     assert found == []
 
 
 async def test_a_state_is_changed_from_outside(world: World) -> None:
     held = await begun(world)
-    await world.threads.record(held, steps(held, "c1", 1, "next"))
+    await world.queue.record(held, steps(held, "c1", 1, "next"))
     change = steps(held, "c2", 2)
     with pytest.raises(Conflict, match="busy"):
         await world.threads.update_graph(held.thread_id, change, "c1")

@@ -11,6 +11,7 @@ from tests.threads.test_removal import left, purge
 
 from perdure.assistants.model import SYSTEM_METADATA, system_id
 from perdure.kernel.errors import NotFound
+from perdure.threads.operations.queries import RunSearch
 
 MARKS = {"graph_id": "echo", "assistant_id": system_id("echo")}
 
@@ -56,10 +57,10 @@ async def test_a_list_may_leave_out_what_was_undone(world: World) -> None:
     last = await world.run(thread, "enqueue")
     for run in undone:
         await world.threads.cancel_run(run.run_id, action="rollback")
-    page = await world.threads.list_runs(thread_id=thread, undone=False, limit=1, offset=1)
+    page = await world.threads.find_runs(RunSearch(thread, None, 1, 1, undone=False))
     assert [run.run_id for run in page.items] == [kept.run_id]
     assert page.total == 2
-    whole = await world.threads.list_runs(thread_id=thread, undone=False)
+    whole = await world.threads.find_runs(RunSearch(thread, None, 10, 0, undone=False))
     assert [run.run_id for run in whole.items] == [last.run_id, kept.run_id]
     assert (await world.threads.list_runs(thread_id=thread)).total == 5
 

@@ -17,8 +17,9 @@ from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
 from perdure.runtime.stores import KINDS
 from perdure.streams.model import NewEvent
-from perdure.threads.encoding import Policy, checked, finish_of, new_run
+from perdure.threads.encoding import checked, finish_of, new_run
 from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
+from perdure.threads.policy import Policy
 from perdure.threads.records import NewCheckpoint, RunRequest
 from perdure.threads.work import Ending, Lease
 
@@ -66,7 +67,7 @@ def take_nothing(worker_id: str = "x") -> Operation:
 def end(result: str = "success", which: int = 0, **fields: Any) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         ending = Ending(held=given[which], result=result, **fields)  # type: ignore[arg-type]
-        return [type(each).__name__ for each in await finish.finish(tx, [finish_of(ending)], KINDS)]
+        return [type(each).__name__ for each in await finish.finish_runs(tx, [finish_of(ending)], KINDS)]
 
     return run
 
@@ -90,14 +91,14 @@ def keep(values: Any = 1) -> Operation:
         saved = execute.SaveCheckpoint(
             given[0], checked(NewCheckpoint(values=values)), [NewEvent("values", "1")]
         )
-        return [type(each).__name__ for each in await execute.save(tx, [saved])]
+        return [type(each).__name__ for each in await execute.save_checkpoints(tx, [saved])]
 
     return run
 
 
 async def tell(tx: Tx, given: Any, lined: bool) -> Any:
     told = execute.AppendEvents(given[0], [NewEvent("custom", "1")])
-    return [type(each).__name__ for each in await execute.tell(tx, [told])]
+    return [type(each).__name__ for each in await execute.append_events(tx, [told])]
 
 
 async def renew(tx: Tx, given: Any, lined: bool) -> Any:
@@ -120,7 +121,7 @@ async def _set_state(tx: Tx, given: Any, lined: bool) -> Any:
 
 
 async def _copy(tx: Tx, given: Any, lined: bool) -> Any:
-    await states.copy_thread(tx, "t")
+    await states.copy_threads(tx, ["t"])
 
 
 async def purge(tx: Tx, given: Any, lined: bool) -> None:

@@ -17,7 +17,7 @@ async def test_a_silent_worker_loses_its_run(world: World) -> None:
         held = (await world.take(run)).held
         await world.advance(100)
         assert await world.status(run) == "pending"
-        assert await world.threads.renew("w1", [held]) == ["lost"]
+        assert await world.queue.renew("w1", [held]) == ["lost"]
     await world.take(run)
     await world.advance(100)
     ended = await world.threads.get_run(run.run_id)
@@ -35,7 +35,7 @@ async def test_a_worker_that_renews_keeps_its_run(world: World) -> None:
     held = (await world.take(run)).held
     for _ in range(4):
         await world.advance(50)
-        assert await world.threads.renew("w1", [held]) == ["go"]
+        assert await world.queue.renew("w1", [held]) == ["go"]
     assert (await world.finish(held)).attempt == 1
 
 
@@ -45,12 +45,12 @@ async def test_what_a_worker_is_told(world: World) -> None:
     going, stopped, undone, given, over = (held[run.run_id] for run in runs)
     await world.threads.cancel_run(stopped.run_id)
     await world.threads.cancel_run(undone.run_id, action="rollback")
-    await world.threads.hand_back([given])
+    await world.queue.hand_back([given])
     await world.finish(over)
     claims = [going, stopped, undone, given, over, Lease("no-run", "no-thread", "no-attempt")]
     expected = ["go", "interrupt", "rollback", "lost", "lost", "lost"]
-    assert await world.threads.renew("w1", claims) == expected
-    controls = await world.threads.controls(claims, 0)
+    assert await world.queue.renew("w1", claims) == expected
+    controls = await world.queue.controls(claims, 0)
     assert controls == {
         each.run_id: verdict for each, verdict in zip(claims, expected, strict=True) if verdict != "go"
     }
@@ -59,7 +59,7 @@ async def test_what_a_worker_is_told(world: World) -> None:
 async def test_a_cancel_is_heard_by_the_worker(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    waiting = asyncio.create_task(world.threads.controls([held], 20))
+    waiting = asyncio.create_task(world.queue.controls([held], 20))
     await asyncio.sleep(0)
     await world.threads.cancel_run(run.run_id, action="rollback")
     assert await waiting == {run.run_id: "rollback"}
@@ -72,7 +72,7 @@ async def test_a_run_that_takes_too_long_ends_though_its_worker_renews(world: Wo
     assert (assignment.timeout_seconds, assignment.lease_seconds) == (100, POLICY.lease)
     for _ in range(2):
         await world.advance(50)
-        assert await world.threads.renew("w1", [assignment.held]) == ["go"]
+        assert await world.queue.renew("w1", [assignment.held]) == ["go"]
     await world.advance(30)
     ended = await world.threads.get_run(run.run_id)
     assert ended.status == "timeout"
@@ -100,7 +100,7 @@ async def test_a_worker_that_stops_too_late_is_told_so(world: World) -> None:
     await world.advance(50)
     with pytest.raises(Fenced):
         await world.finish(held, "stopped")
-    assert await world.threads.renew("w1", [held]) == ["lost"]
+    assert await world.queue.renew("w1", [held]) == ["lost"]
     await world.done(after)
     assert await world.status(run) == "interrupted"
 
@@ -112,5 +112,5 @@ async def test_renewing_does_not_prolong_the_grace(world: World) -> None:
     await world.threads.cancel_run(run.run_id)
     for _ in range(3):
         await world.advance(12)
-        await world.threads.renew("w1", [held])
+        await world.queue.renew("w1", [held])
     await world.done(after)

@@ -117,7 +117,7 @@ async def test_a_run_that_waits_for_a_retry_keeps_its_place(world: World) -> Non
 async def test_a_run_that_is_given_back_keeps_its_place(world: World) -> None:
     thread = await world.thread()
     first, second = await world.run(thread), await world.run(thread, "enqueue")
-    await world.threads.hand_back([(await world.take(first)).held])
+    await world.queue.hand_back([(await world.take(first)).held])
     await world.done(first)
     await world.done(second)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any, cast
 
 import pytest
 from tests.kernel.support import soon
-from tests.threads.support import AUDIT, EFFECTS, World
+from tests.threads.support import AUDIT, EFFECTS, World, told
 
+from perdure.access.model import Caller
 from perdure.assistants.service import Assistants
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.dialect import statement
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Run, RunRequest
 
 RUN_IDS = statement("SELECT id FROM runs WHERE ns = :ns")
@@ -36,7 +39,7 @@ async def test_the_more_important_are_claimed_first(world: World) -> None:
 
 
 async def test_a_claim_waits_for_a_run(world: World) -> None:
-    waiting = asyncio.create_task(world.threads.claim("w1", 1, 20))
+    waiting = asyncio.create_task(world.queue.claim("w1", 1, 20))
     await asyncio.sleep(0)
     run = await world.run()
     (found,) = await soon(waiting)
@@ -45,7 +48,7 @@ async def test_a_claim_waits_for_a_run(world: World) -> None:
 
 async def test_many_workers_share_the_runs(world: World) -> None:
     runs = [await world.run() for _ in range(20)]
-    services = world.others(5)
+    services = map(RunQueue.beside, world.others(5))
     claims = await asyncio.gather(*(each.claim(f"w{n}", 6, 0) for n, each in enumerate(services)))
     claimed = [each.run.run_id for share in claims for each in share]
     claimed += [each.run.run_id for each in await world.claim(20)]
@@ -86,12 +89,12 @@ async def test_what_a_worker_gets(world: World) -> None:
 @pytest.mark.parametrize("turns", range(0, 24, 3))
 async def test_a_claim_whose_caller_goes_away_is_given_back(world: World, turns: int) -> None:
     run = await world.run()
-    call = asyncio.create_task(world.threads.claim("w1", 1, 0))
+    call = asyncio.create_task(world.queue.claim("w1", 1, 0))
     for _ in range(turns):
         await asyncio.sleep(0)
     call.cancel()
     await asyncio.wait([call])
-    while tasks := [*world.threads._merger._tasks, *world.threads._releases]:
+    while tasks := [*world.queue._merger._tasks, *world.queue._releases]:
         await asyncio.wait(tasks)
     if call.cancelled():
         assert await world.status(run) == "pending"
@@ -104,20 +107,20 @@ async def test_a_claim_whose_caller_goes_away_is_given_back(world: World, turns:
 
 async def test_a_claim_that_cannot_be_read_again_is_given_back(world: World) -> None:
     run = await world.run()
-    (first,) = await world.threads.claim("w", 1, 0.0, "key")
+    (first,) = await world.queue.claim("w", 1, 0.0, idempotency_key="key")
     assert first.run.run_id == run.run_id
-    read = world.threads._read
+    read = world.queue.read
 
     async def broken(operation: object, *args: object) -> object:
         if getattr(operation, "__name__", "") == "assignments":
             raise RuntimeError("lost")
         return await read(operation, *args)  # type: ignore[arg-type]
 
-    world.threads._read = broken  # type: ignore[assignment,method-assign]
+    world.queue.read = broken  # type: ignore[assignment,method-assign]
     with pytest.raises(RuntimeError, match="lost"):
-        await world.threads.claim("w", 1, 0.0, "key")
-    world.threads._read = read  # type: ignore[method-assign]
-    await world.threads.close()
+        await world.queue.claim("w", 1, 0.0, idempotency_key="key")
+    world.queue.read = read  # type: ignore[method-assign]
+    await world.queue.close()
     await world.done(run)
 
 
@@ -193,12 +196,12 @@ async def test_runs_are_listed_by_their_status(world: World) -> None:
     assert await world.statuses(thread) == every
     for status in every:
         for place in (thread, None):
-            page = await world.threads.list_runs(thread_id=place, status=status)
+            page = await world.threads.list_runs(thread_id=place, status=cast(Any, status))
             assert ([run.status for run in page.items], page.total) == ([status], 1)
     page = await world.threads.list_runs(thread_id=thread, limit=2, offset=1)
     assert ([run.status for run in page.items], page.total) == (["running", "rollback"], 7)
     with pytest.raises(InvalidInput):
-        await world.threads.list_runs(status="over")
+        await world.threads.list_runs(status="over")  # type: ignore[arg-type]
     with pytest.raises(NotFound):
         await world.threads.list_runs(thread_id="nowhere")
     with pytest.raises(NotFound):
@@ -209,7 +212,7 @@ async def test_runs_are_listed_by_their_status(world: World) -> None:
 
 
 async def test_statistics(world: World) -> None:
-    nothing = await world.threads.stats()
+    nothing = await world.threads.queue_stats()
     assert (nothing.n_pending, nothing.n_running) == (0, 0)
     assert nothing.min_age_secs is nothing.med_age_secs is None
     for _ in range(2):
@@ -219,16 +222,16 @@ async def test_statistics(world: World) -> None:
     await world.run(thread)
     await world.run(thread, "enqueue")
     taken = await world.claim(1)
-    stats = await world.threads.stats()
+    stats = await world.threads.queue_stats()
     assert (stats.n_pending, stats.n_running) == (3, 1)
     assert stats.min_age_secs == pytest.approx(20, abs=10)
     assert stats.med_age_secs == pytest.approx(0, abs=10)
     await world.advance(100)
-    stats = await world.threads.stats()
+    stats = await world.threads.queue_stats()
     assert (stats.n_pending, stats.n_running) == (4, 0)
     assert stats.min_age_secs == pytest.approx(140, abs=10)
     await world.threads.cancel_runs(status="all")
-    assert (await world.threads.stats()).n_pending == 0
+    assert (await world.threads.queue_stats()).n_pending == 0
     assert taken
 
 
@@ -277,11 +280,14 @@ async def test_a_retry_owes_no_webhook(world: World) -> None:
 
 
 async def test_whoever_changes_something_is_on_record(world: World) -> None:
-    mine = world.threads.acting_as(world.namespace, "me")
+    me = Caller.trusted("me", world.namespace)
+    mine, queue = world.threads.acting_as(me), world.queue.acting_as(me)
     thread = await mine.create_thread()
     run = await mine.create_run(RunRequest(assistant_id="echo", thread_id=thread.thread_id))
-    (assignment,) = await mine.claim("w1", 1, 0)
-    await mine.hand_back([assignment.held])
+    (assignment,) = await queue.claim("w1", 1, 0)
+    assert await queue.renew("w1", [assignment.held]) == ["go"]
+    await queue.append(assignment.held, told("custom"))
+    await queue.hand_back([assignment.held])
     await mine.cancel_run(run.run_id)
     await mine.update_thread(thread.thread_id, metadata={"a": 1})
     await mine.delete_run(run.run_id)
@@ -300,7 +306,7 @@ async def test_whoever_changes_something_is_on_record(world: World) -> None:
 
 
 async def test_what_is_refused_is_not_on_record(world: World) -> None:
-    mine = world.threads.acting_as(world.namespace, "me")
+    mine = world.threads.acting_as(Caller.trusted("me", world.namespace))
     for wrong in (
         mine.create_run(RunRequest(assistant_id="nobody")),
         mine.cancel_run("no-run"),
@@ -313,15 +319,16 @@ async def test_what_is_refused_is_not_on_record(world: World) -> None:
 
 
 async def test_namespaces_do_not_see_each_other(world: World) -> None:
-    other = world.threads.acting_as(world.namespace + " too", None)
-    await other.register("w1", [])
+    other = world.threads.in_namespace(world.namespace + " too")
+    queue = RunQueue.beside(other)
+    await queue.register("w1", [])
     here = await world.run(await world.thread(thread_id="same"))
     with pytest.raises(NotFound):
         await other.create_run(RunRequest(assistant_id="echo"))
     await other.create_thread("same", values="theirs")
     assert (await other.list_runs()).items == []
-    assert await other.claim("w1", 10, 0) == []
-    assert (await other.stats()).n_pending == 0
+    assert await queue.claim("w1", 10, 0) == []
+    assert (await other.queue_stats()).n_pending == 0
     assert await other.cancel_runs(status="all") == []
     for call in (other.get_run, other.cancel_run, other.delete_run, other.join_run):
         with pytest.raises(NotFound):

@@ -78,7 +78,7 @@ async def values(world: World, run_id: str) -> list[Any]:
 async def test_a_state_that_is_saved_with_its_event_is_stored_once(world: World) -> None:
     held = await begun(world)
     state = {"long": LONG, "odd": [1.0, None, "ü\u2028"]}
-    saved = await world.threads.save(held, NewCheckpoint(values=state), [*told("a"), shows(state)])
+    saved = await world.queue.save(held, NewCheckpoint(values=state), [*told("a"), shows(state)])
     last = {"long": LONG + "y"}
     await world.finish(held, values=last, events=[shows(last)])
     rows = await stored(world, held.run_id)
@@ -91,10 +91,10 @@ async def test_a_state_that_is_saved_with_its_event_is_stored_once(world: World)
 
 async def test_a_short_state_and_other_data_are_stored_with_the_event(world: World) -> None:
     held = await begun(world)
-    await world.threads.save(held, NewCheckpoint(values={"a": 1}), [shows({"a": 1})])
-    await world.threads.save(held, NewCheckpoint(values={"a": LONG}), [shows({"b": LONG})])
-    await world.threads.save(held, NewCheckpoint(values={"a": LONG}), [shows({"a": LONG}, event="custom")])
-    await world.threads.append(held, [shows({"a": LONG})])
+    await world.queue.save(held, NewCheckpoint(values={"a": 1}), [shows({"a": 1})])
+    await world.queue.save(held, NewCheckpoint(values={"a": LONG}), [shows({"b": LONG})])
+    await world.queue.save(held, NewCheckpoint(values={"a": LONG}), [shows({"a": LONG}, event="custom")])
+    await world.queue.append(held, [shows({"a": LONG})])
     assert all(checkpoint is None for _, checkpoint in await stored(world, held.run_id))
     await world.finish(held)
     assert await values(world, held.run_id) == [{"a": 1}, {"b": LONG}, {"a": LONG}]
@@ -109,7 +109,7 @@ async def test_a_graph_shows_some_of_its_channels(world: World) -> None:
     shown = {"more": {"ü": [1, 2.5]}, "text": LONG}
     event = shows(shown, Shown("c1", "", encode_json(["more", "text"])))
     single = NewEvent("values", encode_json(LONG), Shown("c1", "", encode_json("text")))
-    await world.threads.record(held, steps, [event, single])
+    await world.queue.record(held, steps, [event, single])
     assert await stored(world, held.run_id) == [("", "c1"), ("", "c1")]
     await world.finish(held)
     found = await soon(world.events(held.run_id))
@@ -119,7 +119,7 @@ async def test_a_graph_shows_some_of_its_channels(world: World) -> None:
 async def test_a_subgraph_shows_its_own_checkpoint(world: World) -> None:
     held = await begun(world)
     inner, event = graph(held, "c1", "inner:1", text=LONG)
-    await world.threads.record(held, inner, [event])
+    await world.queue.record(held, inner, [event])
     assert await stored(world, held.run_id) == [("", "c1")]
     await world.finish(held)
     assert await values(world, held.run_id) == [{"text": LONG}]
@@ -130,11 +130,11 @@ async def test_an_event_may_come_after_its_checkpoint(world: World) -> None:
     first, one = graph(held, "c1", text=LONG)
     second, two = graph(held, "c2", text=LONG + "2")
     third, three = graph(held, "c3", text=LONG + "3")
-    await world.threads.record(held, first)
-    await world.threads.append(held, [one])
-    await world.threads.record(held, second)
-    await world.threads.record(held, third, [two])
-    await world.threads.finish(Ending(held=held, result="success", events=[three]))
+    await world.queue.record(held, first)
+    await world.queue.append(held, [one])
+    await world.queue.record(held, second)
+    await world.queue.record(held, third, [two])
+    await world.queue.finish(Ending(held=held, result="success", events=[three]))
     rows = await stored(world, held.run_id)
     assert rows[:3] == [("", "c1"), ("", "c2"), ("", "c3")]
     assert [each["text"] for each in await values(world, held.run_id)] == [LONG, LONG + "2", LONG + "3"]
@@ -143,15 +143,15 @@ async def test_an_event_may_come_after_its_checkpoint(world: World) -> None:
 async def test_only_checkpoints_of_the_run_are_referred_to(world: World) -> None:
     other = await begun(world)
     steps, theirs = graph(other, "c1", text=LONG)
-    await world.threads.record(other, steps, [theirs])
+    await world.queue.record(other, steps, [theirs])
     await world.finish(other)
     for held in (await begun(world), await begun(world, other.thread_id)):
         secret = shows({"text": "mine" + LONG}, theirs.shown)
         own, _ = graph(held, "c2", text=LONG)
-        await world.threads.append(held, [secret])
-        await world.threads.record(held, own, [secret, shows({"a": LONG}, Shown("c9", "", '["text"]'))])
+        await world.queue.append(held, [secret])
+        await world.queue.record(held, own, [secret, shows({"a": LONG}, Shown("c9", "", '["text"]'))])
         without_keys = shows({"a": LONG}, Shown("c2"))
-        await world.threads.finish(Ending(held=held, result="success", events=[secret, without_keys]))
+        await world.queue.finish(Ending(held=held, result="success", events=[secret, without_keys]))
         assert all(checkpoint is None for _, checkpoint in await stored(world, held.run_id))
         assert len(await values(world, held.run_id)) == 5
 
@@ -160,12 +160,12 @@ async def test_what_cannot_be_followed_is_refused_or_stored_whole(world: World) 
     held = await begun(world)
     steps, event = graph(held, "c1", text=LONG)
     with pytest.raises(InvalidInput):
-        await world.threads.record(held, steps, [shows({"text": LONG}, Shown("c1", "", "{"))])
+        await world.queue.record(held, steps, [shows({"text": LONG}, Shown("c1", "", "{"))])
     with pytest.raises(InvalidInput):
-        await world.threads.record(held, steps, [shows({"text": LONG}, Shown("c" * 300, "", '["text"]'))])
+        await world.queue.record(held, steps, [shows({"text": LONG}, Shown("c" * 300, "", '["text"]'))])
     wrong = msgspec.structs.replace(event, event="updates")
     short = shows({"text": 1}, event.shown)
-    await world.threads.record(held, steps, [wrong, short])
+    await world.queue.record(held, steps, [wrong, short])
     assert all(checkpoint is None for _, checkpoint in await stored(world, held.run_id))
     await world.finish(held)
 
@@ -174,7 +174,7 @@ async def test_a_thread_that_is_being_removed_keeps_its_last_event(world: World)
     held = await begun(world)
     await world.threads.delete_thread(held.thread_id)
     steps, event = graph(held, "c1", text=LONG)
-    await world.threads.finish(Ending(held=held, result="stopped", graph=steps, events=[event]))
+    await world.queue.finish(Ending(held=held, result="stopped", graph=steps, events=[event]))
     await world.check()
 
 
@@ -186,7 +186,7 @@ async def test_pages_count_the_data_and_not_the_references(world: World) -> None
     long = "y" * (PAGE_BYTES // 3)
     for number in range(7):
         steps, event = graph(held, f"c{number}", text=f"{number}{long}")
-        await world.threads.record(held, steps, [event])
+        await world.queue.record(held, steps, [event])
     await world.finish(held)
     pages: list[list[Event]] = []
     follower = await world.threads.follow_run(held.run_id)
@@ -203,7 +203,7 @@ async def test_a_thread_shows_the_events_of_all_its_runs(world: World) -> None:
     for number in range(3):
         held = await begun(world, thread_id)
         steps, event = graph(held, f"g{number}", text=LONG + str(number))
-        await world.threads.record(held, steps, [event])
+        await world.queue.record(held, steps, [event])
         state = {"n": number, "long": LONG}
         await world.finish(held, values=state, events=[shows(state)])
         expected += [event.body, encode_json(state)]
@@ -223,7 +223,7 @@ async def test_readers_here_get_the_data_at_once_and_later_ones_the_same(world: 
     follower = await world.threads.follow_run(held.run_id)
     steps, event = graph(held, "c1", text=LONG)
     await soon(follower.started())
-    await world.threads.record(held, steps, [event])
+    await world.queue.record(held, steps, [event])
     live = await soon(follower.next())
     assert live is not None
     await world.finish(held)
@@ -250,7 +250,7 @@ async def test_a_growing_list_is_stored_once(world: World) -> None:
         steps, event = graph(held, f"c{number:03}", items=items)
         put = msgspec.structs.replace(steps.changes.puts[0], versions={"items": str(number)}, pieces=[piece])
         new = msgspec.structs.replace(steps, changes=GraphChanges(puts=[put]))
-        await world.threads.record(held, new, [event])
+        await world.queue.record(held, new, [event])
     await world.finish(held)
     sizes = [len(body) for body, _ in await stored(world, held.run_id)]
     assert sum(sizes) < 100 * REFERENCE_SIZE
@@ -279,9 +279,9 @@ class Told:
         self.runs.append(held)
         for namespace in ("", "inner:1"):
             steps, event = graph(held, f"g{number}", namespace, text=f"{number}{namespace}{LONG}")
-            await self.world.threads.record(held, steps, [event])
+            await self.world.queue.record(held, steps, [event])
         state = {"number": number, "long": LONG}
-        await self.world.threads.save(held, NewCheckpoint(values=state), [shows(state)])
+        await self.world.queue.save(held, NewCheckpoint(values=state), [shows(state)])
         return held
 
     async def read(self, held: Lease) -> list[Event]:
@@ -367,7 +367,7 @@ async def test_a_rollback_leaves_the_events_of_its_run(world: World, executed: b
     await world.threads.cancel_run(held.run_id, action="rollback")
     made.events[held.run_id] = await made.read(held)
     if executed:
-        await world.threads.finish(Ending(held=held, result="stopped"))
+        await world.queue.finish(Ending(held=held, result="stopped"))
     else:
         await world.advance(10_000.0)
     await made.unchanged([0])

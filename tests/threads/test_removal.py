@@ -61,8 +61,8 @@ async def test_a_thread_goes_with_everything_but_its_trace(world: World) -> None
     thread = await world.thread(metadata={"a": 1}, values="start")
     ended = await world.run(thread)
     held = (await world.take(ended)).held
-    await world.threads.append(held, told("custom"))
-    await world.threads.keep(held, ended.run_id, "s", "1")
+    await world.queue.append(held, told("custom"))
+    await world.queue.keep(held, ended.run_id, "s", "1")
     await world.span(held, "seen")
     await world.finish(held, values="end")
     pending = await world.run(thread)
@@ -84,13 +84,13 @@ async def test_whoever_waits_for_a_run_of_a_deleted_thread_gets_its_values(world
     held = (await world.take(run)).held
     joining = asyncio.create_task(world.threads.join_run(run.run_id))
     reading = asyncio.create_task(world.names(run.run_id))
-    await world.threads.append(held, told("metadata"))
+    await world.queue.append(held, told("metadata"))
     await world.threads.delete_thread(thread)
     end = await soon(joining)
     assert (end.run.status, end.values) == ("interrupted", "last")
     assert await soon(reading) == ["metadata", "end"]
     assert (await world.threads.join_run(run.run_id)).values == "last"
-    assert await world.threads.renew("w1", [held]) == ["interrupt"]
+    assert await world.queue.renew("w1", [held]) == ["interrupt"]
     await world.finish(held, "stopped")
 
 
@@ -171,7 +171,7 @@ async def test_a_deleted_run_takes_its_states_along(world: World) -> None:
     run = await world.run(thread)
     held = (await world.take(run)).held
     await world.save(held, "half")
-    await world.threads.keep(held, run.run_id, "s", "1")
+    await world.queue.keep(held, run.run_id, "s", "1")
     await world.finish(held, values="whole")
     await world.threads.delete_run(run.run_id)
     assert await world.values(thread) == "before"
@@ -194,7 +194,7 @@ async def test_deleting_a_running_run_stops_it(world: World) -> None:
     await world.threads.delete_run(run.run_id)
     end = await soon(joining)
     assert (end.run.status, end.values) == ("rollback", "before")
-    assert await world.threads.renew("w1", [held]) == ["rollback"]
+    assert await world.queue.renew("w1", [held]) == ["rollback"]
     await world.idle()
     await world.finish(held, "stopped")
     assert await world.kept(thread) == ["before"]

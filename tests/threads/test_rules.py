@@ -50,7 +50,7 @@ async def world() -> AsyncIterator[World]:
         run = await made.run(name)
         held = (await made.take(run)).held
         await made.save(held, 1)
-        await made.threads.append(held, told("metadata", "custom"))
+        await made.queue.append(held, told("metadata", "custom"))
         if name == "a":
             await made.run(name, "enqueue")
         else:
@@ -66,7 +66,7 @@ async def _damage(tx: Tx, sql: str) -> None:
 
 @pytest.mark.parametrize("sql", DAMAGE)
 async def test_damage_is_noticed(world: World, sql: str) -> None:
-    ns = await world.threads._ns()
+    ns = await world.threads.ns()
     await world.storage.run(_damage, sql, ns=ns)
     wrong = await world.storage.read(broken_rules, ns=ns)
     assert DAMAGE[sql] in "; ".join(wrong)

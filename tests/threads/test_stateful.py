@@ -68,7 +68,7 @@ class Bench:
             url = self._url.replace("FILE", str(Path(self._folder.name) / f"{number}.db"))
             self._storage = open_storage(url, clock=clock)
         world = World(self._storage, clock, POLICY, f"example {number}")
-        self.do(world.threads.register("w1", AGENTS))
+        self.do(world.queue.register("w1", AGENTS))
         return world
 
     def do(self, work: Any) -> Any:
@@ -191,7 +191,7 @@ class ThreadMachine(RuleBasedStateMachine):
             self._compare()
 
     @rule(status=st.sampled_from(["pending", "running", "all"]), action=actions, chance=st.integers(0, 4))
-    def cancel_many(self, status: str, action: Any, chance: int) -> None:
+    def cancel_many(self, status: Any, action: Any, chance: int) -> None:
         if chance:
             return
         ended = self._do(self.world.threads.cancel_runs(status=status, action=action))
@@ -233,7 +233,7 @@ class ThreadMachine(RuleBasedStateMachine):
         self._claim(10, "w3")
 
     def _claim(self, limit: int, worker_id: str) -> None:
-        claimed = self._do(self.world.threads.claim(worker_id, limit, 0))
+        claimed = self._do(self.world.queue.claim(worker_id, limit, 0))
         assert [each.run.run_id for each in claimed] == [run.run_id for run in self.model.ready()[:limit]]
         for each in claimed:
             run = self.model.claim(each.run.run_id, each.attempt_id)
@@ -251,7 +251,7 @@ class ThreadMachine(RuleBasedStateMachine):
         held = self._pick(pick)
         if held is not None:
             events = ["custom"] * count
-            answer = self._do(self.world.threads.append(held, told(*events)))
+            answer = self._do(self.world.queue.append(held, told(*events)))
             written = self.model.append(held.run_id, held.attempt_id, events)
             assert answer == (len(self.model.runs[held.run_id].events) if written else "fenced")
             self._compare()
@@ -261,7 +261,7 @@ class ThreadMachine(RuleBasedStateMachine):
         held = self._pick(pick)
         if held is not None:
             state = NewCheckpoint(values=values, next=["more"] if unfinished else [])
-            answer = self._do(self.world.threads.save(held, state))
+            answer = self._do(self.world.queue.save(held, state))
             kept = self.model.save(held.run_id, held.attempt_id, values, unfinished=unfinished)
             assert (answer != "fenced") == kept
             self._compare()
@@ -309,7 +309,7 @@ class ThreadMachine(RuleBasedStateMachine):
             checkpoint=state,
             events=told(*events),
         )
-        answer = self._do(self.world.threads.finish(ending))
+        answer = self._do(self.world.queue.finish(ending))
         expected = self.model.finish(
             held.run_id,
             held.attempt_id,
@@ -328,14 +328,14 @@ class ThreadMachine(RuleBasedStateMachine):
         self.hand_back([each for each in dict.fromkeys(found) if each is not None])
 
     def hand_back(self, held: list[Lease]) -> None:
-        self._do(self.world.threads.hand_back(held))
+        self._do(self.world.queue.hand_back(held))
         for each in held:
             self.model.hand_back(each.run_id, each.attempt_id)
         self._compare()
 
     @rule()
     def renew(self) -> None:
-        verdicts = self._do(self.world.threads.renew("w1", self.held))
+        verdicts = self._do(self.world.queue.renew("w1", self.held))
         assert verdicts == [self.model.renew(each.run_id, each.attempt_id) for each in self.held]
         self._compare()
 
@@ -343,7 +343,7 @@ class ThreadMachine(RuleBasedStateMachine):
     def renew_one(self, pick: int) -> None:
         held = self._pick(pick)
         if held is not None:
-            (verdict,) = self._do(self.world.threads.renew("w1", [held]))
+            (verdict,) = self._do(self.world.queue.renew("w1", [held]))
             assert verdict == self.model.renew(held.run_id, held.attempt_id)
             self._compare()
 
@@ -380,7 +380,7 @@ class ThreadMachine(RuleBasedStateMachine):
             self.time_passes(300.0)
             if not any(run.live for run in self.model.runs.values()):
                 return
-            for each in self.bench.do(self.world.threads.claim("last", 50, 0)):
+            for each in self.bench.do(self.world.queue.claim("last", 50, 0)):
                 self.model.claim(each.run.run_id, each.attempt_id)
                 self.model.finish(each.run.run_id, each.attempt_id, "success")
                 self.bench.do(self.world.finish(each.held))

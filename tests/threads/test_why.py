@@ -324,6 +324,6 @@ async def test_the_facts_are_for_programs(house: House) -> None:
 async def test_what_is_not_there_is_named(house: House) -> None:
     with pytest.raises(NotFound, match="There is no rollout, run or thread run-0"):
         await house.threads.why("run-0")
-    elsewhere = house.threads.acting_as("another", None)
+    elsewhere = house.threads.in_namespace("another")
     with pytest.raises(NotFound):
         await elsewhere.why(await situations.no_worker(house))

@@ -14,9 +14,9 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import LIVE
 from perdure.streams.operations import read
-from perdure.threads.encoding import BACKSTOP_SECONDS, Policy
 from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream
+from perdure.threads.policy import BACKSTOP_SECONDS, Policy
 
 # Times are multiples of 100 s and limits lie between, so that a slow machine changes no answer.
 POLICY = Policy(timeout=350.0, max_attempts=3, lease=150.0, grace=50.0, linger=1050.0)
@@ -41,7 +41,7 @@ LINES = statement("SELECT line, holder FROM lines WHERE ns = :ns AND holder IS N
 
 async def compare(world: World, model: ThreadModel) -> None:
     """Everything in the namespace, read at once."""
-    ns = await world.threads._ns()
+    ns = await world.threads.ns()
     wrong = await world.storage.read(_wrong, model, ns=ns)
     assert not wrong, wrong
 

@@ -16,6 +16,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown
 from perdure.kernel.signals.local import LocalSignals
 from perdure.streams.model import NewEvent
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
 from perdure.threads.work import Assignment, Ending, Lease, Verdict
 
@@ -45,7 +46,7 @@ class Row:
         return [decode_json(each.body) for _, each in self.events if each.event in names]
 
 
-class MemoryQueue:
+class MemoryQueue(RunQueue):
     """A `RunQueue` that lives in this process. It may be called from any loop."""
 
     def __init__(self, lease: float = 5.0) -> None:
@@ -122,7 +123,9 @@ class MemoryQueue:
         await self._called("register", worker_id)
         self.agents = list(agents)
 
-    async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:
+    async def claim(
+        self, worker_id: str, limit: int = 1, wait: float = 0.0, *, idempotency_key: str | None = None
+    ) -> list[Assignment]:
         await self._called("claim", limit)
         watch = self._signals.watch(*CHANGED[:1], CHANGED[1:])
         until = time.monotonic() + wait
@@ -178,7 +181,7 @@ class MemoryQueue:
                 self.rows[each.run_id].lease_until = time.monotonic() + self.lease
         return [self._verdict(each) for each in held]
 
-    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
+    async def controls(self, held: Sequence[Lease], wait: float = 0.0) -> dict[str, Verdict]:
         await self._called("controls", len(held))
         watch = self._signals.watch(*CHANGED[:1], CHANGED[1:])
         until = time.monotonic() + wait
@@ -205,7 +208,11 @@ class MemoryQueue:
         return len(row.events)
 
     async def save(
-        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
+        self,
+        held: Lease,
+        checkpoint: NewCheckpoint,
+        events: Sequence[NewEvent] = (),
+        after: int | None = None,
     ) -> Checkpoint:
         await self._called("save", checkpoint)
         row = self._mine(held)
@@ -255,7 +262,7 @@ class MemoryQueue:
         await self._called("finish", ending.result)
         row = self.rows[ending.held.run_id]
         if row.action is not None and self._holds(ending.held):
-            return self._release(row, ending)
+            return self._let_go(row, ending)
         row = self._mine(ending.held)
         row.events += [(row.run.attempt, event) for event in ending.events]
         if ending.checkpoint is not None:
@@ -265,14 +272,14 @@ class MemoryQueue:
             row.due = time.monotonic() + min(ending.retry_after or 0.0, 0.05)
         else:
             self._end(row, "error" if ending.result == "retriable" else ending.result, ending.error)
-        return self._release(row, ending)
+        return self._let_go(row, ending)
 
     def _end(self, row: Row, status: Any, error: Failure | None) -> None:
         row.run.status = status
         row.run.error = error
         row.events.append((row.run.attempt, NewEvent("end", encode_json({"status": status}))))
 
-    def _release(self, row: Row, ending: Ending) -> Run:
+    def _let_go(self, row: Row, ending: Ending) -> Run:
         row.attempt_id = None
         row.results.append(ending.result)
         row.endings.append(ending)

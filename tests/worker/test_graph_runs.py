@@ -19,7 +19,7 @@ from perdure.kernel.errors import NotFound, StorageUnavailable
 from perdure.runtime.embedded_worker import worker_of
 from perdure.runtime.perdure import Perdure
 from perdure.runtime.stores import open_store
-from perdure.threads.encoding import Policy
+from perdure.threads.policy import Policy
 from perdure.threads.records import Command, RunRequest
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents

@@ -13,9 +13,10 @@ from tests.worker.worker_support import QUICK
 from perdure.kernel.errors import StorageUnavailable
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import KINDS, open_store
-from perdure.threads.encoding import Policy
+from perdure.threads.policy import Policy
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import Command, RunEnd, RunRequest
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
 from perdure.worker.worker import Worker
@@ -26,12 +27,12 @@ class Place:
 
     def __init__(self, store: DatabaseLightningStore, lease: float) -> None:
         self.store = store
-        self.threads = ThreadService(store.storage, KINDS, policy=Policy(lease=lease, grace=5.0))
+        self.threads = Threads(store.storage, KINDS, policy=Policy(lease=lease, grace=5.0))
         self.agents = Agents()
         self.begun = threading.Event()
 
     def worker(self, **options: Any) -> Worker:
-        queue = self.threads.acting_as("default", None)
+        queue = RunQueue.beside(self.threads)
         return Worker(queue, self.agents, WorkerOptions(**{**QUICK, **options}), store=self.store)
 
     @asynccontextmanager
@@ -77,7 +78,6 @@ async def open_place(url: str) -> AsyncIterator[Callable[[float], Place]]:
 
     yield make
     for place in places:
-        await place.threads.close()
         await place.store.close()
 
 

@@ -113,7 +113,7 @@ class Service:
             return await self.storage.read(*call, ns=ns)
         return await self.storage.run(*call, ns=ns, actor=self.actor)
 
-    async def read_one(self, operation: Operation[..., Sequence[T]], item: Any, *rest: Any) -> T:
+    async def read_one(self, operation: Operation[..., Sequence[T | Exception]], item: Any, *rest: Any) -> T:
         """Run a reading operation on a list for one item, merged with concurrent calls."""
         batch = partial(self._read_batch, operation, rest)
         answer: T = await self._merger.call((operation, *rest), batch, item)
@@ -190,8 +190,15 @@ def keyed(call: tuple[Any, ...], keys: Sequence[str] | None) -> tuple[Any, ...]:
 @cache
 def remote_class(service: type[S]) -> type[S]:
     """A subclass whose methods with an endpoint send their calls; made once for each service."""
-    senders = {name: _sender(endpoint) for name, endpoint in endpoints(service).items()}
-    return type(service.__name__, (service,), {**senders, "__getattr__": _not_here, "__repr__": _repr})
+    return remote(type(service.__name__, (service,), {"__repr__": _repr}))
+
+
+def remote(service: type[S]) -> type[S]:
+    """Let the methods of a class that have an endpoint send their calls through its `transport`."""
+    for name, endpoint in endpoints(service).items():
+        setattr(service, name, _sender(endpoint))
+    service.__getattr__ = _not_here  # type: ignore[attr-defined]
+    return service
 
 
 def _sender(endpoint: Endpoint) -> Callable[..., Any]:

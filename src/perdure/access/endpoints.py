@@ -24,6 +24,8 @@ from perdure.kernel.pages import Page, PaginatedResult
 
 PREFIX = "/api/v1"
 """The path under which the native API stands."""
+MAX_BATCH = 1000
+"""How many items one request may carry."""
 MAX_TERMS = 20
 KEY = "idempotency_key"
 
@@ -46,11 +48,13 @@ class Address(NamedTuple):
 
     method: Method
     path: str
+    query: bool = False
+    """Whether parameters travel in the query although the method has a body."""
 
     @property
     def in_query(self) -> bool:
         """Whether its parameters travel in the query and not in a body."""
-        return self.method in ("GET", "DELETE")
+        return self.query or self.method in ("GET", "DELETE")
 
 
 def GET(path: str) -> Address:  # noqa: N802 - it is the name of the HTTP method
@@ -58,9 +62,9 @@ def GET(path: str) -> Address:  # noqa: N802 - it is the name of the HTTP method
     return Address("GET", path)
 
 
-def POST(path: str) -> Address:  # noqa: N802
-    """An address that something is sent to."""
-    return Address("POST", path)
+def POST(path: str, *, query: bool = False) -> Address:  # noqa: N802
+    """An address that something is sent to; with `query` its parameters travel in the query."""
+    return Address("POST", path, query)
 
 
 def PUT(path: str) -> Address:  # noqa: N802
@@ -90,6 +94,29 @@ class WireForm:
     from_wire: Callable[[Any], Any]
 
 
+class Ok(msgspec.Struct, kw_only=True):
+    """Whether something was done."""
+
+    ok: bool = True
+
+
+Acknowledged = Annotated[None, WireForm(Ok, lambda _: Ok(), lambda _: None)]
+"""The result of a method that returns nothing and is answered with `{"ok": true}`."""
+
+
+def under(name: str, kind: Any, title: str) -> WireForm:
+    """The form of a result that travels as the one field of an object called `title`."""
+    fields = msgspec.defstruct(title, [(name, kind)], kw_only=True)
+    return WireForm(fields, lambda value: fields(**{name: value}), lambda found: getattr(found, name))
+
+
+@dataclass(frozen=True)
+class WireName:
+    """Another name of a parameter in requests, in `Annotated[T, WireName(...)]`."""
+
+    name: str
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of a method, as it travels."""
@@ -98,6 +125,7 @@ class Parameter:
     kind: Any
     default: Any
     form: WireForm | None = None
+    wire_name: str = ""
 
     @property
     def required(self) -> bool:
@@ -226,11 +254,22 @@ def shape_of(function: Callable[..., Any], address: Address) -> Shape:
 
 def _parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Parameter:
     kind, form = _without_form(hint)
+    kind, wire_name = _without_name(kind, parameter.name)
     if form is not None and address.in_query:
         default = parameter.default
         optional = form.kind | None if default is None else form.kind
-        return Parameter(parameter.name, optional, default, form)
-    return Parameter(parameter.name, kind, parameter.default)
+        return Parameter(parameter.name, optional, default, form, wire_name)
+    return Parameter(parameter.name, kind, parameter.default, None, wire_name)
+
+
+def _without_name(hint: Any, name: str) -> tuple[Any, str]:
+    """A type without the wire name in its annotations."""
+    if get_origin(hint) is not Annotated:
+        return hint, name
+    kind, *marks = get_args(hint)
+    found = next((mark.name for mark in marks if isinstance(mark, WireName)), name)
+    rest = tuple(mark for mark in marks if not isinstance(mark, WireName))
+    return (Annotated[(kind, *rest)] if rest else kind), found
 
 
 def _without_form(hint: Any) -> tuple[Any, WireForm | None]:
@@ -256,11 +295,11 @@ def _fields(title: str, parameters: Sequence[Parameter], *, strict: bool) -> typ
     fields: list[Any] = []
     for each in parameters:
         if each.required:
-            fields.append((each.name, each.kind))
+            fields.append((each.wire_name, each.kind))
         elif isinstance(each.default, list | dict | set):
-            fields.append((each.name, each.kind, msgspec.field(default_factory=each.default.copy)))
+            fields.append((each.wire_name, each.kind, msgspec.field(default_factory=each.default.copy)))
         else:
-            fields.append((each.name, each.kind, each.default))
+            fields.append((each.wire_name, each.kind, each.default))
     return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=strict)
 
 
@@ -281,7 +320,7 @@ def arguments_of(shape: Shape, query: Any, body: Any) -> dict[str, Any]:
     if shape.whole_body is not None:
         return {shape.whole_body: body}
     source = body if shape.query is None else query
-    found = {each.name: getattr(source, each.name) for each in shape.parameters}
+    found = {each.name: getattr(source, each.wire_name) for each in shape.parameters}
     for each in shape.parameters:
         if each.form is not None and found[each.name] is not None:
             found[each.name] = each.form.from_wire(found[each.name])
@@ -294,11 +333,24 @@ def wire_of(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, Any]:
     for each in shape.parameters:
         value = arguments.get(each.name, UNSET)
         if value is not UNSET:
-            sent[each.name] = each.form.to_wire(value) if each.form and value is not None else value
+            sent[each.wire_name] = each.form.to_wire(value) if each.form and value is not None else value
     return sent
 
 
-# --- metadata in a query ----------------------------------------------------------------------------------
+# --- lists of ids and metadata in a query -----------------------------------------------------------------
+
+
+def _write_ids(ids: Sequence[str]) -> list[str]:
+    # A query knows no empty list.
+    return list(ids) or [""]
+
+
+def _read_ids(terms: Sequence[str]) -> list[str]:
+    return [term for term in terms if term]
+
+
+ID_FILTER = WireForm(list[str], _write_ids, _read_ids)
+"""Ids to search for; none is one empty term, which finds nothing."""
 
 
 def _read_terms(terms: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from perdure.access.endpoints import Ok as Ok
 from perdure.kernel.signals.port import CarrierStatus
 from perdure.rollouts.contract import FilterLogic, SortOrder
 from perdure.rollouts.records import (
@@ -211,12 +212,6 @@ class HealthDetail(Ready, kw_only=True):
     connections: dict[str, int] | None
     redis_reason: str | UnsetType | None = UNSET
     redis_connections: dict[str, int] | UnsetType = UNSET
-
-
-class Ok(msgspec.Struct, kw_only=True):
-    """Said to clients that ask just that."""
-
-    ok: bool = True
 
 
 class Info(msgspec.Struct, kw_only=True):

@@ -1,25 +1,21 @@
-"""What a worker needs, from a server elsewhere."""
+"""The queue of runs behind a server: what a worker without a database uses."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+from uuid import uuid4
 
-from msgspec import structs, to_builtins
+from msgspec import Raw, structs
 
-from perdure.access.endpoints import PREFIX, Items
-from perdure.agents.records import AgentSpec
-from perdure.client import native_wire as wire
-from perdure.client import work_wire
-from perdure.client.api import Api, decoded, encoded, keyed, new_id
-from perdure.client.lightning_exchange import new_key
-from perdure.client.native_wire import MAX_BATCH
-from perdure.client.session import HttpSession, error_named
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
-from perdure.items.records import ItemOp, ItemResult
+from perdure.access.base import remote
+from perdure.access.endpoints import KEY, MAX_BATCH, Endpoint, endpoints, wire_of
+from perdure.client.session import Answer, Effect, HttpSession
+from perdure.client.transport import HttpTransport
+from perdure.kernel.codec import encode_json, encode_wire
 from perdure.kernel.errors import (
     Conflict,
     InvalidInput,
@@ -29,32 +25,28 @@ from perdure.kernel.errors import (
     TooLarge,
     Unreachable,
 )
+from perdure.kernel.ids import RandomIds, uuid
 from perdure.kernel.merge import Merger
-from perdure.streams.model import NewEvent
-from perdure.threads.records import Checkpoint, NewCheckpoint, Run
-from perdure.threads.work import Assignment, Ending, Lease, Verdict
+from perdure.threads.queue import MAX_WAIT_SECONDS, RunQueue
+from perdure.threads.records import Checkpoint, NewCheckpoint
+from perdure.threads.work import Append, Assignment, Ending
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Arguments = dict[str, Any]
 
-WORK = "/work"
 RETRY_DELAYS = (0.1, 0.5, 1.0)
 RENEW_SECONDS = 5.0
 BATCHES = 4
 CLOSE_SECONDS = 5.0
 
 _ITEMS_OWN = (Conflict, InvalidInput, NotFound, TooLarge)
-"""Errors that may be about one item of a batch; after any other, none of them needs to be tried alone."""
+"""Errors that may be about one item of a batch; after any other, none of them needs to be sent alone."""
 
 
-class _Item(NamedTuple):
-    """Something for a request that carries many."""
-
-    body: Any
-
-
-class RemoteRunQueue:
+@remote
+class RemoteRunQueue(RunQueue):
     """Gives a worker the runs of a server.
 
     What concurrent runs write travels together. Every call may be repeated when its answer was lost: a server
@@ -70,7 +62,7 @@ class RemoteRunQueue:
         retry_delays: Sequence[float] = RETRY_DELAYS,
         request_timeout: float = 30.0,
     ) -> None:
-        self._session = HttpSession(
+        session = HttpSession(
             url,
             token=token,
             namespace=namespace,
@@ -78,241 +70,254 @@ class RemoteRunQueue:
             health_retry_delays=(),
             request_timeout=request_timeout,
         )
-        self._api = Api(self._session)
-        self._brief = Api(self._session.with_retries(()))
-        self._merger = Merger(BATCHES)
-        self._places: dict[str, int] = {}
-        """The number of the last event of each attempt that runs here."""
-        self._returns: set[asyncio.Task[None]] = set()
+        self.transport = RunQueueTransport(session)
 
     @property
     def url(self) -> str:
-        return self._session.base_url
-
-    # --- claiming -----------------------------------------------------------------------------------------
-
-    async def register(
-        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
-    ) -> None:
-        """Say which agents this worker can run, and how many runs at once; each gets its system assistant."""
-        body = {"worker_id": worker_id, "agents": list(agents), "concurrency": concurrency}
-        await self._ask(wire.Ok, f"{WORK}/register", body)
-
-    async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:
-        """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""
-        key = new_key()
-        try:
-            claimed = await self._claim(worker_id, limit, wait, key)
-        except asyncio.CancelledError:
-            self._give_back(worker_id, limit, key)
-            raise
-        for assignment in claimed:
-            self._places[assignment.attempt_id] = assignment.last_seq
-        return claimed
-
-    async def _claim(self, worker_id: str, limit: int, wait: float, key: str) -> list[Assignment]:
-        seconds = min(max(wait, 0.0), work_wire.MAX_WAIT_SECONDS)
-        body = {"worker_id": worker_id, "limit": min(limit, MAX_BATCH), "wait": seconds}
-        asking = self._session.request(
-            "POST",
-            f"{PREFIX}{WORK}/claim",
-            body=encoded(body),
-            headers=keyed(key),
-            effect="none",
-            timeout=seconds + self._session.request_timeout,
-            long_poll=True,
-        )
-        answer = await self._open(asking)
-        claimed = decoded(work_wire.Assignments, answer.body).assignments
-        return await self._still_held(worker_id, claimed) if answer.repeated and claimed else claimed
-
-    async def _still_held(self, worker_id: str, claimed: Sequence[Assignment]) -> list[Assignment]:
-        """An answer that was lost at first tells of the past: others may have some of the runs by now."""
-        verdicts = await self.renew(worker_id, [assignment.held for assignment in claimed])
-        return [each for each, verdict in zip(claimed, verdicts, strict=True) if verdict == "go"]
-
-    def _give_back(self, worker_id: str, limit: int, key: str) -> None:
-        """The server may have given runs to one who is gone; asked again by the same key, it says which."""
-        task = asyncio.get_running_loop().create_task(self._return(worker_id, limit, key))
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
-
-    async def _return(self, worker_id: str, limit: int, key: str) -> None:
-        try:
-            claimed = await self._claim(worker_id, limit, 0.0, key)
-            if claimed:
-                await self.hand_back([assignment.held for assignment in claimed])
-        except PerdureError as error:
-            logger.warning("a claim of %s that nobody waits for could not be undone: %s", worker_id, error)
-
-    # --- leases and news ----------------------------------------------------------------------------------
-
-    async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
-        """Keep the leases; the verdicts are in the order of `held`. It is tried once."""
-        verdicts: list[Verdict] = []
-        for part in _parts(held):
-            body = {"worker_id": worker_id, "held": part}
-            sending = self._brief.send(
-                work_wire.Verdicts, "POST", f"{WORK}/renew", body, effect="none", timeout=RENEW_SECONDS
-            )
-            found: work_wire.Verdicts = await self._open(sending)
-            verdicts += found.verdicts
-        return verdicts
-
-    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
-        """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
-        seconds = min(max(wait, 0.0), work_wire.MAX_WAIT_SECONDS)
-        body = {"held": list(held)[:MAX_BATCH], "wait": seconds}
-        found: work_wire.Controls = await self._ask(
-            work_wire.Controls, f"{WORK}/controls", body, wait=seconds
-        )
-        return found.controls
-
-    # --- what agents write --------------------------------------------------------------------------------
-
-    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
-        """Add events to the run's stream; gives the `seq` of the last one once they are durable."""
-        after = self._places.get(held.attempt_id) if after is None else after
-        body = {"held": held, "events": list(events), "after": after}
-        size = sum([len(event.body) for event in events])
-        seq: int = await self._merged("events", self._append_all, body, rows=len(events), size=size)
-        self._places[held.attempt_id] = seq
-        return seq
-
-    async def save(
-        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
-    ) -> Checkpoint:
-        """Keep a state of the thread, with the events that tell of it."""
-        after = self._places.get(held.attempt_id)
-        body = {
-            "held": held,
-            "checkpoint": _checkpoint(checkpoint),
-            "events": list(events),
-            "after": after,
-        }
-        saved: Checkpoint = await self._ask(Checkpoint, f"{WORK}/checkpoints", body)
-        if after is not None:
-            self._places[held.attempt_id] = after + len(events)
-        return saved
-
-    async def record(
-        self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
-    ) -> int:
-        """Keep what the run's graph has done, with events; gives the `seq` of the last one."""
-        after = self._places.get(held.attempt_id) if after is None else after
-        body = {"held": held, "steps": to_builtins(steps), "events": list(events), "after": after}
-        answer: work_wire.RecordSteps = await self._ask(work_wire.RecordSteps, f"{WORK}/graphs", body)
-        self._places[held.attempt_id] = answer.seq
-        return answer.seq
-
-    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
-        """Checkpoints of the graphs of the run's thread."""
-        body = {"held": held, "query": query}
-        answer: work_wire.FoundGraphs = await self._ask(work_wire.FoundGraphs, f"{WORK}/graphs/find", body)
-        return answer.found
-
-    async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
-        """What the ancestors of a checkpoint say of channels that are kept as changes."""
-        body = {"held": held, "query": query}
-        answer: work_wire.FoundDeltas = await self._ask(work_wire.FoundDeltas, f"{WORK}/graphs/deltas", body)
-        return answer.found
-
-    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
-        """Read and change what is remembered beyond threads."""
-        sent = self._api.send(Items[ItemResult], "POST", f"{WORK}/items", {"ops": list(ops)})
-        return (await self._open(sent)).items
-
-    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
-        """Keep the result of a step, for every later attempt of this run and of those that resume it."""
-        kept = {"held": held, "origin": origin, "name": name, "body": body}
-        await self._ask(wire.Ok, f"{WORK}/steps", kept)
-
-    async def finish(self, ending: Ending) -> Run:
-        """End the attempt. Doing it twice does it once."""
-        body = structs.asdict(ending) | {"events": list(ending.events)}
-        if ending.checkpoint is not None:
-            body["checkpoint"] = _checkpoint(ending.checkpoint)
-        if ending.graph is not None:
-            body["graph"] = to_builtins(ending.graph)
-        run: Run = await self._merged("finish", self._finish_all, body, rows=1 + len(ending.events))
-        self._places.pop(ending.held.attempt_id, None)
-        return run
-
-    async def hand_back(self, held: Sequence[Lease]) -> None:
-        """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
-        for part in _parts(held):
-            await self._ask(wire.Ok, f"{WORK}/release", {"held": part})
-        for each in held:
-            self._places.pop(each.attempt_id, None)
+        return self.transport.session.base_url
 
     async def close(self) -> None:
-        if self._returns:
-            await asyncio.wait(set(self._returns), timeout=CLOSE_SECONDS)
-        await self._session.close()
+        """Finish releasing claims that nobody took, and close the connections."""
+        await self.transport.close()
 
-    # --- requests -----------------------------------------------------------------------------------------
 
-    async def _append_all(self, items: Sequence[_Item]) -> list[Any]:
-        body = {"appends": [item.body for item in items]}
-        answer: work_wire.Appended = await self._ask(work_wire.Appended, f"{WORK}/events", body)
-        return [_refused(each) if isinstance(each, work_wire.Refusal) else each for each in answer.results]
+class RunQueueTransport(HttpTransport):
+    """Sends the calls of `RunQueue`."""
 
-    async def _finish_all(self, items: Sequence[_Item]) -> list[Any]:
-        body = {"endings": [item.body for item in items]}
-        answer: work_wire.Results = await self._ask(work_wire.Results, f"{WORK}/finish", body)
-        return [_refused(each.error) if each.error is not None else each.run for each in answer.results]
-
-    def _merged(
-        self,
-        kind: str,
-        send: Callable[[Sequence[_Item]], Awaitable[Sequence[Any]]],
-        body: Any,
-        *,
-        rows: int = 1,
-        size: int = 0,
-    ) -> asyncio.Future[Any]:
-        async def batch(items: Sequence[_Item]) -> Sequence[Any]:
-            try:
-                return await send(items)
-            except _ITEMS_OWN:
-                # Each is now sent alone, since one of them must not fail its neighbours.
-                raise
-            except PerdureError as error:
-                return [error] * len(items)
-
-        return self._merger.call(kind, batch, _Item(body), rows=rows, size=size)
-
-    async def _ask(
-        self, kind: type[T], path: str, body: Any, *, key: str | None = None, wait: float | None = None
-    ) -> T:
-        timeout = None if wait is None else wait + self._session.request_timeout
-        sending = self._api.send(
-            kind, "POST", path, body, key=key, effect="none", timeout=timeout, long_poll=wait is not None
+    def __init__(self, session: HttpSession) -> None:
+        super().__init__(
+            session,
+            {
+                RunQueue.claim: _Claiming.send,
+                RunQueue.controls: _controls,
+                RunQueue.renew: _renew,
+                RunQueue.hand_back: _hand_back,
+                RunQueue.append_all: _append_all,
+                RunQueue.save: _save,
+                RunQueue.record: _record,
+                RunQueue.finish_all: _finish_all,
+            },
         )
-        return await self._open(sending)
+        self.merger = Merger(BATCHES)
+        self.places: dict[str, int] = {}
+        """The number of the last event of each attempt that runs here."""
+        self.releases: set[asyncio.Task[None]] = set()
 
-    async def _open(self, sending: Awaitable[T]) -> T:
-        """A store that is closed over there may be open again soon; one that is closed here is not."""
+    async def exchange(
+        self,
+        endpoint: Endpoint,
+        arguments: Arguments,
+        *,
+        timeout: float | None = None,
+        long_poll: bool = False,
+        effect: Effect | None = "none",
+    ) -> Answer:
+        """Send one request, which may be repeated: what it does is done once."""
         try:
-            return await sending
+            return await super().exchange(
+                endpoint, arguments, timeout=timeout, long_poll=long_poll, effect=effect
+            )
         except StorageClosed as error:
-            if self._session.closed:
+            # A store that is closed over there may be open again soon; one that is closed here is not.
+            if self.session.closed:
                 raise
             raise Unreachable(error.message) from error
 
+    def body_of(self, endpoint: Endpoint, arguments: Arguments) -> bytes:
+        """The body of a request; what users gave was encoded and checked before."""
+        if endpoint.function in (RunQueue.register, RunQueue.keep, RunQueue.do_items):
+            return super().body_of(endpoint, arguments)
+        return encode_wire(wire_of(endpoint.shape, arguments))
 
-def _parts(held: Sequence[Lease]) -> list[list[Lease]]:
-    return [list(held[start : start + MAX_BATCH]) for start in range(0, len(held), MAX_BATCH)]
+    def forget(self, attempt_ids: Sequence[str]) -> None:
+        for attempt_id in attempt_ids:
+            self.places.pop(attempt_id, None)
+
+    async def close(self) -> None:
+        if self.releases:
+            await asyncio.wait(set(self.releases), timeout=CLOSE_SECONDS)
+        await self.session.close()
 
 
-def _checkpoint(checkpoint: NewCheckpoint) -> dict[str, Any]:
-    """A checkpoint as it travels, with an id that makes a repeated request the same request."""
-    body = structs.asdict(checkpoint)
-    if checkpoint.state is not None:
-        body["state"] = base64.b64encode(checkpoint.state).decode()
-    body["checkpoint_id"] = checkpoint.checkpoint_id or new_id()
-    return body
+# --- claims and leases ------------------------------------------------------------------------------------
 
 
-def _refused(refusal: work_wire.Refusal) -> PerdureError:
-    return error_named(refusal.code, refusal.detail) or PerdureError(refusal.detail)
+class _Claiming:
+    """One claim, and what becomes of it if its caller is cancelled meanwhile."""
+
+    def __init__(self, transport: RunQueueTransport, endpoint: Endpoint, arguments: Arguments) -> None:
+        self._transport = transport
+        self._endpoint = endpoint
+        self._arguments = {KEY: uuid4().hex} | arguments
+        self._arguments["limit"] = min(arguments.get("limit", 1), MAX_BATCH)
+
+    @classmethod
+    async def send(cls, transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Assignment]:
+        claiming = cls(transport, endpoint, arguments)
+        try:
+            claimed = await claiming._claim(_seconds(arguments))
+        except asyncio.CancelledError:
+            claiming._release_later()
+            raise
+        for assignment in claimed:
+            transport.places[assignment.attempt_id] = assignment.last_seq
+        return claimed
+
+    async def _claim(self, wait: float) -> list[Assignment]:
+        transport = self._transport
+        timeout = wait + transport.session.request_timeout
+        arguments = self._arguments | {"wait": wait}
+        answer = await transport.exchange(self._endpoint, arguments, timeout=timeout, long_poll=True)
+        claimed: list[Assignment] = transport.decode(self._endpoint, answer.body)
+        return await self._still_held(claimed) if answer.repeated and claimed else claimed
+
+    async def _still_held(self, claimed: Sequence[Assignment]) -> list[Assignment]:
+        """Those that were not claimed by others while the first answer was lost."""
+        held = [assignment.held for assignment in claimed]
+        renewing = {"worker_id": self._arguments["worker_id"], "held": held}
+        verdicts = await _renew(self._transport, endpoints(RunQueue)["renew"], renewing)
+        return [each for each, verdict in zip(claimed, verdicts, strict=True) if verdict == "go"]
+
+    def _release_later(self) -> None:
+        """The server may have given runs to one who is gone; asked again by the same key, it says which."""
+        task = asyncio.get_running_loop().create_task(self._release())
+        self._transport.releases.add(task)
+        task.add_done_callback(self._transport.releases.discard)
+
+    async def _release(self) -> None:
+        try:
+            claimed = await self._claim(0.0)
+            if claimed:
+                held = [assignment.held for assignment in claimed]
+                await _hand_back(self._transport, endpoints(RunQueue)["hand_back"], {"held": held})
+        except PerdureError as error:
+            worker_id = self._arguments["worker_id"]
+            logger.warning("a claim of %s that nobody waits for could not be undone: %s", worker_id, error)
+
+
+def _seconds(arguments: Arguments) -> float:
+    return float(min(max(arguments.get("wait", 0.0), 0.0), MAX_WAIT_SECONDS))
+
+
+async def _controls(transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Any:
+    wait = _seconds(arguments)
+    sent = {"held": list(arguments["held"])[:MAX_BATCH], "wait": wait}
+    timeout = wait + transport.session.request_timeout
+    return await transport.request(endpoint, sent, timeout=timeout, long_poll=True)
+
+
+async def _renew(transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Any:
+    """Renew leases; it is tried once, for the next renewal comes soon."""
+    brief = RunQueueTransport(transport.session.with_retries(()))
+    return await _in_parts(brief, endpoint, arguments, name="held", timeout=RENEW_SECONDS)
+
+
+async def _hand_back(transport: Any, endpoint: Endpoint, arguments: Arguments) -> None:
+    await _in_parts(transport, endpoint, arguments, name="held")
+    transport.forget([each.attempt_id for each in arguments["held"]])
+
+
+async def _in_parts(
+    transport: HttpTransport,
+    endpoint: Endpoint,
+    arguments: Arguments,
+    *,
+    name: str,
+    timeout: float | None = None,
+) -> list[Any]:
+    """Send a list of any length, as many items at once as the server takes."""
+    found: list[Any] = []
+    items = list(arguments[name])
+    for start in range(0, len(items), MAX_BATCH):
+        part = arguments | {name: items[start : start + MAX_BATCH]}
+        found += await transport.request(endpoint, part, timeout=timeout) or ()
+    return found
+
+
+# --- what agents write ------------------------------------------------------------------------------------
+
+
+async def _append_all(transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Any]:
+    appends: list[Append] = [
+        each if each.after is not None else structs.replace(each, after=_place(transport, each))
+        for each in arguments["appends"]
+    ]
+    rows = sum(len(each.events) for each in appends)
+    size = sum(len(event.body) for each in appends for event in each.events)
+    answers = await _merged(transport, endpoint, "appends", appends, rows=rows, size=size)
+    for each, seq in zip(appends, answers, strict=True):
+        if isinstance(seq, int):
+            transport.places[each.held.attempt_id] = seq
+    return answers
+
+
+def _place(transport: Any, call: Any) -> int | None:
+    place: int | None = transport.places.get(call.held.attempt_id)
+    return place
+
+
+async def _save(transport: Any, endpoint: Endpoint, arguments: Arguments) -> Checkpoint:
+    attempt_id, events = arguments["held"].attempt_id, arguments.get("events", ())
+    after = arguments.get("after")
+    after = transport.places.get(attempt_id) if after is None else after
+    sent = {"checkpoint": _encoded(arguments["checkpoint"]), "events": list(events), "after": after}
+    saved: Checkpoint = await transport.request(endpoint, arguments | sent)
+    if after is not None:
+        transport.places[attempt_id] = after + len(events)
+    return saved
+
+
+async def _record(transport: Any, endpoint: Endpoint, arguments: Arguments) -> int:
+    attempt_id, after = arguments["held"].attempt_id, arguments.get("after")
+    after = transport.places.get(attempt_id) if after is None else after
+    seq: int = await transport.request(endpoint, arguments | {"after": after})
+    transport.places[attempt_id] = seq
+    return seq
+
+
+async def _finish_all(transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Any]:
+    endings: Sequence[Ending] = arguments["endings"]
+    sent = [
+        each if each.checkpoint is None else structs.replace(each, checkpoint=_encoded(each.checkpoint))
+        for each in endings
+    ]
+    rows = sum(1 + len(each.events) for each in endings)
+    answers = await _merged(transport, endpoint, "endings", sent, rows=rows)
+    transport.forget([each.held.attempt_id for each in endings])
+    return answers
+
+
+def _encoded(checkpoint: NewCheckpoint) -> NewCheckpoint:
+    """A checkpoint whose values are checked and encoded; its id makes a repeated request the same request."""
+    texts = {
+        name: Raw(encode_json(getattr(checkpoint, name), what=name).encode())
+        for name in ("values", "interrupts", "metadata")
+    }
+    sent: Any = structs.replace(checkpoint, checkpoint_id=checkpoint.checkpoint_id or _new_id(), **texts)
+    found: NewCheckpoint = sent
+    return found
+
+
+def _new_id() -> str:
+    return uuid(time.time_ns() // 1000, RandomIds())
+
+
+async def _merged(
+    transport: Any, endpoint: Endpoint, name: str, items: Sequence[T], *, rows: int, size: int = 0
+) -> list[Any]:
+    """Send items together with those of concurrent calls; each has an answer of its own."""
+
+    async def together(lists: Sequence[Sequence[T]]) -> Sequence[Any]:
+        try:
+            sent = {name: [item for each in lists for item in each]}
+            answers = iter(await transport.request(endpoint, sent))
+        except _ITEMS_OWN:
+            # Each is now sent alone, since one of them must not fail its neighbours.
+            raise
+        except PerdureError as error:
+            return [error] * len(lists)
+        return [[next(answers) for _ in each] for each in lists]
+
+    merger: Merger = transport.merger
+    found: list[Any] = await merger.call(name, together, items, rows=max(rows, 1), size=size)
+    return found

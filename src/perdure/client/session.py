@@ -26,6 +26,8 @@ from perdure.kernel.errors import (
     StorageFull,
     StorageUnavailable,
     Unreachable,
+    all_errors,
+    error_named,
 )
 
 logger = logging.getLogger(__name__)
@@ -353,20 +355,7 @@ def error_from(status: int, body: bytes) -> PerdureError:
         return named
     if status < 400 or status >= 500 or status == 408:
         return Unreachable(message)
-    return next((kind(message) for kind in _kinds() if kind.http_status == status), InvalidInput(message))
-
-
-def error_named(code: object, message: str) -> PerdureError | None:
-    """The error with a code, or None if no error has it."""
-    return next((kind(message) for kind in _kinds() if kind.code == code), None)
-
-
-def _kinds() -> Iterable[type[PerdureError]]:
-    """Every class of errors, the general before the special."""
-    kinds = [PerdureError]
-    for kind in kinds:
-        yield kind
-        kinds += kind.__subclasses__()
+    return next((kind(message) for kind in all_errors() if kind.http_status == status), InvalidInput(message))
 
 
 def _message(detail: Any) -> str:

@@ -14,7 +14,7 @@ from perdure.client.session import HttpSession
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import StorageError, TooManyRequests, Unreachable
 from perdure.kernel.retry import Backoff
-from perdure.streams.model import Event, seq_of
+from perdure.streams.model import Burst, Event, seq_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Resumed:
         self._patience = patience
         self._over = False
 
-    async def read(self, opening: Opening) -> AsyncIterator[Sequence[Event]]:
+    async def read(self, opening: Opening) -> AsyncIterator[Burst]:
         """What comes, in bursts, until the stream itself ends."""
         clock = asyncio.get_running_loop().time
         heard, backoff = clock(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -79,7 +79,7 @@ class Resumed:
                         heard = clock()
                         backoff.reset()
                         if burst:
-                            yield burst
+                            yield Burst(burst, burst[0].seq - 1, burst[-1].seq)
             except PASSING as error:
                 if self._session.closed or clock() - heard > self._patience:
                     raise

@@ -1,92 +1,86 @@
-"""What lasts: streams that are resumed, and waits that are taken up again, while a server is away."""
+"""Waits and streams of threads and runs over HTTP: they outlast a server that is away for a while."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import aiohttp
 
-from perdure.access.endpoints import PREFIX
-from perdure.client.api import Api, decoded, encoded, keyed
-from perdure.client.lightning_exchange import new_key
-from perdure.client.session import Query, error_from, path_segment
+from perdure.access.endpoints import Endpoint
+from perdure.client.session import Query, error_from
 from perdure.client.sse import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Resumed
+from perdure.client.transport import HttpTransport, Sender, decode_answer, key_header, path_of
 from perdure.kernel.checks import check_timeout
 from perdure.kernel.retry import Backoff
-from perdure.streams.model import Event
-from perdure.threads.records import RunEnd, RunRequest
+from perdure.streams.model import Burst
+from perdure.threads.records import Run, RunEnd
+from perdure.threads.service import BEGINNING, Threads
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Arguments = dict[str, Any]
 
-BEGINNING = "-1"
 WAIT_SECONDS = 25.0
 """How long one request waits for the end of a run; after that comes another."""
 _END: Any = RunEnd | None
 _PROBLEM = b'{"type":"urn:perdure:error:'
 
 
-class Streaming:
-    """Waits and streams, for as long as they take; a server may be away for `patience` seconds."""
+class ThreadSenders:
+    """Sends the calls of `Threads` that wait or stream; a server may be away for `patience` seconds."""
 
-    def __init__(self, api: Api, patience: float) -> None:
-        self._api = api
-        self._session = api.session
+    def __init__(self, patience: float) -> None:
         self._patience = patience
 
-    # --- waiting ------------------------------------------------------------------------------------------
+    def by_method(self) -> dict[Callable[..., Any], Sender]:
+        """The senders by the methods that they are for."""
+        return {
+            Threads.cancel_run: cancel_run,
+            Threads.wait: self.wait,
+            Threads.join_run: self.join_run,
+            Threads.stream: self.stream,
+            Threads.stream_run: partial(self.resume, source="run_id", default=BEGINNING),
+            Threads.stream_thread: partial(self.resume, source="thread_id", default=None),
+        }
 
-    async def wait(self, request: RunRequest, *, idempotency_key: str | None = None) -> RunEnd:
-        """Ask for a run and wait for its end."""
-        headers = keyed(idempotency_key or new_key())
-        body = encoded(request)
-        end = await self._patiently(partial(self._awaited, "POST", "/runs/wait", body=body, headers=headers))
+    # --- waits --------------------------------------------------------------------------------------------
+
+    async def wait(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> RunEnd:
+        """Create a run and wait for its end."""
+        options: Any = {
+            "body": transport.body_of(endpoint, arguments),
+            "headers": key_header(arguments),
+        }
+        path = path_of(endpoint, arguments)
+        end = await self._patiently(transport, partial(_awaited, transport, "POST", path, **options))
         assert end is not None
         return end
 
-    async def join_run(self, run_id: str, timeout: float | None = None) -> RunEnd:
-        """Wait for the end of a run. TimeoutError when the time is up."""
+    async def join_run(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> RunEnd:
+        """Wait for the end of a run, with as many requests as it takes."""
+        timeout = arguments.get("timeout")
         check_timeout(timeout)
-        path = f"/runs/{path_segment(run_id, 'run_id')}/wait"
+        path = path_of(endpoint, arguments)
         clock = asyncio.get_running_loop().time
         deadline = math.inf if timeout is None else clock() + max(timeout, 0)
         while True:
             seconds = min(WAIT_SECONDS, max(deadline - clock(), 0))
-            asking = partial(self._awaited, "GET", path, query=[("timeout", str(seconds))])
-            end = await self._patiently(asking)
+            asking = partial(_awaited, transport, "GET", path, query=[("timeout", str(seconds))])
+            end = await self._patiently(transport, asking)
             if end is not None:
                 return end
             if clock() >= deadline:
-                raise TimeoutError(f"run {run_id} has not ended within {timeout} s")
+                raise TimeoutError(f"run {arguments['run_id']} has not ended within {timeout} s")
 
-    async def _awaited(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        query: Query = (),
-        headers: Mapping[str, str] | None = None,
-    ) -> RunEnd | None:
-        """An end that is waited for; what goes wrong meanwhile stands in the body."""
-        async with self._session.opened(
-            method, PREFIX + path, body=body, query=query, headers=headers
-        ) as response:
-            data = (await response.read()).lstrip()
-        if data.startswith(_PROBLEM):
-            raise error_from(503, data)
-        end: RunEnd | None = decoded(_END, data)
-        return end
-
-    async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
-        """Do something again while what hinders it may pass."""
+    async def _patiently(self, transport: HttpTransport, action: Callable[[], Awaitable[T]]) -> T:
+        """Repeat something while what hinders it may pass."""
         clock = asyncio.get_running_loop().time
         failing: float | None = None
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -99,7 +93,7 @@ class Streaming:
                 if failing is None or clock() - begun > LONGEST_PAUSE:
                     failing = clock()
                     backoff.reset()
-                if self._session.closed or clock() - failing >= self._patience:
+                if transport.session.closed or clock() - failing >= self._patience:
                     raise
                 pause = backoff.next()
                 logger.info("a wait was cut off: %s; waiting again in %.1f s", error, pause)
@@ -107,40 +101,68 @@ class Streaming:
 
     # --- streams ------------------------------------------------------------------------------------------
 
-    async def stream(
-        self, request: RunRequest, *, idempotency_key: str | None = None
-    ) -> AsyncIterator[Sequence[Event]]:
-        """Ask for a run and get its events, in bursts, until its end."""
-        key, body = keyed(idempotency_key or new_key()), encoded(request)
+    def stream(
+        self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments
+    ) -> AsyncIterator[Burst]:
+        """Create a run and stream its events; where the answer names the stream, that is resumed."""
+        key, body = key_header(arguments), transport.body_of(endpoint, arguments)
         place = ""
 
         @asynccontextmanager
         async def opening(headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
             nonlocal place
-            method, path = ("GET", place) if place else ("POST", PREFIX + "/runs/stream")
+            method, path = ("GET", place) if place else ("POST", path_of(endpoint, arguments))
             sent = {**headers, **({} if place else key)}
-            async with self._session.opened(
+            async with transport.session.opened(
                 method, path, body=None if place else body, headers=sent
             ) as response:
                 place = response.headers.get("Location", place)
                 yield response
 
-        async for burst in Resumed(self._session, "", BEGINNING, self._patience).read(opening):
-            yield burst
+        return Resumed(transport.session, "", BEGINNING, self._patience).read(opening)
 
-    def stream_run(self, run_id: str, after: str | None = BEGINNING) -> AsyncIterator[Sequence[Event]]:
-        """The events of a run after an id, in bursts, until its end; None is from now on."""
-        return self._read(f"/runs/{path_segment(run_id, 'run_id')}/stream", run_id, after)
+    def resume(
+        self,
+        transport: HttpTransport,
+        endpoint: Endpoint,
+        arguments: Arguments,
+        *,
+        source: str,
+        default: str | None,
+    ) -> AsyncIterator[Burst]:
+        """Stream events after the one that `after` names, over as many connections as it takes."""
+        path = path_of(endpoint, arguments)
 
-    def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncIterator[Sequence[Event]]:
-        """The events of all runs of a thread after an id, without end."""
-        return self._read(f"/threads/{path_segment(thread_id, 'thread_id')}/stream", thread_id, after)
-
-    def _read(self, path: str, source: str, after: str | None) -> AsyncIterator[Sequence[Event]]:
         @asynccontextmanager
         async def opening(headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
             query = () if headers else (("since", "now"),)
-            async with self._session.opened("GET", PREFIX + path, query=query, headers=headers) as response:
+            async with transport.session.opened("GET", path, query=query, headers=headers) as response:
                 yield response
 
-        return Resumed(self._session, source, after, self._patience).read(opening)
+        after = arguments.get("after", default)
+        return Resumed(transport.session, arguments[source], after, self._patience).read(opening)
+
+
+async def cancel_run(transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Run:
+    """Cancel a run; one that is waited for holds up no other request."""
+    waits = bool(arguments.get("wait"))
+    run: Run = await transport.request(endpoint, arguments, timeout=0 if waits else None, long_poll=waits)
+    return run
+
+
+async def _awaited(
+    transport: HttpTransport,
+    method: str,
+    path: str,
+    *,
+    body: bytes | None = None,
+    query: Query = (),
+    headers: Mapping[str, str] | None = None,
+) -> RunEnd | None:
+    """An end that is waited for; what goes wrong meanwhile is in the body."""
+    async with transport.session.opened(method, path, body=body, query=query, headers=headers) as response:
+        data = (await response.read()).lstrip()
+    if data.startswith(_PROBLEM):
+        raise error_from(503, data)
+    end: RunEnd | None = decode_answer(_END, data)
+    return end

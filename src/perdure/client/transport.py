@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 
 from perdure.access.endpoints import KEY, PREFIX, Endpoint, wire_of
-from perdure.client.session import HttpSession, in_header, path_segment
+from perdure.client.session import Answer, Effect, HttpSession, in_header, path_segment
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Unreachable
 from perdure.kernel.pages import PaginatedResult
@@ -45,26 +45,42 @@ class HttpTransport:
         long_poll: bool = False,
     ) -> Any:
         """Send one request and decode its answer. Without an idempotency key it gets one of its own."""
+        answer = await self.exchange(endpoint, arguments, timeout=timeout, long_poll=long_poll)
+        return self.decode(endpoint, answer.body)
+
+    async def exchange(
+        self,
+        endpoint: Endpoint,
+        arguments: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        long_poll: bool = False,
+        effect: Effect | None = None,
+    ) -> Answer:
+        """Send one request; the answer is not decoded."""
         shape = endpoint.shape
         body: bytes | None = None
         query: list[tuple[str, str]] = []
-        if shape.whole_body is not None:
-            body = encode_body(arguments[shape.whole_body])
-        elif endpoint.address.in_query:
+        if endpoint.address.in_query:
             query = query_of(wire_of(shape, arguments))
         elif shape.parameters:
-            body = encode_body(wire_of(shape, arguments))
-        answer = await self.session.request(
+            body = self.body_of(endpoint, arguments)
+        return await self.session.request(
             endpoint.address.method,
             path_of(endpoint, arguments),
             body=body,
             query=query,
-            headers=_key_header(arguments.get(KEY)) if shape.keyed else None,
-            effect=endpoint.effect,
+            headers=key_header(arguments) if shape.keyed else None,
+            effect=effect or endpoint.effect,
             timeout=timeout,
             long_poll=long_poll,
         )
-        return self.decode(endpoint, answer.body)
+
+    def body_of(self, endpoint: Endpoint, arguments: dict[str, Any]) -> bytes:
+        """The body of a request."""
+        shape = endpoint.shape
+        whole = shape.whole_body
+        return encode_body(wire_of(shape, arguments) if whole is None else arguments[whole])
 
     def decode(self, endpoint: Endpoint, body: bytes) -> Any:
         """The answer of a method as its caller gets it."""
@@ -91,7 +107,9 @@ def path_of(endpoint: Endpoint, arguments: Mapping[str, Any]) -> str:
     return PREFIX + endpoint.address.path.format_map(steps)
 
 
-def _key_header(key: str | None) -> dict[str, str]:
+def key_header(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The idempotency key of a call, or one of its own."""
+    key = arguments.get(KEY)
     return {"Idempotency-Key": in_header(uuid4().hex if key is None else key, KEY)}
 
 

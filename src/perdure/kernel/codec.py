@@ -16,6 +16,7 @@ from perdure.kernel.errors import InvalidInput
 __all__ = [
     "MAX_DEPTH",
     "EncodedByFields",
+    "check_json",
     "check_text",
     "decode_json",
     "encode_json",
@@ -80,6 +81,20 @@ def decode_json(text: str | bytes | None) -> Any:
         raise InvalidInput("the JSON text is nested too deeply") from None
 
 
+def check_json(text: str, what: str) -> str:
+    """Give `text` back if it is JSON, or raise InvalidInput naming `what`; nothing is built from it."""
+    try:
+        _raw.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        try:
+            _decode_with_literals(text)
+        except InvalidInput as error:
+            raise InvalidInput(f"{what} is not JSON: {error.message}") from None
+    except RecursionError:
+        raise InvalidInput(f"{what} is nested too deeply") from None
+    return text
+
+
 def _encode(value: Any, nan: str) -> str:
     try:
         data = _encoder.encode(value)
@@ -119,6 +134,7 @@ def _other(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_other)
+_raw = msgspec.json.Decoder(msgspec.Raw)
 
 encode_wire = _encoder.encode
 """The JSON bytes of what was stored before, or of an answer: nothing in it needs another check."""

@@ -5,6 +5,7 @@ The first line of an error's docstring is its message when none is given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -231,3 +232,16 @@ class StartRefused(PerdureError, RuntimeError):
     """The server cannot start like this."""
 
     code = "start_refused"
+
+
+def all_errors() -> Iterator[type[PerdureError]]:
+    """Every class of errors, the general before the special."""
+    kinds = [PerdureError]
+    for kind in kinds:
+        yield kind
+        kinds += kind.__subclasses__()
+
+
+def error_named(code: object, message: str) -> PerdureError | None:
+    """The error with a code, or None if no error has it."""
+    return next((kind(message) for kind in all_errors() if kind.code == code), None)

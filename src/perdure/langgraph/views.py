@@ -12,16 +12,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.agents.agent import Agent
 from perdure.assistants.records import Assistant
 from perdure.assistants.service import Assistants
+from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.graphs.rows import tuple_of
 from perdure.items.service import Items
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.threads.records import Checkpoint
-from perdure.threads.service import ThreadService
-from perdure.threads.work import Lease
+from perdure.threads.service import Threads
 
 if TYPE_CHECKING:
     from perdure.langgraph.agent import GraphAgent
@@ -53,9 +55,9 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
 class _ReadOnlyCheckpoints:
     """Implements `GraphCheckpoints` for views, which store their changes all at once at the end."""
 
-    def __init__(self, threads: ThreadService, thread_id: str) -> None:
+    def __init__(self, threads: Threads, thread_id: str) -> None:
         self._threads = threads
-        self._lease = Lease("", thread_id, "")
+        self._thread_id = thread_id
 
     def put(self, steps: GraphSteps) -> None:
         raise NotSupported("a view stores its changes at its end")
@@ -65,10 +67,11 @@ class _ReadOnlyCheckpoints:
     async def settle(self) -> None: ...
 
     async def find(self, query: GraphQuery) -> list[GraphTuple]:
-        return await self._threads.find_graphs(self._lease, query)
+        found = await self._threads.read(graphs.find, replace(query, thread_id=self._thread_id))
+        return [tuple_of(each) for each in found]
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
-        return await self._threads.find_deltas(self._lease, query)
+        return await self._threads.read(graphs.delta, replace(query, thread_id=self._thread_id))
 
     def wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return _wait(call)
@@ -84,7 +87,7 @@ class GraphViews:
     def __init__(
         self,
         agents: Mapping[str, Agent] | None,
-        threads: ThreadService,
+        threads: Threads,
         assistants: Assistants,
         items: Items | None = None,
     ) -> None:

@@ -14,12 +14,12 @@ def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
     """A worker on the database of an app, as the app's settings want it; options win over them."""
     app.agents = agents
     return Worker(
-        app.services.threads.acting_as(app.namespace, None),
+        app.services.run_queue.in_namespace(app.namespace),
         agents,
         WorkerOptions.from_settings(app.settings, **options),
         store=app.store,
         metrics=app.metrics,
-        queue_stats=app.services.threads.stats,
+        queue_stats=app.services.threads.queue_stats,
     )
 
 

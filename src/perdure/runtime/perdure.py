@@ -22,7 +22,7 @@ from perdure.runtime.stores import open_configured
 from perdure.schedules.service import Schedules
 from perdure.streams.model import Burst
 from perdure.threads.records import RunEnd, RunRequest
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 from perdure.worker.registry import Agents
 
 
@@ -83,7 +83,7 @@ class Perdure:
         return self._opened.services
 
     @property
-    def threads(self) -> ThreadService:
+    def threads(self) -> Threads:
         """Threads, runs, states and streams."""
         return self.services.threads
 

@@ -11,9 +11,10 @@ from perdure.kernel.errors import InvalidInput, NotFound, PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.schedules.model import Order
-from perdure.threads.encoding import Policy, new_run
+from perdure.threads.encoding import new_run
 from perdure.threads.operations.create import NewRun, create_runs
 from perdure.threads.operations.settle import load_threads
+from perdure.threads.policy import Policy
 from perdure.threads.records import RunRequest
 
 ON_COMPLETED: Final = "on_run_completed"

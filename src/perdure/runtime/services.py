@@ -24,8 +24,9 @@ from perdure.runtime.stores import KINDS, open_configured
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
-from perdure.threads.encoding import Policy
-from perdure.threads.service import ThreadService
+from perdure.threads.policy import Policy
+from perdure.threads.queue import RunQueue
+from perdure.threads.service import Threads
 
 MAX_CALLERS = 256
 
@@ -45,8 +46,8 @@ class Services:
         self.outbox = Outbox(storage, namespace=namespace)
         self.assistants = Assistants(storage, namespace=namespace)
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
-        self.threads = ThreadService(storage, KINDS, namespace=namespace, policy=policy_of(settings))
-        self.threads.items = self.items
+        self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings))
+        self.run_queue = RunQueue.beside(self.threads, self.items)
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
         self.schedule_timer = ScheduleTimer(storage, targets)
@@ -76,7 +77,8 @@ class Services:
         sibling.store = self.store.acting_as(caller.namespace, caller.actor)
         sibling.assistants = self.assistants.acting_as(caller)
         sibling.items = self.items.acting_as(caller)
-        sibling.threads = self.threads.acting_as(caller.namespace, caller.actor)
+        sibling.threads = self.threads.acting_as(caller)
+        sibling.run_queue = self.run_queue.acting_as(caller)
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
@@ -93,7 +95,7 @@ class Services:
 
     async def close(self) -> None:
         """Finish what is under way, and close the database."""
-        await self.threads.close()
+        await self.run_queue.close()
         await self.store.close()
 
 

@@ -9,14 +9,14 @@ from msgspec.structs import asdict
 
 from perdure.outbox.model import DEAD, PENDING, EffectStatus
 from perdure.outbox.service import Outbox
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 
 
-async def standing(threads: ThreadService, outbox: Outbox) -> dict[str, Any]:
+async def standing(threads: Threads, outbox: Outbox) -> dict[str, Any]:
     """The statistics of a namespace, by the names that they have in logs."""
     health = await threads.storage.health()
     return {
-        **asdict(await threads.stats()),
+        **asdict(await threads.queue_stats()),
         "workers": asdict(await threads.live_workers()),
         "pools": pools(health),
         "outbox": {status: await _depth(outbox, status) for status in (PENDING, DEAD)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,40 +15,22 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import check_keys
-from perdure.rollouts.model import UNRESPONSIVE
 from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
 from perdure.threads.operations.filling import IN_PIECES
 from perdure.threads.operations.finish import Finish
 from perdure.threads.operations.graphs import Step, Steps
-from perdure.threads.operations.rows import RunLimits
 from perdure.threads.operations.shown import are_shown
+from perdure.threads.policy import Policy, limits_of
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
 from perdure.threads.work import Ending, Lease
 
-BACKSTOP_SECONDS = 5.0
-"""So long after a worker should have ended a run that takes too long, the watchdog does."""
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
-MAX_BODY = 1 << 30
+MAX_TEXT = 1 << 30
 MAX_KEYS = 1 << 16
 INLINE_BYTES = 2048
 """So long the values of a graph's last state may be, to be kept beside their pieces and read without them."""
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every run: the settings that the rules of runs read."""
-
-    timeout: float = 300.0
-    max_attempts: int = 3
-    lease: float = 10.0
-    grace: float = 10.0
-    """How long a worker may take to stop a run that was cancelled."""
-    linger: float = 60.0
-    """How long what was removed is kept for those who still wait for it."""
-    check_webhook: Callable[[str], str] | None = None
-    lifetime: Lifetime | None = None
-    """How long a thread lives for which nobody says otherwise; None is for ever."""
 
 
 def check_lease(held: Lease) -> Lease:
@@ -62,7 +44,7 @@ def check_lease(held: Lease) -> Lease:
 def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
     for event in events:
         check_id(event.event, "the name of an event")
-        check_text(event.body, "the body of an event", max_length=MAX_BODY)
+        check_text(event.body, "the body of an event", max_length=MAX_TEXT)
     if are_shown(events):
         return tuple(map(_checked_event, events))
     return tuple(events)
@@ -120,7 +102,7 @@ def new_run(request: RunRequest, policy: Policy) -> NewRun:
         assistant=check_id(request.assistant_id, "assistant_id"),
         kwargs=encode_json(kwargs, what="the run's input"),
         metadata=metadata_text(request.metadata),
-        config=_limits(request, policy),
+        config=limits_of(request, policy),
         strategy=request.multitask_strategy,
         make_thread=request.thread_id is None or request.if_not_exists == "create",
         delay=to_micros(request.after_seconds or 0.0),
@@ -141,18 +123,6 @@ def _valid(request: RunRequest) -> RunRequest:
         return msgspec.convert(msgspec.structs.asdict(request), RunRequest)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the request for a run: {error}") from None
-
-
-def _limits(request: RunRequest, policy: Policy) -> str:
-    timeout = request.timeout_seconds or policy.timeout
-    limits = RunLimits(
-        timeout_seconds=timeout + BACKSTOP_SECONDS,
-        unresponsive_seconds=policy.lease,
-        max_attempts=request.max_attempts or policy.max_attempts,
-        retry_condition=(UNRESPONSIVE,),
-        run_timeout=timeout,
-    )
-    return msgspec.json.encode(limits).decode()
 
 
 def _webhook(url: str | None, policy: Policy) -> str | None:

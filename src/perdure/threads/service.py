@@ -1,123 +1,397 @@
-"""Threads and runs on the database: what callers of this room hold."""
+"""The threads of one namespace, with their states, their runs and their streams."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from perdure.access.endpoints import (
+    DELETE,
+    GET,
+    ID_FILTER,
+    MAX_BATCH,
+    PATCH,
+    POST,
+    MetadataFilter,
+    WireName,
+    call,
+    under,
+)
 from perdure.access.model import Caller
-from perdure.kernel.checks import check_id, check_page, optional_choice, optional_id, optional_ids
+from perdure.assistants.records import IfExists
+from perdure.graphs.records import GraphSteps
+from perdure.kernel.checks import (
+    Id,
+    Limit,
+    Offset,
+    check_choice,
+    check_id,
+    check_ids,
+    check_page,
+    optional_choice,
+    optional_id,
+    optional_ids,
+)
 from perdure.kernel.clock import to_micros
-from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.storage.port import Row
-from perdure.rollouts.model import LIVE, QUEUED
-from perdure.rollouts.records import PaginatedResult
-from perdure.rollouts.running import Keys
-from perdure.streams.model import Burst, seq_of
-from perdure.streams.service import Follower
-from perdure.threads.encoding import new_run
-from perdure.threads.keeping import ThreadKeeping
-from perdure.threads.operations import cancel, create, live_workers, queries, remove, why
-from perdure.threads.operations.create import NewRun
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.signals.port import until
+from perdure.kernel.storage.port import Storage
+from perdure.rollouts.model import ENDED, LIVE, QUEUED, Kinds
+from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+from perdure.rollouts.watchdog import Watchdog, WatchedService
+from perdure.streams.model import Burst, NewEvent, seq_of
+from perdure.streams.service import Follower, Streams
+from perdure.threads.encoding import check_lifetime, checked, metadata_text, new_run, steps_of
+from perdure.threads.local_completions import LocalCompletions
+from perdure.threads.operations import (
+    announce,
+    cancel,
+    create,
+    lifetimes,
+    live_workers,
+    queries,
+    remove,
+    search,
+    states,
+    why,
+)
+from perdure.threads.operations.cancel import control_key
 from perdure.threads.operations.live_workers import LiveWorkers, Standing
 from perdure.threads.operations.queries import QueueStats, RunSearch
-from perdure.threads.operations.rows import Made, RunRow, run_of, thread_of
-from perdure.threads.operations.settle import thread_stream
+from perdure.threads.operations.rows import Made, RunRow, ThreadAnswer, checkpoint_of, run_of, thread_of
+from perdure.threads.operations.search import ThreadSearch
+from perdure.threads.operations.settle import STOPPED_CHANNEL, thread_stream
+from perdure.threads.operations.shown import resolve
+from perdure.threads.operations.states import NewThread
+from perdure.threads.policy import Policy
 from perdure.threads.records import (
+    CANCEL_ACTIONS,
+    PRUNE_STRATEGIES,
     RUN_STATUSES,
+    THREAD_STATUSES,
     CancelAction,
+    Checkpoint,
+    Lifetime,
+    NewCheckpoint,
+    PruneStrategy,
     Run,
     RunEnd,
     RunRequest,
+    RunStatus,
+    Thread,
+    ThreadStatus,
 )
 from perdure.threads.why import Why
 
-MAX_BATCH = 1000
 PURGE_SECONDS = 15.0
 EXPIRE_SECONDS = 15.0
 ALIVE_LEASES = 6
-"""A worker that was not heard of for so many leases is not counted on."""
+"""A worker that was not heard of for so many leases is not counted."""
+FRESH_SECONDS = 0.05
+"""How long a run that was created just now may take before it is looked at."""
+POLL_SECONDS = 2.0
+"""How often a waiter looks by itself, should a hint be lost."""
+MAX_WAIT_SECONDS = 3600.0
+
+BEGINNING = "-1"
+"""The place before the first event of a stream."""
+
+Ids = Annotated[Sequence[str], Meta(max_length=MAX_BATCH)]
+ThreadSortField = Literal["created_at", "updated_at", "thread_id", "status"]
+SortOrder = Literal["asc", "desc"]
+LiveStatus = Literal["pending", "running", "all"]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
 
 
-class ThreadService(ThreadKeeping):
-    """The threads and runs of one namespace, for those who ask for them and for those who execute them."""
+class Threads(WatchedService):
+    """The threads of one namespace. `RunQueue` is what executes their runs."""
 
-    def acting_as(self, namespace: str, actor: str | None) -> ThreadService:  # type: ignore[override]
-        """The threads of a namespace of the same database, changed in the name of `actor`."""
-        sibling = ThreadService(
-            self.storage, self._kinds, self.streams, namespace=namespace, actor=actor, policy=self.policy
+    def __init__(
+        self,
+        storage: Storage,
+        kinds: Kinds,
+        streams: Streams | None = None,
+        *,
+        namespace: str = "default",
+        caller: Caller | None = None,
+        policy: Policy | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
+        self.streams = streams or Streams(storage, resolve)
+        self.policy = policy or Policy()
+        self.local_completions = LocalCompletions()
+
+    @property
+    def _grace(self) -> int:
+        return to_micros(self.policy.grace)
+
+    # --- threads ------------------------------------------------------------------------------------------
+
+    @call(POST("/threads"), scope="write", status=201, errors=(Conflict,))
+    async def create_thread(
+        self,
+        thread_id: Id | None = None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        values: Any = None,
+        if_exists: IfExists = "raise",
+        lifetime: Lifetime | None = None,
+        idempotency_key: str | None = None,
+    ) -> Thread:
+        """Create a thread.
+
+        Where the id is taken it is a Conflict, or with `if_exists="do_nothing"` the thread that exists.
+        """
+        check_choice(if_exists, ("raise", "do_nothing"), "if_exists")
+        request = NewThread(
+            optional_id(thread_id, "thread_id"),
+            metadata_text(metadata),
+            metadata_text(config, "config"),
+            None if values is None else checked(NewCheckpoint(values=values, metadata={"source": "input"})),
+            if_exists == "do_nothing",
+            check_lifetime(lifetime or self.policy.lifetime),
         )
-        sibling._releases, sibling.watchdog, sibling.local_completions = (
-            self._releases,
-            self.watchdog,
-            self.local_completions,
-        )
-        sibling.items = (
-            self.items.in_namespace(namespace)
-            if actor is None
-            else self.items.acting_as(Caller.trusted(actor, namespace))
-        )
-        return sibling
+        row: Any = await self.write_once(idempotency_key, states.create_threads, request)
+        return thread_of(*row.whole) if isinstance(row, Made) else await self.get_thread(row[0])
 
-    # --- runs -------------------------------------------------------------------------------------------
+    @call(GET("/threads/{thread_id}"), scope="read", errors=(NotFound,))
+    async def get_thread(self, thread_id: Id) -> Thread:
+        """Get a thread with its latest values."""
+        found: ThreadAnswer = await self.read_one(states.get_threads, check_id(thread_id, "thread_id"))
+        return thread_of(*found)
 
+    @call(PATCH("/threads/{thread_id}"), scope="write", errors=(NotFound,), repeatable=True)
+    async def update_thread(
+        self,
+        thread_id: Id,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        lifetime: Lifetime | None = None,
+    ) -> Thread:
+        """Change a thread.
+
+        Metadata is merged, config is replaced, and a lifetime counts from now. What is left out stays.
+        """
+        check_id(thread_id, "thread_id")
+        metadata_text(metadata)
+        metadata_text(config, "config")
+        change = (metadata, config, check_lifetime(lifetime))
+        await self.write(states.update_thread, thread_id, *change)
+        return await self.get_thread(thread_id)
+
+    @call(DELETE("/threads/{thread_id}"), scope="write", errors=(NotFound,))
+    async def delete_thread(self, thread_id: Id) -> None:
+        """Delete a thread with its runs, states and streams. Live runs are cancelled; traces stay."""
+        checked_id = check_id(thread_id, "thread_id")
+        await self.write(remove.delete_thread, checked_id, self._grace, self.kinds)
+
+    @call(POST("/threads/{thread_id}/copy"), scope="write", status=201, errors=(NotFound,))
+    async def copy_thread(self, thread_id: Id, *, idempotency_key: str | None = None) -> Thread:
+        """Create a thread with the same states."""
+        wanted = check_id(thread_id, "thread_id")
+        copy_id: str = await self.write_once(idempotency_key, states.copy_threads, wanted)
+        return await self.get_thread(copy_id)
+
+    @call(GET("/threads/{thread_id}/lifetime"), scope="read", errors=(NotFound,))
+    async def get_lifetime(self, thread_id: Id) -> Lifetime | None:
+        """Get how long a thread lives; null is for ever."""
+        await self.read(queries.check_thread, check_id(thread_id, "thread_id"))
+        return await self.read(lifetimes.get_lifetime, thread_id)
+
+    @call(POST("/threads/prune"), scope="write")
+    async def prune_threads(
+        self, thread_ids: Ids, strategy: PruneStrategy = "delete"
+    ) -> Annotated[int, under("count", int, "Pruned")]:
+        """Delete threads, or with `keep_latest` all states of idle threads but the latest.
+
+        Returns how many threads there were.
+        """
+        check_choice(strategy, PRUNE_STRATEGIES, "strategy")
+        wanted = check_ids(thread_ids, "thread_id")
+        return len(await self.write(lifetimes.prune_threads, wanted, strategy, self._grace, self.kinds))
+
+    @call(GET("/threads"), scope="read")
+    async def search_threads(
+        self,
+        *,
+        status: ThreadStatus | None = None,
+        metadata: MetadataFilter = None,
+        ids: Annotated[Sequence[str] | None, ID_FILTER, WireName("thread_id")] = None,
+        values: bool = True,
+        sort_by: ThreadSortField = "created_at",
+        sort_order: SortOrder = "desc",
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> PaginatedResult[Thread]:
+        """List threads, the newest first.
+
+        Temporary threads are left out. `values=false` leaves out their values; `limit=0` only counts.
+        """
+        wanted = ThreadSearch(
+            status=status,
+            ids=optional_ids(ids, "thread_id"),
+            metadata=metadata or {},
+            values=values,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self.find_threads(wanted)
+
+    async def find_threads(self, wanted: ThreadSearch) -> PaginatedResult[Thread]:
+        """List threads, also by what their values contain."""
+        optional_choice(wanted.status, THREAD_STATUSES, "status")
+        check_page(wanted.limit, wanted.offset)
+        metadata_text(wanted.metadata)
+        found, total = await self.read(search.search_threads, wanted)
+        items = [thread_of(*each) for each in found]
+        return PaginatedResult(items=items, limit=wanted.limit, offset=wanted.offset, total=total)
+
+    async def count_threads(
+        self,
+        *,
+        status: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        having: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Count the threads that a search would find."""
+        optional_choice(status, THREAD_STATUSES, "status")
+        metadata_text(metadata)
+        wanted = ThreadSearch(status=status, metadata=metadata or {}, having=having)
+        return await self.read(search.count_threads, wanted)
+
+    # --- states -------------------------------------------------------------------------------------------
+
+    @call(GET("/threads/{thread_id}/state"), scope="read", errors=(NotFound,))
+    async def get_state(self, thread_id: Id, checkpoint_id: str | None = None) -> Checkpoint | None:
+        """Get a state of a thread, by default the latest; null while there is none."""
+        wanted = (check_id(thread_id, "thread_id"), optional_id(checkpoint_id, "checkpoint_id"))
+        row = await self.read(states.get_state, *wanted)
+        return None if row is None else checkpoint_of(row)
+
+    async def peek_state(self, thread_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
+        """Get a state, without its values where a graph stores them in pieces."""
+        wanted = (check_id(thread_id, "thread_id"), optional_id(checkpoint_id, "checkpoint_id"))
+        row = await self.read(states.peek_state, *wanted)
+        return None if row is None else checkpoint_of(row)
+
+    @call(POST("/threads/{thread_id}/state"), scope="write", status=201, errors=(NotFound, Conflict))
+    async def update_state(
+        self,
+        thread_id: Id,
+        values: Any,
+        *,
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        next: Sequence[str] = (),
+    ) -> Checkpoint:
+        """Store another state of a thread, after a given one or the latest. Conflict while it is busy."""
+        check_id(thread_id, "thread_id")
+        new = NewCheckpoint(
+            values=values,
+            next=list(next),
+            metadata={"source": "update", **(metadata or {})},
+            parent_id=checkpoint_id,
+        )
+        return checkpoint_of(await self.write(states.update_state, thread_id, checked(new)))
+
+    async def update_graph(self, thread_id: str, steps: GraphSteps, after: str | None) -> None:
+        """Store changes of a thread's graph.
+
+        Conflict while the thread is busy, or if `after` is no longer its latest state.
+        """
+        new = steps_of(steps, check_id(thread_id, "thread_id"))
+        await self.write(states.update_graph_state, thread_id, new, after)
+
+    @call(GET("/threads/{thread_id}/history"), scope="read", errors=(NotFound,))
+    async def history(
+        self,
+        thread_id: Id,
+        *,
+        limit: Limit = 100,
+        before: str | None = None,
+        metadata: MetadataFilter = None,
+    ) -> list[Checkpoint]:
+        """List the states of a thread, the newest first; with `before`, those before a checkpoint."""
+        check_page(limit, 0)
+        check_id(thread_id, "thread_id")
+        place = optional_id(before, "checkpoint_id")
+        rows = await self.read(states.history, thread_id, limit, place, metadata or {})
+        return [checkpoint_of(row) for row in rows]
+
+    # --- runs ---------------------------------------------------------------------------------------------
+
+    @call(POST("/runs"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create_run(self, request: RunRequest, *, idempotency_key: str | None = None) -> Run:
-        """Ask for a run; with a key, a repeated call gives the run that the first one made."""
+        """Create a run; a repeated idempotency key gives the first one."""
         new = new_run(request, self.policy)
-        if idempotency_key is not None:
-            row = await self._once("create_run", self._create_batch, new, idempotency_key)
-        else:
-            size = len(new.kwargs) + len(new.metadata)
-            row = await self._merger.call("create_run", self._create_batch, new, size=size)
+        size = len(new.kwargs) + len(new.metadata)
+        row: Any = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
         return run_of(row.whole) if isinstance(row, Made) else await self._run(row[0])
 
-    async def _create_batch(self, requests: Sequence[NewRun], keys: Keys = None) -> Sequence[Any]:
-        return await self._write_watched(create.create_runs, requests, self._kinds, keys=keys)
-
-    async def create_runs(self, requests: Sequence[RunRequest]) -> list[Run]:
-        """All of them or none."""
+    @call(POST("/runs/batch"), scope="write", status=201, errors=(NotFound, Conflict))
+    async def create_runs(
+        self, requests: Annotated[Sequence[RunRequest], Meta(max_length=MAX_BATCH), WireName("runs")]
+    ) -> list[Run]:
+        """Create many runs, all of them or none."""
         if len(requests) > MAX_BATCH:
-            raise InvalidInput(f"{len(requests)} runs in one call; {MAX_BATCH} are the most")
+            raise InvalidInput(f"{len(requests)} runs in one call; at most {MAX_BATCH} are allowed")
         new = [new_run(request, self.policy) for request in requests]
-        rows = await self._write_watched(create.create_all, new, self._kinds) if new else []
+        rows = await self.write(create.create_all, new, self.kinds) if new else []
         return [run_of(row.whole) for row in rows]
 
-    async def _run(self, run_id: str) -> Run:
-        check_id(run_id, "run_id")
-        return run_of(await self._merger.call("known_run", self._known_runs, run_id))
-
-    async def _known_runs(self, run_ids: Sequence[str]) -> Sequence[Any]:
-        return await self._read(queries.known_runs, run_ids)
-
-    async def get_run(self, run_id: str, thread_id: str | None = None) -> Run:
-        check_id(run_id, "run_id")
-        row: RunRow | None = await self._merger.call("get_run", self._get_batch, run_id)
+    @call(GET("/runs/{run_id}"), scope="read", errors=(NotFound,))
+    async def get_run(self, run_id: Id, thread_id: str | None = None) -> Run:
+        """Get a run; with a `thread_id`, only if it is one of that thread."""
+        row: RunRow | None = await self.read_one(queries.get_runs, check_id(run_id, "run_id"))
         if row is None or thread_id not in (None, row.thread_id):
             raise NotFound(f"Run {run_id} not found")
         return run_of(row)
 
-    async def _get_batch(self, run_ids: Sequence[str]) -> Sequence[RunRow | None]:
-        return await self._read_watched(queries.get_runs, run_ids)
+    async def _run(self, run_id: str) -> Run:
+        """A run, even if it was deleted a moment ago."""
+        found: RunRow = await self.read_one(queries.known_runs, check_id(run_id, "run_id"))
+        return run_of(found)
 
+    @call(GET("/runs"), scope="read", errors=(NotFound,))
     async def list_runs(
         self,
         *,
         thread_id: str | None = None,
-        status: str | None = None,
-        limit: int = 10,
-        offset: int = 0,
-        undone: bool = True,
+        status: RunStatus | None = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
     ) -> PaginatedResult[Run]:
-        """Runs, the newest first; of a thread also without those that were rolled back."""
-        optional_choice(status, RUN_STATUSES, "status")
-        check_page(limit, offset)
-        search = RunSearch(optional_id(thread_id, "thread_id"), cast(Any, status), limit, offset, undone)
-        rows, total = await self._read_watched(queries.list_runs, search)
-        items = [run_of(row) for row in rows]
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+        """List runs, the newest first. `limit=0` only counts."""
+        return await self.find_runs(RunSearch(thread_id, status, limit, offset))
 
-    async def cancel_run(self, run_id: str, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:
-        """End a run now; with `wait`, once whoever executes it has stopped. Conflict if it has ended."""
+    @call(GET("/threads/{thread_id}/runs"), scope="read", errors=(NotFound,))
+    async def list_thread_runs(
+        self, thread_id: Id, *, status: RunStatus | None = None, limit: Limit = 100, offset: Offset = 0
+    ) -> PaginatedResult[Run]:
+        """List the runs of a thread, the newest first."""
+        return await self.find_runs(RunSearch(thread_id, status, limit, offset))
+
+    async def find_runs(self, wanted: RunSearch) -> PaginatedResult[Run]:
+        """List runs, also without those that were rolled back."""
+        optional_choice(wanted.status, RUN_STATUSES, "status")
+        check_page(wanted.limit, wanted.offset)
+        optional_id(wanted.thread_id, "thread_id")
+        rows, total = await self.read(queries.list_runs, wanted)
+        items = [run_of(row) for row in rows]
+        return PaginatedResult(items=items, limit=wanted.limit, offset=wanted.offset, total=total)
+
+    @call(POST("/runs/{run_id}/cancel", query=True), scope="write", errors=(NotFound, Conflict), by_hand=True)
+    async def cancel_run(self, run_id: Id, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:
+        """Cancel a run; with `wait`, return when its worker has stopped. Conflict if it has ended."""
         (answer,) = await self._cancel([run_id], action)
         if isinstance(answer, Exception):
             raise answer
@@ -125,41 +399,58 @@ class ThreadService(ThreadKeeping):
             await self.stopped(run_id)
         return await self._run(run_id)
 
-    async def _cancel(self, run_ids: Sequence[str], action: CancelAction) -> Sequence[Row | Exception]:
-        if action not in ("interrupt", "rollback"):
-            raise InvalidInput(f"action is {action!r}; it must be interrupt or rollback")
-        wanted = optional_ids(run_ids, "run_id")
-        return await self._write_watched(cancel.cancel_runs, wanted, action, self._grace, self._kinds)
+    async def _cancel(self, run_ids: Sequence[str], action: CancelAction) -> Sequence[Any]:
+        check_choice(action, CANCEL_ACTIONS, "action")
+        wanted = check_ids(run_ids, "run_id")
+        return await self.write(cancel.cancel_runs, wanted, action, self._grace, self.kinds)
 
+    @call(POST("/runs/cancel"), scope="write", errors=(NotFound,))
     async def cancel_runs(
         self,
         *,
         thread_id: str | None = None,
-        run_ids: Sequence[str] | None = None,
-        status: str | None = None,
+        run_ids: Ids | None = None,
+        status: LiveStatus | None = None,
         action: CancelAction = "interrupt",
     ) -> list[Run]:
-        """End those of the runs that have not ended: some by id, or all, pending or running ones."""
+        """Cancel the runs that have not ended: by their ids, of a thread, or all with a status."""
         wanted = _live_statuses(status)
         named = (optional_id(thread_id, "thread_id"), optional_ids(run_ids, "run_id"))
-        found = await self._read(cancel.find_live, *named, wanted)
+        found = await self.read(cancel.find_live, *named, wanted)
         ended: list[Run] = []
         while found:
             for answer in await self._cancel(found, action):
                 if not isinstance(answer, Exception):
                     ended.append(await self._run(answer[0]))
             more = thread_id is None and run_ids is None and len(found) == cancel.MANY
-            found = await self._read(cancel.find_live, None, None, wanted) if more else []
+            found = await self.read(cancel.find_live, None, None, wanted) if more else []
         return ended
 
-    async def delete_run(self, run_id: str) -> None:
-        """Cancel it if it is live, and remove it with its checkpoints and stream. Its trace stays."""
-        check_id(run_id, "run_id")
-        await self._write(remove.delete_run, run_id, self._grace, self._kinds)
+    @call(DELETE("/runs/{run_id}"), scope="write", errors=(NotFound,))
+    async def delete_run(self, run_id: Id) -> None:
+        """Delete a run with its checkpoints and its stream. A live one is cancelled; its trace stays."""
+        await self.write(remove.delete_run, check_id(run_id, "run_id"), self._grace, self.kinds)
 
-    async def join_run(self, run_id: str, timeout: float | None = None, *, fresh: bool = False) -> RunEnd:
-        """Wait for the end of a run, `fresh` if it was made just now. TimeoutError when the time is up."""
-        if (found := await self.ended(run_id, timeout, fresh=fresh)) is None:
+    # --- waits and streams --------------------------------------------------------------------------------
+
+    @call(POST("/runs/wait"), scope="write", errors=(NotFound, Conflict), by_hand=True)
+    async def wait(self, request: RunRequest, *, idempotency_key: str | None = None) -> RunEnd:
+        """Create a run and wait for its end."""
+        run = await self.create_run(request, idempotency_key=idempotency_key)
+        return await self.join_new_run(run.run_id)
+
+    @call(GET("/runs/{run_id}/wait"), scope="read", errors=(NotFound,), by_hand=True)
+    async def join_run(self, run_id: Id, timeout: Seconds | None = None) -> RunEnd:
+        """Wait for the end of a run. TimeoutError when the time is up."""
+        return await self._join(run_id, timeout)
+
+    async def join_new_run(self, run_id: str) -> RunEnd:
+        """Wait for the end of a run that was created just now."""
+        return await self._join(run_id, None, first=FRESH_SECONDS)
+
+    async def _join(self, run_id: str, timeout: float | None, *, first: float = 0.0) -> RunEnd:
+        found = await self._ended(check_id(run_id, "run_id"), timeout, first)
+        if found is None:
             raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
         row, answer = found
         if answer is None:
@@ -167,35 +458,96 @@ class ThreadService(ThreadKeeping):
         thread = thread_of(*answer)
         return RunEnd(run=run_of(row), values=thread.values, interrupts=thread.interrupts)
 
-    async def stream_run(self, run_id: str, after: str | None = "-1") -> AsyncGenerator[Burst]:
-        """The events of a run after an id, in bursts, until its end; None is from now on."""
+    async def _ended(
+        self, run_id: str, timeout: float | None, first: float
+    ) -> tuple[RunRow, ThreadAnswer | None] | None:
+        """Wait until a run has ended, and look at it after `first` seconds; None when the time is up."""
+        ns = await self.ns()
+        found: Any = None
+        here = self.local_completions.watch((ns, run_id))
+
+        async def done(_: frozenset[str]) -> bool:
+            nonlocal found
+            if self.local_completions.is_under_way((ns, run_id)) or here.done():
+                end = await here
+                if end is not None and end.run is not None and end.thread is not None:
+                    found = (end.run, end.thread)
+                    return True
+            run, _ = found = await self.read_one(queries.get_ends, run_id)
+            return run.rollout_status in ENDED
+
+        try:
+            has_ended = await until(
+                self.storage.signals,
+                ENDED_CHANNEL,
+                [ended_key(ns, run_id)],
+                done,
+                timeout=timeout,
+                poll=POLL_SECONDS,
+                first=first,
+            )
+        finally:
+            self.local_completions.forget((ns, run_id), here)
+        return found if has_ended else None
+
+    async def stopped(self, run_id: str, timeout: float | None = None) -> bool:
+        """Wait until no worker executes a run any longer."""
+
+        async def done(_: frozenset[str]) -> bool:
+            rows = await self.read(queries.latest_attempts, [run_id])
+            return all(row[2] not in LIVE for row in rows)
+
+        signals, key = self.storage.signals, control_key(await self.ns(), run_id)
+        return await until(signals, STOPPED_CHANNEL, [key], done, timeout=timeout, poll=POLL_SECONDS)
+
+    @call(POST("/runs/stream"), scope="write", errors=(NotFound, Conflict), by_hand=True)
+    async def stream(
+        self, request: RunRequest, *, idempotency_key: str | None = None
+    ) -> AsyncGenerator[Burst, None]:
+        """Create a run and stream its events, in bursts, until its end."""
+        run = await self.create_run(request, idempotency_key=idempotency_key)
+        async for burst in _bursts(await self.follow_run(run.run_id, fresh=True)):
+            yield burst
+
+    @call(GET("/runs/{run_id}/stream"), scope="read", errors=(NotFound,), by_hand=True)
+    async def stream_run(self, run_id: Id, after: str | None = BEGINNING) -> AsyncGenerator[Burst, None]:
+        """Stream the events of a run after an id, in bursts, until its end; None is from now on."""
         async for burst in _bursts(await self.follow_run(run_id, after)):
             yield burst
 
-    async def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[Burst]:
-        """The events of all runs of a thread after an id, without end."""
+    @call(GET("/threads/{thread_id}/stream"), scope="read", errors=(NotFound,), by_hand=True)
+    async def stream_thread(self, thread_id: Id, after: str | None = None) -> AsyncGenerator[Burst, None]:
+        """Stream the events of all runs of a thread after an id, without end; None is from now on."""
         async for burst in _bursts(await self.follow_thread(thread_id, after)):
             yield burst
 
-    async def follow_run(self, run_id: str, after: str | None = "-1", *, fresh: bool = False) -> Follower:
-        """What reads the events of a run, `fresh` if it was made just now; whoever gets it closes it."""
+    async def follow_run(
+        self, run_id: str, after: str | None = BEGINNING, *, fresh: bool = False
+    ) -> Follower:
+        """What reads the events of a run, `fresh` if it was created just now; the caller closes it."""
         place = None if after is None else seq_of(after)
         if not fresh:
             await self._run(run_id)
-        return self.streams.follow(await self._ns(), run_id, place)
+        return self.streams.follow(await self.ns(), run_id, place)
 
     async def follow_thread(self, thread_id: str, after: str | None = None) -> Follower:
-        """What reads the events of all runs of a thread after an id; whoever gets it closes it."""
+        """What reads the events of all runs of a thread after an id; the caller closes it."""
         place = None if after is None else seq_of(after)
-        await self._read(queries.check_thread, check_id(thread_id, "thread_id"))
-        return self.streams.follow(await self._ns(), thread_stream(thread_id), place, joined=True)
+        await self.read(queries.check_thread, check_id(thread_id, "thread_id"))
+        return self.streams.follow(await self.ns(), thread_stream(thread_id), place, joined=True)
 
-    # --- housekeeping -----------------------------------------------------------------------------------
+    async def tell_thread(self, thread_id: str, event: str, data: Any) -> None:
+        """Append an event to the stream of a thread, beside those of its runs."""
+        new = NewEvent(event, encode_json(data, what=f"event {event!r}"))
+        placed = await self.write(announce.announce, check_id(thread_id, "thread_id"), [new])
+        self.streams.offer(await self.ns(), *placed)
 
-    async def why(self, id: str) -> Why:
-        """Why a rollout, a run or a thread stands where it stands, with the rule that holds it."""
-        check_id(id, "id")
-        return await self._read(why.why, id, self._kinds, self._alive)
+    # --- diagnostics and housekeeping ---------------------------------------------------------------------
+
+    @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
+    async def why(self, id: Id) -> Why:
+        """Explain why a rollout, a run or a thread has its status, with the rule behind it."""
+        return await self.read(why.why, check_id(id, "id"), self.kinds, self._alive)
 
     @property
     def _alive(self) -> int:
@@ -203,24 +555,35 @@ class ThreadService(ThreadKeeping):
 
     async def live_workers(self) -> LiveWorkers:
         """The workers that are alive, and how much they can take."""
-        return await self._read(live_workers.live_workers, self._alive)
+        return await self.read(live_workers.live_workers, self._alive)
 
     async def standing(self, namespaces: Collection[str] | None) -> Standing:
-        """The queue and the workers of these namespaces, or of all."""
+        """Queue and workers of these namespaces, or of all."""
         return await self.storage.read(live_workers.standing, namespaces, self._alive)
 
-    async def stats(self) -> QueueStats:
-        """How much waits and runs in this namespace."""
-        return await self._read_watched(queries.stats)
+    async def queue_stats(self) -> QueueStats:
+        """How many runs wait and run in this namespace."""
+        return await self.read(queries.stats)
 
     def start_timers(self, stream_ttl: float | None = None) -> None:
-        """Let what was removed go by itself."""
+        """Start the timers that remove what was deleted or has expired."""
         self.storage.timers.every(PURGE_SECONDS, self.purge)
         self.storage.timers.every(EXPIRE_SECONDS, self.expire)
         self.streams.start_timers(stream_ttl)
 
+    async def purge(self) -> None:
+        """Remove the rows of what was deleted a while ago."""
+        linger = to_micros(self.policy.linger)
+        while await self.storage.background(remove.purge, linger):
+            pass
 
-async def _bursts(follower: Follower) -> AsyncGenerator[Burst]:
+    async def expire(self) -> None:
+        """Delete or prune the threads whose lifetime is over."""
+        while await self.storage.background(lifetimes.sweep, self._grace, self.kinds):
+            pass
+
+
+async def _bursts(follower: Follower) -> AsyncGenerator[Burst, None]:
     try:
         while (burst := await follower.next(None)) is not None:
             yield burst
@@ -231,6 +594,5 @@ async def _bursts(follower: Follower) -> AsyncGenerator[Burst]:
 def _live_statuses(status: str | None) -> list[str]:
     if status in (None, "all"):
         return sorted(QUEUED | LIVE)
-    if status not in ("pending", "running"):
-        raise InvalidInput(f"status is {status!r}; it must be pending, running or all")
+    check_choice(status, ("pending", "running", "all"), "status")
     return sorted(QUEUED if status == "pending" else LIVE)

@@ -1,16 +1,16 @@
-"""What passes between a worker and whoever gives it runs: the database here, or a server elsewhere."""
+"""What passes between a worker and the queue of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import field
 
-from perdure.agents.records import AgentSpec
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
-from perdure.items.records import ItemOp, ItemResult
+from perdure.access.endpoints import MAX_BATCH, WireForm
+from perdure.graphs.records import GraphSteps
+from perdure.kernel.errors import PerdureError, error_named
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
 
@@ -27,6 +27,11 @@ class Lease(msgspec.Struct, frozen=True):
     run_id: str
     thread_id: str
     attempt_id: str
+
+    @property
+    def name(self) -> str:
+        """How the audit names it."""
+        return self.run_id + "/" + self.attempt_id
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,68 +77,71 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """What the run's graph has done that is still to be kept."""
 
 
-class RunQueue(Protocol):
-    """What a worker needs. Every write is refused with `Fenced` once its attempt holds the run no longer."""
+class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Events of one run, in their order; `after` is the number of the event that they follow."""
 
-    async def register(
-        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
-    ) -> None:
-        """Say which agents this worker can run, and how many runs at once; each gets its system assistant."""
-        ...
+    held: Lease
+    events: Annotated[Sequence[NewEvent], msgspec.Meta(max_length=10 * MAX_BATCH)]
+    after: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
 
-    async def claim(self, worker_id: str, limit: int, wait: float) -> list[Assignment]:
-        """Up to `limit` runs, as soon as there is one; none if none came within `wait` seconds."""
-        ...
 
-    async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
-        """Keep the leases; the verdicts are in the order of `held`."""
-        ...
+# --- answers item by item ---------------------------------------------------------------------------------
 
-    async def controls(self, held: Sequence[Lease], wait: float) -> dict[str, Verdict]:
-        """The runs among `held` that are not to go on, as soon as there is one, or after `wait` seconds."""
-        ...
 
-    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
-        """Add events to the run's stream; gives the `seq` of the last one once they are durable.
+class Refusal(msgspec.Struct, kw_only=True, frozen=True):
+    """Why one item of a list was refused; its neighbours were not."""
 
-        With `after`, the `seq` that they follow, a repeated call is answered without doing it again.
-        """
-        ...
+    code: str
+    detail: str
 
-    async def save(
-        self, held: Lease, checkpoint: NewCheckpoint, events: Sequence[NewEvent] = ()
-    ) -> Checkpoint:
-        """Keep a state of the thread, with the events that tell of it."""
-        ...
 
-    async def record(
-        self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
-    ) -> int:
-        """Keep what the run's graph has done, with events; the answer, and `after`, are those of `append`."""
-        ...
+class Appended(msgspec.Struct, kw_only=True):
+    """The number of the last event of each item, or why it was refused."""
 
-    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
-        """Checkpoints of the graphs of the run's thread."""
-        ...
+    results: list[int | Refusal]
 
-    async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:
-        """What the ancestors of a checkpoint say of channels that are kept as changes."""
-        ...
 
-    async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
-        """Read and change what is remembered beyond threads."""
-        ...
+class Ended(msgspec.Struct, kw_only=True):
+    """A run after its attempt has ended, or why the ending was refused."""
 
-    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
-        """Keep the result of a step, for every later attempt of this run and of those that resume it."""
-        ...
+    run: Run | None = None
+    error: Refusal | None = None
 
-    async def finish(self, ending: Ending) -> Run:
-        """End the attempt. Doing it twice does it once."""
-        ...
 
-    async def hand_back(self, held: Sequence[Lease]) -> None:
-        """Give runs back, uncharged and at their old place, so that another worker goes on at once."""
-        ...
+class Results(msgspec.Struct, kw_only=True):
+    """What became of each ending, in the order of the request."""
 
-    async def close(self) -> None: ...
+    results: list[Ended]
+
+
+def _refusal(error: PerdureError) -> Refusal:
+    return Refusal(code=error.code, detail=error.message)
+
+
+def _error(refusal: Refusal) -> PerdureError:
+    return error_named(refusal.code, refusal.detail) or PerdureError(refusal.detail)
+
+
+def _appended(answers: Sequence[int | PerdureError]) -> Appended:
+    return Appended(results=[_refusal(each) if isinstance(each, PerdureError) else each for each in answers])
+
+
+def _ended(answers: Sequence[Run | PerdureError]) -> Results:
+    return Results(
+        results=[
+            Ended(error=_refusal(each)) if isinstance(each, PerdureError) else Ended(run=each)
+            for each in answers
+        ]
+    )
+
+
+def _runs(found: Results) -> list[Run | PerdureError]:
+    return [_error(each.error) if each.error is not None else cast(Run, each.run) for each in found.results]
+
+
+APPENDED = WireForm(
+    Appended,
+    _appended,
+    lambda found: [_error(each) if isinstance(each, Refusal) else each for each in found.results],
+)
+ENDED = WireForm(Results, _ended, _runs)

@@ -20,8 +20,9 @@ from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureErr
 from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import VALUES, NewEvent, Shown
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
-from perdure.threads.work import Assignment, RunQueue
+from perdure.threads.work import Assignment
 from perdure.worker.emitter import Emitter
 from perdure.worker.fenced_graphs import RunGraphs
 from perdure.worker.run_items import RunItems

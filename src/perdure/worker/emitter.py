@@ -12,7 +12,8 @@ from perdure.graphs.records import GraphSteps
 from perdure.kernel.errors import Fenced, PerdureError
 from perdure.kernel.retry import retry_until
 from perdure.streams.model import NewEvent
-from perdure.threads.work import Lease, RunQueue
+from perdure.threads.queue import RunQueue
+from perdure.threads.work import Lease
 from perdure.worker.graph_steps import joined, size_of
 
 MAX_EVENTS = 1000

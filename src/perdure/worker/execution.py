@@ -18,8 +18,9 @@ from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import VALUES, NewEvent
 from perdure.threads.model import RETRY_BACKOFF, took_too_long
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, NewCheckpoint
-from perdure.threads.work import Assignment, Ending, Lease, RunQueue
+from perdure.threads.work import Assignment, Ending, Lease
 from perdure.worker.context import METADATA, RunContext
 from perdure.worker.emitter import Emitter
 from perdure.worker.graph_steps import last_of

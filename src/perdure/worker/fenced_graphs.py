@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
-from perdure.threads.work import Lease, RunQueue
+from perdure.threads.queue import RunQueue
+from perdure.threads.work import Lease
 from perdure.worker.emitter import Emitter
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from perdure.items.calls import ItemCalls
 from perdure.items.records import ItemOp, ItemResult
-from perdure.threads.work import RunQueue
+from perdure.threads.queue import RunQueue
 from perdure.worker.fenced_graphs import CallInControlLoop
 
 T = TypeVar("T")

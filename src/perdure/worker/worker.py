@@ -17,7 +17,8 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.metrics import Metrics
 from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
 from perdure.rollouts.contract import LightningStore
-from perdure.threads.work import Assignment, Lease, RunQueue
+from perdure.threads.queue import RunQueue
+from perdure.threads.work import Assignment, Lease
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
 from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import WorkerOptions

@@ -16,8 +16,9 @@ from perdure.client.native import PerdureClient
 from perdure.kernel.codec import encode_json
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.streams.model import Event, NewEvent
+from perdure.threads.queue import RunQueue
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
-from perdure.threads.work import Assignment, Ending, Lease, RunQueue
+from perdure.threads.work import Assignment, Ending, Lease
 
 API = "/api/v1"
 AGENT = "echo"
@@ -80,7 +81,7 @@ def request(**fields: Any) -> RunRequest:
 async def housed(store: DatabaseLightningStore, **settings: Any) -> AsyncIterator[House]:
     async with serving(store, **settings) as visitor:
         # The worker lives in this loop, and the server in another.
-        worker = Worker(visitor.app.services.threads.acting_as("default", None))
+        worker = Worker(visitor.app.services.run_queue.in_namespace("default"))
         await worker.register()
         async with PerdureClient(visitor.url, **QUICK) as client:
             yield House(visitor, client, worker)

@@ -15,7 +15,7 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnava
 from perdure.runtime.app import App
 from perdure.server.http import delayed_json
 from perdure.server.http.server import HttpServer, make_application
-from perdure.threads import execution
+from perdure.threads import service
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Ending
 
@@ -41,7 +41,7 @@ async def test_a_run_from_its_request_to_its_end(house: House) -> None:
 
 async def test_the_client_does_what_the_room_does(house: House) -> None:
     """The same contract on both sides of the line."""
-    room: Any = house.worker.queue
+    room = house.visitor.app.services.threads
     await house.client.create_thread("t")
     runs = [await house.run(thread_id="t", multitask_strategy="enqueue", input=n) for n in range(3)]
     await house.worker.do({"at": 1})
@@ -143,7 +143,7 @@ async def test_an_error_after_the_first_blank_line_stands_in_the_body(
     quick: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.02)
-    monkeypatch.setattr(execution, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(service, "POLL_SECONDS", 0.02)
     run = await quick.run()
     url = f"{quick.visitor.url}{API}/runs/{run.run_id}/wait"
     async with quick.visitor.session.get(url) as response:
@@ -153,7 +153,7 @@ async def test_an_error_after_the_first_blank_line_stands_in_the_body(
             raise StorageUnavailable("gone")
 
         threads = next(iter(quick.visitor.app.services._by_caller.values())).threads
-        monkeypatch.setattr(threads, "_ends", broken)
+        monkeypatch.setattr(threads, "read_one", broken)
         body = await soon(response.json(content_type=None))
     assert (response.status, body["code"]) == (200, "storage_unavailable")
 
@@ -178,7 +178,7 @@ async def test_a_server_that_stops_ends_its_waits(monkeypatch: pytest.MonkeyPatc
         app = App(store)
         server = HttpServer(make_application(app))
         async with server, aiohttp.ClientSession() as session:
-            await Worker(app.services.threads.acting_as("default", None)).register()
+            await Worker(app.services.run_queue.in_namespace("default")).register()
             begun = {"assistant_id": "echo", "on_disconnect": "cancel", "on_completion": "keep"}
             early = asyncio.ensure_future(session.post(server.url + API + "/runs/wait", json=begun))
             threads = app.services.threads

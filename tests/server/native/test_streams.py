@@ -349,7 +349,7 @@ async def test_a_stream_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_server_that_stops_ends_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     async with InMemoryLightningStore() as store:
         app = App(store)
-        worker = Worker(app.services.threads.acting_as("default", None))
+        worker = Worker(app.services.run_queue.in_namespace("default"))
         await worker.register()
         run = await app.services.threads.create_run(request(on_disconnect="cancel", on_completion="keep"))
         server = HttpServer(make_application(app))

@@ -314,7 +314,7 @@ async def cancel_runs(
     """Cancel runs by ID, or all that are pending or running."""
     if bool(run_ids) == bool(status):
         raise typer.BadParameter("give run IDs or --status")
-    chosen = optional_choice(status, ("pending", "running", "all"), "--status")
+    chosen: Any = optional_choice(status, ("pending", "running", "all"), "--status")
     how = cancel_action(action)
     if chosen is not None and not yes:
         confirm(f"Cancel all {'pending and running' if chosen == 'all' else chosen} runs?")

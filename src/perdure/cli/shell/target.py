@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.records import Rollout
     from perdure.rollouts.resources import ResourcesUpdate
     from perdure.schedules.service import Schedules
-    from perdure.threads.service import ThreadService
+    from perdure.threads.service import Threads
 
 DEFAULT_URL = "http://127.0.0.1:4747"
 
@@ -31,7 +31,7 @@ class Connection(Protocol):
     @property
     def session(self) -> HttpSession | None: ...
     @property
-    def threads(self) -> ThreadService | PerdureClient: ...
+    def threads(self) -> Threads | PerdureClient: ...
     @property
     def assistants(self) -> Assistants: ...
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Receive
 
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 
 OnDisconnect = Callable[[], Awaitable[None]]
 """What a long response calls when its client has disconnected."""
@@ -22,12 +22,12 @@ async def until_disconnect(receive: Receive) -> Any:
         pass
 
 
-def cancel_on_disconnect(threads: ThreadService, run_id: str, wanted: bool) -> OnDisconnect | None:
+def cancel_on_disconnect(threads: Threads, run_id: str, wanted: bool) -> OnDisconnect | None:
     """What cancels a run when its client disconnects, if that is wanted."""
     return partial(_cancel, threads, run_id) if wanted else None
 
 
-async def _cancel(threads: ThreadService, run_id: str) -> None:
+async def _cancel(threads: Threads, run_id: str) -> None:
     # A run that has ended meanwhile needs no cancelling.
     with contextlib.suppress(Conflict, NotFound):
         await threads.cancel_run(run_id)

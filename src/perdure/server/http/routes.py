@@ -19,7 +19,7 @@ from perdure.rollouts.contract import LightningStore
 from perdure.runtime.app import StoreApp
 from perdure.runtime.services import Services
 from perdure.schedules.service import Schedules
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 
 STOPPING = "stopping"
 """The name, in the state that requests share with their server, of the event of the server's end."""
@@ -67,7 +67,7 @@ class Call:
         return self.app.store_for(self.caller)
 
     @property
-    def threads(self) -> ThreadService:
+    def threads(self) -> Threads:
         """Threads and runs of the caller's namespace, acting as the caller."""
         return self.services.threads
 

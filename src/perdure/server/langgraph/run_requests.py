@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from perdure.access.endpoints import MAX_BATCH
 from perdure.kernel.errors import BadRequest, InvalidInput
 from perdure.server.langgraph.wire import Body, CheckpointBody, check_uuid_or_none
 from perdure.threads.records import (
@@ -19,7 +20,6 @@ from perdure.threads.records import (
     OnDisconnect,
     RunRequest,
 )
-from perdure.threads.service import MAX_BATCH
 
 StreamMode = Literal[
     "values", "messages", "messages-tuple", "tasks", "checkpoints", "updates", "events", "debug", "custom"

@@ -11,6 +11,7 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Send
 
+from perdure.access.endpoints import MAX_BATCH
 from perdure.kernel.checks import optional_choice
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import BadRequest, Conflict, Forbidden, InvalidInput, NotFound
@@ -43,6 +44,7 @@ from perdure.server.langgraph.wire import (
     uuid_or_none,
 )
 from perdure.threads.model import FAILURES
+from perdure.threads.operations.queries import RunSearch
 from perdure.threads.records import (
     RUN_STATUSES,
     CancelAction,
@@ -51,7 +53,7 @@ from perdure.threads.records import (
     RunEnd,
     RunStatus,
 )
-from perdure.threads.service import MAX_BATCH, ThreadService
+from perdure.threads.service import Threads
 
 runs = Resource("runs")
 
@@ -186,7 +188,7 @@ async def create_and_wait(call: Call) -> Response:
     run = await created(call)
     return FinalValues(
         call,
-        _final_values(call.threads, run.run_id, fresh=True),
+        _new_final_values(call.threads, run.run_id),
         headers=locations(run, "/join"),
         on_disconnect=cancel_on_disconnect(call.threads, run.run_id, run.on_disconnect == "cancel"),
     )
@@ -226,8 +228,12 @@ class FinalValues(DelayedJson):
         await self._send(send, b"\n", more=True)
 
 
-async def _final_values(threads: ThreadService, run_id: str, *, fresh: bool = False) -> Any:
-    return values_of(await threads.join_run(run_id, fresh=fresh))
+async def _new_final_values(threads: Threads, run_id: str) -> Any:
+    return values_of(await threads.join_new_run(run_id))
+
+
+async def _final_values(threads: Threads, run_id: str) -> Any:
+    return values_of(await threads.join_run(run_id))
 
 
 def values_of(end: RunEnd) -> Any:
@@ -333,13 +339,8 @@ async def list_runs(call: Call) -> Response:
     if unknown:
         raise InvalidInput(f"a run has no field {unknown[0]!r}; it has {', '.join(FIELDS)}")
     status = optional_choice(query.status or None, RUN_STATUSES, "status")
-    found = await call.threads.list_runs(
-        thread_id=call.path["thread_id"],
-        status=status,
-        limit=query.limit,
-        offset=query.offset,
-        undone=False,
-    )
+    wanted = RunSearch(call.path["thread_id"], status, query.limit, query.offset, undone=False)
+    found = await call.threads.find_runs(wanted)
     return answer([selected(run_of(run), names) for run in found.items])
 
 
@@ -390,7 +391,7 @@ async def cancel_run(call: Call) -> Response:
     return FinalValues(call, _values_when_stopped(call.threads, run.run_id), headers=locations(run, "/join"))
 
 
-async def _values_when_stopped(threads: ThreadService, run_id: str) -> Any:
+async def _values_when_stopped(threads: Threads, run_id: str) -> Any:
     """The values of the thread once no worker executes the run any longer."""
     await threads.stopped(run_id)
     return await _final_values(threads, run_id)

@@ -46,6 +46,7 @@ from perdure.server.langgraph.wire import (
     uuid_or_none,
     views_of,
 )
+from perdure.threads.operations.search import ThreadSearch as Search
 from perdure.threads.records import Interrupt, Lifetime, PruneStrategy, Thread, ThreadStatus
 
 threads = Resource("threads")
@@ -264,9 +265,9 @@ class ThreadSearch(ThreadCount, kw_only=True):
 async def search_threads(call: Call) -> Response:
     body: ThreadSearch = call.body
     paths = parse_paths(body.extract or {})
-    found = await call.threads.search_threads(
+    wanted = Search(
         status=body.status,
-        metadata=body.metadata,
+        metadata=body.metadata or {},
         ids=None if body.ids is None else [check_uuid(each, "ids") for each in body.ids],
         having=body.values,
         values=_needs_states(body.select, paths),
@@ -275,6 +276,7 @@ async def search_threads(call: Call) -> Response:
         limit=body.limit or PAGE,
         offset=body.offset or 0,
     )
+    found = await call.threads.find_threads(wanted)
     items = [_shown(thread_of(each), body.select, paths) for each in found.items]
     return page(items, found.total, found.limit, found.offset)
 

@@ -19,49 +19,62 @@ S = TypeVar("S", bound=Service)
 TOTAL = "X-Pagination-Total"
 
 
+class ByHand:
+    """A handler that is written by hand, with what its route has beyond the method's signature."""
+
+    def __init__(self, handler: Handler | None = None, **rest: Any) -> None:
+        self.handler = handler
+        self.rest = rest
+
+
 def routes_of(
     service: type[S],
     find: Callable[[Call], S],
-    own: Mapping[Callable[..., Any], Handler] | None = None,
+    own: Mapping[Callable[..., Any], Handler | ByHand] | None = None,
     *,
     tag: str | None = None,
 ) -> tuple[Route, ...]:
     """The routes of a service. `find` gives the service for the caller of a request.
 
-    `own` names the handlers of methods whose two ends are written by hand.
+    `own` names the handlers of methods whose two ends are written by hand. Without a `tag` it is the first
+    step of each path.
     """
     handlers = dict(own or {})
     found = endpoints(service).values()
     if unknown := handlers.keys() - {endpoint.function for endpoint in found}:
         raise ValueError(f"{service.__name__} has no endpoint for {unknown}")
-    return tuple(
-        _route(
-            endpoint,
-            handlers[endpoint.function] if endpoint.function in handlers else handler_of(endpoint, find),
-            tag or service.__name__.lower(),
-        )
-        for endpoint in found
-    )
+    return tuple(_route(endpoint, find, handlers.get(endpoint.function), tag) for endpoint in found)
 
 
-def _route(endpoint: Endpoint, handler: Handler, tag: str) -> Route:
+def _route(
+    endpoint: Endpoint, find: Callable[[Call], Any], own: Handler | ByHand | None, tag: str | None
+) -> Route:
+    rest = own.rest if isinstance(own, ByHand) else {}
+    handler = own.handler if isinstance(own, ByHand) else own
     shape = endpoint.shape
-    return Route(
-        method=endpoint.address.method,
-        path=PREFIX + endpoint.address.path,
-        handler=handler,
-        protocol=NATIVE,
-        scope=endpoint.scope,
-        query=shape.query,
-        body=shape.body,
-        body_optional=shape.whole_body is None and not any(each.required for each in shape.parameters),
-        answer=shape.answer,
-        status=endpoint.status,
-        errors=endpoint.errors,
-        summary=endpoint.summary,
-        max_body=endpoint.max_body,
-        tag=tag,
-    )
+    fields: dict[str, Any] = {
+        "method": endpoint.address.method,
+        "path": PREFIX + endpoint.address.path,
+        "handler": handler or handler_of(endpoint, find),
+        "protocol": NATIVE,
+        "scope": endpoint.scope,
+        "query": shape.query,
+        "body": shape.body,
+        "body_optional": shape.whole_body is None and not any(each.required for each in shape.parameters),
+        "answer": shape.answer,
+        "status": endpoint.status,
+        "errors": endpoint.errors,
+        "summary": endpoint.summary,
+        "max_body": endpoint.max_body,
+        "tag": tag or endpoint.address.path.split("/", 2)[1],
+    }
+    return Route(**fields | rest)
+
+
+def endpoint_of(method: Callable[..., Any]) -> Endpoint:
+    """How a method of a service is reached."""
+    found: Endpoint = method.endpoint  # type: ignore[attr-defined]
+    return found
 
 
 def handler_of(endpoint: Endpoint, find: Callable[[Call], Any]) -> Handler:

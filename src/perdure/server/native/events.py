@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from starlette.responses import Response
 
-from perdure.client.run_wire import Since
 from perdure.server.http.disconnect import OnDisconnect
 from perdure.server.http.routes import Call
 from perdure.server.http.sse import BEGINNING, encode_events, follow_events
 from perdure.streams.model import Event
 from perdure.streams.service import Follower
+
+Since = Literal["start", "now"]
 
 THE_END = b": that was all\n\n"
 """Says that the stream itself has ended, and not only the connection."""

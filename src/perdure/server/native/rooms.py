@@ -11,12 +11,12 @@ from perdure.kernel.errors import BadQuery, InvalidInput
 from perdure.outbox.service import Outbox
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Call
-from perdure.threads.service import ThreadService
+from perdure.threads.service import Threads
 
 MAX_TERMS = 20
 
 
-def threads_of(call: Call) -> ThreadService:
+def threads_of(call: Call) -> Threads:
     """Threads and runs of the caller's namespace, acting as the caller."""
     return call.services.threads
 

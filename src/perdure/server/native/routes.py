@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.access.endpoints import PREFIX, endpoints
+from perdure.access.endpoints import PREFIX
 from perdure.access.service import Access
 from perdure.assistants.service import Assistants
 from perdure.client import native_wire as wire
-from perdure.items.records import ItemResult
-from perdure.items.service import MAX_BODY, Items
+from perdure.items.service import Items
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.outbox.service import Outbox
 from perdure.rollouts.overview import QueueState
@@ -19,9 +18,8 @@ from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.native import changes, docs, handlers, health, metrics
 from perdure.server.native.declare import declaring
-from perdure.server.native.derive import handler_of, routes_of
-from perdure.server.native.run_routes import RUN_ROUTES
-from perdure.server.native.run_work_routes import RUN_WORK_ROUTES
+from perdure.server.native.derive import routes_of
+from perdure.server.native.run_queue_routes import RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.server.native.work_routes import WORK_ROUTES
 
@@ -111,27 +109,12 @@ _SERVER = (
     ),
 )
 
-_batch = endpoints(Items)["batch"]
-# The agents of a worker reach items with the worker's scope.
-_WORK_ITEMS = declaring("work", PREFIX + "/work")(
-    "POST",
-    "/items",
-    handler_of(_batch, lambda call: call.services.items),
-    "worker",
-    "Read and change many items at once, for the agents of a worker",
-    body=_batch.shape.body,
-    max_body=MAX_BODY,
-    answer=wire.Items[ItemResult],
-)
-
 ROUTES: tuple[Route, ...] = (
     *WORK_ROUTES,
     *routes_of(Assistants, lambda call: call.services.assistants),
     *THREAD_ROUTES,
-    *RUN_ROUTES,
-    *RUN_WORK_ROUTES,
+    *RUN_QUEUE_ROUTES,
     *routes_of(Items, lambda call: call.services.items),
-    _WORK_ITEMS,
     *routes_of(Outbox, lambda call: call.services.outbox),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *_OVERVIEW,

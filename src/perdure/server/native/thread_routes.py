@@ -1,152 +1,140 @@
-"""The native routes of threads and their states."""
+"""The native routes of threads and runs, with the handlers of those that wait, stream or set headers."""
 
 from __future__ import annotations
 
-from perdure.client import native_wire as wire
-from perdure.client import run_wire
-from perdure.kernel.errors import BadQuery, Conflict, NotFound, NotSupported
-from perdure.kernel.pages import Page
-from perdure.server.http.sse import MEDIA_TYPE
-from perdure.server.native import thread_handlers as handlers
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+
+from perdure.access.endpoints import PREFIX
+from perdure.runtime.stats import standing
+from perdure.server.http.bodies import encode
+from perdure.server.http.delayed_json import MEDIA_TYPE, DelayedJson
+from perdure.server.http.disconnect import OnDisconnect, cancel_on_disconnect
+from perdure.server.http.routes import Call, Route
+from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.native.declare import declaring
-from perdure.threads.records import Checkpoint, Lifetime, Run, Thread
+from perdure.server.native.derive import ByHand, routes_of
+from perdure.server.native.events import Since, streaming
+from perdure.server.native.rooms import outbox_of, threads_of
+from perdure.threads.records import Run, RunEnd, RunRequest
+from perdure.threads.service import Threads
 
-_threads = declaring("threads")
 
-_THREADS = (
-    _threads(
-        "GET",
-        "/threads",
-        handlers.list_threads,
-        "read",
-        "List threads, the newest first",
-        query=run_wire.ThreadQuery,
-        answer=Page[Thread],
-        errors=(BadQuery, NotSupported),
+class StreamQuery(msgspec.Struct, kw_only=True):
+    """Which events, from where on; a Last-Event-ID counts more than `since`."""
+
+    stream_mode: list[str] | None = None
+    since: Since | None = None
+    cancel_on_disconnect: bool = False
+
+
+class ThreadStreamQuery(msgspec.Struct, kw_only=True):
+    """Which events, from where on; a Last-Event-ID counts more than `since`."""
+
+    stream_mode: list[str] | None = None
+    since: Since | None = None
+
+
+def _place(run: Run, rest: str = "") -> str:
+    return PREFIX + "/runs/" + quote(run.run_id, safe="") + rest
+
+
+async def _created(call: Call) -> Run:
+    return await threads_of(call).create_run(call.body, idempotency_key=call.idempotency_key)
+
+
+async def create_run(call: Call) -> Response:
+    """Create a run, and say where it is."""
+    run = await _created(call)
+    return Response(encode(run), 201, {"Content-Location": _place(run)}, MEDIA_TYPE)
+
+
+async def create_and_wait(call: Call) -> Response:
+    """Create a run and answer with its end; blank lines come before it while it lasts."""
+    threads, run = threads_of(call), await _created(call)
+    places = {"Content-Location": _place(run), "Location": _place(run, "/wait")}
+    ending = threads.join_new_run(run.run_id)
+    return DelayedJson(call, ending, headers=places, on_disconnect=_on_disconnect(threads, call.body, run))
+
+
+async def create_and_stream(call: Call) -> Response:
+    """Create a run and send its events."""
+    threads, run = threads_of(call), await _created(call)
+    places = {"Content-Location": _place(run), "Location": _place(run, "/stream")}
+    follow = partial(threads.follow_run, run.run_id, fresh=True)
+    return await streaming(
+        call, follow, headers=places, on_disconnect=_on_disconnect(threads, call.body, run)
+    )
+
+
+def _on_disconnect(threads: Threads, request: RunRequest, run: Run) -> OnDisconnect | None:
+    return cancel_on_disconnect(threads, run.run_id, request.on_disconnect == "cancel")
+
+
+async def join_run(call: Call) -> Response:
+    """Answer with the end of a run, or null when the time is up."""
+    threads, run_id = threads_of(call), call.path["run_id"]
+    if call.request.method == "HEAD":
+        await threads.get_run(run_id)
+        return Response(media_type=MEDIA_TYPE)
+    return DelayedJson(call, _end_or_none(threads, run_id, call.query.timeout))
+
+
+async def _end_or_none(threads: Threads, run_id: str, timeout: float | None) -> RunEnd | None:
+    try:
+        return await threads.join_run(run_id, timeout)
+    except TimeoutError:
+        return None
+
+
+async def stream_run(call: Call) -> Response:
+    """Send the events of a run after the one that Last-Event-ID names."""
+    threads, run_id = threads_of(call), call.path["run_id"]
+    on_disconnect = cancel_on_disconnect(threads, run_id, call.query.cancel_on_disconnect)
+    return await streaming(call, partial(threads.follow_run, run_id), on_disconnect=on_disconnect)
+
+
+async def stream_thread(call: Call) -> Response:
+    """Send the events of all runs, from now on unless the caller names another place."""
+    follow = partial(threads_of(call).follow_thread, call.path["thread_id"])
+    return await streaming(call, follow, default="now")
+
+
+async def cancel_run(call: Call) -> Run | Response:
+    """Cancel a run; with `wait` the answer comes when its worker has stopped."""
+    action: Any = call.query.action
+    ending = threads_of(call).cancel_run(call.path["run_id"], action=action, wait=call.query.wait)
+    return DelayedJson(call, ending) if call.query.wait else await ending
+
+
+async def stats(call: Call) -> Any:
+    """The statistics of the caller's namespace."""
+    return await standing(threads_of(call), outbox_of(call))
+
+
+_EVENTS: dict[str, Any] = {"answer": str, "answer_form": EVENT_STREAM}
+_overview = declaring("overview")
+
+THREAD_ROUTES: tuple[Route, ...] = (
+    *routes_of(
+        Threads,
+        threads_of,
+        {
+            Threads.create_run: create_run,
+            Threads.cancel_run: cancel_run,
+            Threads.wait: create_and_wait,
+            Threads.join_run: ByHand(join_run, answer=RunEnd | None),
+            Threads.stream: ByHand(create_and_stream, **_EVENTS),
+            Threads.stream_run: ByHand(stream_run, query=StreamQuery, **_EVENTS),
+            Threads.stream_thread: ByHand(stream_thread, query=ThreadStreamQuery, **_EVENTS),
+            Threads.why: ByHand(tag="overview"),
+        },
     ),
-    _threads(
-        "POST",
-        "/threads",
-        handlers.create_thread,
-        "write",
-        "Make a thread",
-        body=run_wire.NewThread,
-        answer=Thread,
-        status=201,
-        errors=(Conflict, NotSupported),
-    ),
-    _threads(
-        "GET",
-        "/threads/{thread_id}",
-        handlers.get_thread,
-        "read",
-        "A thread",
-        answer=Thread,
-        errors=(NotFound, NotSupported),
-    ),
-    _threads(
-        "PATCH",
-        "/threads/{thread_id}",
-        handlers.update_thread,
-        "write",
-        "Change a thread's metadata or config",
-        body=run_wire.ThreadPatch,
-        answer=Thread,
-        errors=(NotFound, NotSupported),
-    ),
-    _threads(
-        "DELETE",
-        "/threads/{thread_id}",
-        handlers.delete_thread,
-        "write",
-        "Remove a thread with its runs, states and streams; traces stay",
-        status=204,
-        errors=(NotFound, NotSupported),
-    ),
-    _threads(
-        "GET",
-        "/threads/{thread_id}/lifetime",
-        handlers.get_lifetime,
-        "read",
-        "How long a thread lives; null is for ever",
-        answer=Lifetime | None,
-        errors=(NotFound, NotSupported),
-    ),
-    _threads(
-        "POST",
-        "/threads/prune",
-        handlers.prune_threads,
-        "write",
-        "Remove threads, or all of their states but the latest",
-        body=run_wire.Prune,
-        answer=run_wire.Pruned,
-        errors=(NotSupported,),
-    ),
-    _threads(
-        "POST",
-        "/threads/{thread_id}/copy",
-        handlers.copy_thread,
-        "write",
-        "Make a thread with the same states",
-        answer=Thread,
-        status=201,
-        errors=(NotFound, NotSupported),
+    _overview(
+        "GET", "/stats", stats, "read", "How many runs wait and run, and for how long", answer=dict[str, Any]
     ),
 )
-
-_STATES = (
-    _threads(
-        "GET",
-        "/threads/{thread_id}/state",
-        handlers.get_state,
-        "read",
-        "A state of a thread, the latest if none is named; null while there is none",
-        query=run_wire.StateQuery,
-        answer=Checkpoint | None,
-        errors=(NotFound, NotSupported),
-    ),
-    _threads(
-        "POST",
-        "/threads/{thread_id}/state",
-        handlers.update_state,
-        "write",
-        "Keep another state of a thread that is not busy",
-        body=run_wire.NewState,
-        answer=Checkpoint,
-        status=201,
-        errors=(NotFound, Conflict, NotSupported),
-    ),
-    _threads(
-        "GET",
-        "/threads/{thread_id}/history",
-        handlers.history,
-        "read",
-        "The states of a thread, the newest first",
-        query=run_wire.HistoryQuery,
-        answer=wire.Items[Checkpoint],
-        errors=(BadQuery, NotFound, NotSupported),
-    ),
-    _threads(
-        "GET",
-        "/threads/{thread_id}/runs",
-        handlers.list_runs,
-        "read",
-        "List the runs of a thread, the newest first",
-        query=run_wire.ThreadRunQuery,
-        answer=Page[Run],
-        errors=(BadQuery, NotFound, NotSupported),
-    ),
-    _threads(
-        "GET",
-        "/threads/{thread_id}/stream",
-        handlers.stream,
-        "read",
-        "The events of all runs of a thread as server-sent events, without end",
-        query=run_wire.ThreadStreamQuery,
-        answer=str,
-        answer_form=MEDIA_TYPE,
-        errors=(NotFound, NotSupported),
-    ),
-)
-
-THREAD_ROUTES = (*_THREADS, *_STATES)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve
 from perdure.assistants.records import Assistant
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim, claim
+from perdure.rollouts.operations.conditions import watched
 from perdure.streams.model import Head
 from perdure.streams.operations import heads
 from perdure.threads import sql
@@ -26,6 +28,8 @@ Claimed = tuple[str, str, int]
 """A run's id, and the id and the number of its new attempt."""
 
 
+@watched
+@keyed_as("claim_run")
 async def claim_runs(tx: Tx, claims: Sequence[Claim], kinds: Kinds) -> list[list[Made]]:
     """Give each claim the next runs of the queue: (run_id, attempt_id, its number), each with its assignment.
 
@@ -35,6 +39,7 @@ async def claim_runs(tx: Tx, claims: Sequence[Claim], kinds: Kinds) -> list[list
     shares = [[(rollout[0], attempt[2], attempt[1]) for rollout, attempt in share] for share in answers]
     claimed = [each for share in shares for each in share]
     found = {each.run.run_id: each for each in await assignments(tx, claimed)} if claimed else {}
+    await audit(tx, "claim_run", [run_id + "/" + attempt_id for run_id, attempt_id, _ in claimed])
     return [[Made(each, found.get(each[0])) for each in share] for share in shares]
 
 

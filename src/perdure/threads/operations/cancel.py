@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.access.operations import audit
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, Kinds, set_to
+from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import RolloutRow, Work
 from perdure.rollouts.operations.workers import Workers
@@ -24,6 +26,7 @@ def control_key(ns: int | None, run_id: str) -> str:
     return str(ns) + "/" + run_id
 
 
+@watched
 async def cancel_runs(
     tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds
 ) -> list[Row | NotFound | Conflict]:
@@ -43,6 +46,7 @@ async def cancel_runs(
             await end_now(work, rollout, action, grace)
             answers.append((run_id,))
     await save_all(work, Workers(tx), True)
+    await audit(tx, "cancel_run", [each[0] for each in answers if not isinstance(each, Exception)])
     return answers
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
+from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve
 from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import Kinds
+from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.enqueue import NewRollout, enqueue
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
@@ -54,11 +56,19 @@ class NewRun(msgspec.Struct, frozen=True):
     """How long a thread lives that is made for it and kept."""
 
 
+@watched
+@keyed_as("create_run")
 async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made | PerdureError]:
     """Make each run, or say why not; the answers are rows with the run's id, and whole runs with them.
 
     Of several for one thread each sees what those before it did.
     """
+    answers = await _create(tx, requests, kinds)
+    await audit(tx, "create_run", [each[0] for each in answers if not isinstance(each, PerdureError)])
+    return answers
+
+
+async def _create(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made | PerdureError]:
     creation = _Creation(tx, kinds)
     await creation.prepare(requests)
     rest = list(range(len(requests)))
@@ -69,13 +79,16 @@ async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[
     return [creation.answers[number] for number in range(len(requests))]
 
 
+@watched
 async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made]:
     """Make all of the runs, or none."""
-    answers = await create_runs(tx, requests, kinds)
+    answers = await _create(tx, requests, kinds)
     for answer in answers:
         if isinstance(answer, PerdureError):
             raise answer
-    return [answer for answer in answers if not isinstance(answer, PerdureError)]
+    made = [answer for answer in answers if not isinstance(answer, PerdureError)]
+    await audit(tx, "create_run", [each[0] for each in made])
+    return made
 
 
 def _one_a_thread(requests: Sequence[NewRun], numbers: Sequence[int]) -> tuple[list[int], list[int]]:

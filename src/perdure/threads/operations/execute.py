@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from perdure.access.operations import audit
 from perdure.kernel import ids
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.port import Tx
@@ -39,11 +40,16 @@ class Checked(msgspec.Struct, frozen=True):
     """The values of a state that does not hold them itself, where they are known."""
 
 
-class StreamAppends(Protocol):
-    """Something that adds events to the stream of a run."""
+class HasLease(Protocol):
+    """A call of a worker for a run that it holds."""
 
     @property
     def held(self) -> Lease: ...
+
+
+class StreamAppends(HasLease, Protocol):
+    """Something that adds events to the stream of a run."""
+
     @property
     def events(self) -> Sequence[NewEvent]: ...
     @property
@@ -93,7 +99,9 @@ async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
     return answers
 
 
-async def tell(tx: Tx, calls: Sequence[AppendEvents]) -> list[StreamAppend | int | Fenced | Conflict]:
+async def append_events(
+    tx: Tx, calls: Sequence[AppendEvents]
+) -> list[StreamAppend | int | Fenced | Conflict]:
     """Append the events of runs; a call that was carried out before gets the number of its last event."""
     fenced = await fence(tx, [call.held for call in calls])
     known = await stream_places(tx, [call for call in calls if call.after is not None])
@@ -156,7 +164,7 @@ class State(msgspec.Struct, frozen=True):
     placed: StreamAppend | None
 
 
-async def save(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[State | Fenced | Conflict]:
+async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[State | Fenced | Conflict]:
     """Keep states of threads, with the events that tell of them."""
     fenced = await fence(tx, [call.held for call in calls])
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
@@ -185,10 +193,17 @@ async def save(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[State | Fenced |
     await append_all(tx, appends, places)
     moved = [thread.moved(tx.ns) for thread in threads.values()]
     await tx.write((sql.ADD_CHECKPOINTS, rows), (sql.MOVE_THREADS, moved))
+    await audit(tx, "save_checkpoint", not_refused(calls, answers))
     return [
         State(answer.row, place) if isinstance(answer, State) else answer
         for answer, place in zip(answers, places, strict=True)
     ]
+
+
+def not_refused(calls: Sequence[HasLease], answers: Sequence[Any]) -> list[str]:
+    """How the audit names the attempts of the calls that were carried out."""
+    done = zip(calls, answers, strict=True)
+    return [call.held.name for call, answer in done if not isinstance(answer, Exception)]
 
 
 Known = dict[tuple[str, str | None], tuple[Any, ...]]
@@ -236,7 +251,7 @@ def new_state(
     return row
 
 
-async def keep(tx: Tx, calls: Sequence[SaveStep]) -> list[Fenced | None]:
+async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[Fenced | None]:
     """Keep the results of steps; one that is kept already stays."""
     fenced = await fence(tx, [call.held for call in calls])
     rows = [
@@ -246,6 +261,7 @@ async def keep(tx: Tx, calls: Sequence[SaveStep]) -> list[Fenced | None]:
     ]
     await tx.write((sql.KEEP_STEPS, list({row[:3]: row for row in reversed(rows)}.values())))
     answers = [fenced[call.held] for call in calls]
+    await audit(tx, "keep_step", not_refused(calls, answers))
     return [answer if isinstance(answer, Fenced) else None for answer in answers]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.access.operations import audit
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.kernel.storage.port import Row, Tx
@@ -21,6 +22,7 @@ from perdure.rollouts.model import (
     Kinds,
     reported,
 )
+from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
 from perdure.rollouts.operations.workers import Workers
@@ -34,6 +36,7 @@ from perdure.threads.operations.execute import (
     events_of,
     known_states,
     new_state,
+    not_refused,
     taken,
 )
 from perdure.threads.operations.graphs import (
@@ -78,7 +81,8 @@ class Finished(msgspec.Struct, frozen=True):
     thread: ThreadAnswer | None = None
 
 
-async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finished | Fenced | Conflict]:
+@watched
+async def finish_runs(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finished | Fenced | Conflict]:
     """End attempts. Doing it again changes nothing."""
     finishing = _Finishing(tx, kinds)
     await finishing.load([ending.held for ending in endings])
@@ -88,6 +92,7 @@ async def finish(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finish
     )
     answers = [finishing.end(ending) for ending in endings]
     await finishing.save()
+    await audit(tx, "finish_run", not_refused(endings, answers))
     return [each if isinstance(each, PerdureError) else finishing.finished(each[0]) for each in answers]
 
 
@@ -97,6 +102,10 @@ async def hand_back(tx: Tx, holders: Sequence[Lease], kinds: Kinds) -> list[Row 
     await finishing.load(holders)
     answers = [finishing.give_back(held) for held in holders]
     await finishing.save()
+    given_back = zip(holders, answers, strict=True)
+    await audit(
+        tx, "release_run", [held.name for held, answer in given_back if not isinstance(answer, Fenced)]
+    )
     return answers
 
 

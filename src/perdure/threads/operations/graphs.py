@@ -66,8 +66,8 @@ class Made(NamedTuple):
     steps: Steps
 
 
-async def record(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppend | int | Fenced | Conflict]:
-    """Keep what graphs have done; the answers are those of `tell`."""
+async def record_steps(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppend | int | Fenced | Conflict]:
+    """Keep what graphs have done; the answers are those of `append_events`."""
     fenced = await fence(tx, [call.held for call in calls])
     known = await stream_places(tx, [call for call in calls if call.after is not None])
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.access.operations import audit
 from perdure.graphs.operations import prune as prune_graphs
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.threads import sql
-from perdure.threads.operations.remove import delete_thread
+from perdure.threads.operations.remove import remove_thread
 from perdure.threads.operations.rows import ThreadRow
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.operations.shown import store_earlier_states
@@ -53,6 +54,15 @@ async def get_lifetime(tx: Tx, thread_id: str) -> Lifetime | None:
 # --- what is left -----------------------------------------------------------------------------------------
 
 
+async def prune_threads(
+    tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy, grace: int, kinds: Kinds
+) -> list[str]:
+    """Prune threads in the caller's name; gives those of them that were there."""
+    pruned = await prune(tx, thread_ids, strategy, grace, kinds)
+    await audit(tx, "prune_thread", pruned)
+    return pruned
+
+
 async def prune(
     tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy, grace: int, kinds: Kinds
 ) -> list[str]:
@@ -66,7 +76,7 @@ async def prune(
     found = [each for each in threads.values() if each.gone_at is None]
     if strategy == "delete":
         for thread in found:
-            await delete_thread(tx, thread.id, grace, kinds)
+            await remove_thread(tx, thread.id, grace, kinds)
     else:
         found = [thread for thread in found if thread.status != "busy"]
         await _keep_latest(tx, found)

@@ -11,6 +11,7 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import LIVE, QUEUED
+from perdure.rollouts.operations.conditions import watched
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK, RUN, rollouts_of
 from perdure.threads.operations.rows import RunRow, ThreadAnswer
@@ -19,6 +20,7 @@ from perdure.threads.operations.states import states_of
 from perdure.threads.records import RunStatus
 
 
+@watched
 async def get_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | None]:
     """The runs that are in sight."""
     found = await load_runs(tx, run_ids)
@@ -70,6 +72,7 @@ class RunSearch(msgspec.Struct, frozen=True):
     """Whether those that were rolled back are among them."""
 
 
+@watched
 async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
     """A page of runs, the newest first, and how many there are in all."""
     statuses, outcomes = rollouts_of(search.status) if search.status is not None else ((), ())
@@ -101,6 +104,7 @@ class QueueStats(msgspec.Struct, frozen=True):
     med_age_secs: float | None
 
 
+@watched
 async def stats(tx: Tx) -> QueueStats:
     counts = {row[0]: int(row[1]) for row in await tx.all(sql.COUNT_RUNS, kind=RUN)}
     pending = sum(counts.get(status, 0) for status in QUEUED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.access.operations import audit
 from perdure.graphs.operations import delete_threads as delete_graph_threads
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
@@ -48,7 +49,13 @@ async def _end_live(tx: Tx, run_ids: Sequence[str], action: CancelAction, grace:
     await save_all(work, Workers(tx), True)
 
 
-async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> str:
+async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> None:
+    """End the thread's live runs and take it out of sight, in the caller's name."""
+    await remove_thread(tx, thread_id, grace, kinds)
+    await audit(tx, "delete_thread", [thread_id])
+
+
+async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> None:
     """End the thread's live runs and take it out of sight."""
     await lock_lines(tx, [thread_id])
     live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
@@ -61,10 +68,9 @@ async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> str
     await tx.execute(sql.HIDE_RUNS, thread_id=thread_id)
     await drop_labels(tx, THREAD, [thread_id])
     changes.tell(tx, "thread", [(thread_id, "deleted")])
-    return thread_id
 
 
-async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> str:
+async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> None:
     """End the run if it is live and take it out of sight, with the states that it made."""
     found = await _visible(tx, run_id)
     await lock_lines(tx, [found.thread_id])
@@ -78,7 +84,7 @@ async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> str:
         await tx.write((sql.MOVE_THREADS, [thread.moved(tx.ns)]))
     await tx.write((sql.MOVE_RUNS, [(None, tx.now, tx.now, run.error, tx.ns, run_id)]))
     changes.tell(tx, "run", [(run_id, "deleted")])
-    return run_id
+    await audit(tx, "delete_run", [run_id])
 
 
 async def _visible(tx: Tx, run_id: str) -> RunRow:

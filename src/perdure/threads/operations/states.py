@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.access.operations import audit, keyed_as
 from perdure.graphs.operations import copy_thread as copy_graphs
 from perdure.kernel import changes, ids
 from perdure.kernel.codec import decode_json, encode_json
@@ -42,6 +43,7 @@ class NewThread(msgspec.Struct, frozen=True):
     lifetime: Lifetime | None = None
 
 
+@keyed_as("create_thread")
 async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Conflict]:
     """Make each thread; the answers are rows with its id, and whole threads with them where they are new."""
     named = sorted({request.thread_id for request in requests if request.thread_id is not None})
@@ -71,6 +73,7 @@ async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Co
     await _label(tx, threads)
     await set_lifetimes(tx, lives)
     changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))
+    await audit(tx, "create_thread", [each[0] for each in answers if not isinstance(each, Conflict)])
     return answers
 
 
@@ -110,7 +113,7 @@ async def update_thread(
     metadata: Mapping[str, Any] | None,
     config: Mapping[str, Any] | None,
     lifetime: Lifetime | None = None,
-) -> str:
+) -> None:
     """Merge into the metadata, replace the config, and let the thread live for so long from now."""
     thread = await _visible(tx, thread_id)
     if metadata is not None:
@@ -123,13 +126,22 @@ async def update_thread(
     if lifetime is not None:
         await set_lifetimes(tx, {thread_id: lifetime})
     changes.tell(tx, "thread", [(thread_id, thread.status)])
-    return thread_id
+    await audit(tx, "update_thread", [thread_id])
 
 
-async def copy_thread(tx: Tx, thread_id: str) -> str:
-    """Another thread with all states of this one."""
-    await lock_lines(tx, [thread_id])
-    thread = await _visible(tx, thread_id)
+@keyed_as("copy_thread")
+async def copy_threads(tx: Tx, thread_ids: Sequence[str]) -> list[str | NotFound]:
+    """Create a thread with all states of each of these; the answers are the ids of the copies."""
+    await lock_lines(tx, sorted(set(thread_ids)))
+    threads = await load_threads(tx, thread_ids, lock=True)
+    copies = [await _copy(tx, each, threads.get(each)) for each in thread_ids]
+    await audit(tx, "copy_thread", [each for each in copies if isinstance(each, str)])
+    return copies
+
+
+async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFound:
+    if thread is None or thread.gone_at is not None:
+        return NotFound(f"Thread {thread_id} not found")
     copy = msgspec.structs.replace(
         thread, id=ids.uuid(tx.now, tx.ids), status=thread.rest, created_at=tx.now, updated_at=tx.now
     )
@@ -152,6 +164,7 @@ async def update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> Row:
     thread.error = None
     await tx.write((sql.ADD_CHECKPOINTS, [row]), (sql.MOVE_THREADS, [thread.moved(tx.ns)]))
     changes.tell(tx, "thread", [(thread_id, thread.status)])
+    await audit(tx, "update_state", [thread_id])
     return row[1:]
 
 
@@ -165,13 +178,13 @@ async def _resting(tx: Tx, thread_id: str) -> ThreadRow:
     return thread
 
 
-async def update_graph_state(tx: Tx, thread_id: str, steps: Steps, after: str | None) -> str:
+async def update_graph_state(tx: Tx, thread_id: str, steps: Steps, after: str | None) -> None:
     """Keep what somebody changed in the graph of a thread that rests, and whose state is still the same."""
     thread = await _resting(tx, thread_id)
     if thread.checkpoint_id != after:
         raise Conflict(f"Thread {thread_id} has another state meanwhile; read it and change that one")
     await update_graph(tx, thread, steps)
-    return thread_id
+    await audit(tx, "update_state", [thread_id])
 
 
 async def _check_state(tx: Tx, thread_id: str, checkpoint_id: str) -> Row:

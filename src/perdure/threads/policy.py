@@ -1,0 +1,42 @@
+"""The limits of runs: timeouts, attempts, leases and the lifetime of threads, with their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from perdure.rollouts.model import UNRESPONSIVE
+from perdure.threads.operations.rows import RunLimits
+from perdure.threads.records import Lifetime, RunRequest
+
+BACKSTOP_SECONDS = 5.0
+"""How long after a worker should have ended a run that takes too long the watchdog does."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that hold for a run whose request names no others."""
+
+    timeout: float = 300.0
+    max_attempts: int = 3
+    lease: float = 10.0
+    grace: float = 10.0
+    """How long a worker may take to stop a run that was cancelled."""
+    linger: float = 60.0
+    """How long what was deleted is kept for those who still wait for it."""
+    check_webhook: Callable[[str], str] | None = None
+    lifetime: Lifetime | None = None
+    """The lifetime of threads that have none of their own; None is for ever."""
+
+
+def limits_of(request: RunRequest, policy: Policy) -> str:
+    """The limits of a run, as they are stored."""
+    timeout = request.timeout_seconds or policy.timeout
+    limits = RunLimits(
+        timeout_seconds=timeout + BACKSTOP_SECONDS,
+        unresponsive_seconds=policy.lease,
+        max_attempts=request.max_attempts or policy.max_attempts,
+        retry_condition=(UNRESPONSIVE,),
+        run_timeout=timeout,
+    )
+    return msgspec.json.encode(limits).decode()

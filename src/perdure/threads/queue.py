@@ -1,0 +1,468 @@
+"""The runs of one namespace, as those who execute them see them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
+from perdure.access.model import MAX_NAME, Caller
+from perdure.agents.records import AgentSpec
+from perdure.assistants.operations import outdated, register
+from perdure.graphs import queries as graphs
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.graphs.rows import tuple_of
+from perdure.items.records import ItemOp, ItemResult
+from perdure.items.service import Items
+from perdure.kernel.checks import check_id, check_text
+from perdure.kernel.codec import check_json, encode_json
+from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
+from perdure.kernel.signals.port import until
+from perdure.kernel.storage.port import Storage
+from perdure.rollouts.model import Kinds
+from perdure.rollouts.operations.claim import Claim
+from perdure.rollouts.operations.work import READY_CHANNEL
+from perdure.rollouts.operations.workers import Beat, beat
+from perdure.rollouts.watchdog import Watchdog, WatchedService
+from perdure.streams.model import NewEvent
+from perdure.streams.service import Streams
+from perdure.threads.encoding import (
+    MAX_TEXT,
+    check_events,
+    check_lease,
+    checked,
+    finish_of,
+    steps_of,
+)
+from perdure.threads.local_completions import LocalCompletions
+from perdure.threads.model import AGENTS_QUEUE
+from perdure.threads.operations import assign, execute, finish, queries
+from perdure.threads.operations import graphs as graph_operations
+from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
+from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
+from perdure.threads.operations.finish import Finish, Finished
+from perdure.threads.operations.graphs import RecordSteps
+from perdure.threads.operations.rows import Made, checkpoint_of, run_of
+from perdure.threads.operations.settle import StreamAppend, load_runs
+from perdure.threads.records import Checkpoint, NewCheckpoint, Run
+from perdure.threads.redis_markers import RedisMarkers
+from perdure.threads.work import (
+    APPENDED,
+    ENDED,
+    Append,
+    Assignment,
+    Ending,
+    Lease,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from perdure.threads.service import Threads
+
+T = TypeVar("T")
+
+WORK = "/work"
+"""Where the methods of workers are reached."""
+MAX_BODY = 32 << 20
+"""How large a request of a worker may be: what agents write may be large."""
+MAX_WAIT_SECONDS = 30.0
+MAX_EVENTS = 10 * MAX_BATCH
+_PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
+
+_FENCED: Any = {"max_body": MAX_BODY, "errors": (NotFound, Fenced), "repeatable": True}
+
+WorkerId = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
+Leases = Annotated[Sequence[Lease], Meta(max_length=MAX_BATCH)]
+Events = Annotated[Sequence[NewEvent], Meta(max_length=MAX_EVENTS)]
+After = Annotated[int, Meta(ge=0, le=2**53)]
+"""The number of the last event that the worker knows of: what it sends comes right after that, and once."""
+
+
+class RunQueue(WatchedService):
+    """What a worker needs. A write is `Fenced` once its attempt no longer holds the run.
+
+    `over` gives it to a worker that has no database.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        kinds: Kinds,
+        streams: Streams,
+        *,
+        namespace: str = "default",
+        caller: Caller | None = None,
+        items: Items | None = None,
+        completions: LocalCompletions | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
+        self.streams = streams
+        self.items = items or Items(storage, namespace=namespace)
+        self.local_completions = completions or LocalCompletions()
+        self._redis_markers = RedisMarkers(storage.signals)
+
+    @classmethod
+    def beside(cls, threads: Threads, items: Items | None = None) -> Self:
+        """The queue of the same namespace, whose streams and completions those of `threads` read."""
+        return cls(
+            threads.storage,
+            threads.kinds,
+            threads.streams,
+            namespace=threads.namespace,
+            caller=threads.caller,
+            items=items,
+            completions=threads.local_completions,
+            watchdog=threads.watchdog,
+        )
+
+    def acting_as(self, caller: Caller) -> Self:
+        """The same queue in the caller's namespace, writing in the caller's name."""
+        sibling = super().acting_as(caller)
+        sibling.items = self.items.acting_as(caller)
+        return sibling
+
+    def in_namespace(self, namespace: str) -> Self:
+        """The same queue in another namespace of the database."""
+        sibling = super().in_namespace(namespace)
+        sibling.items = self.items.in_namespace(namespace)
+        return sibling
+
+    @call(POST(WORK + "/register"), scope="worker", repeatable=True)
+    async def register(
+        self,
+        worker_id: WorkerId,
+        agents: Annotated[Sequence[AgentSpec], Meta(max_length=MAX_BATCH)],
+        concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None,
+    ) -> Acknowledged:
+        """Register a worker with its agents and how many runs it takes at once.
+
+        Each agent gets its system assistant.
+        """
+        check_id(worker_id, "worker_id")
+        if await self.read(outdated, agents):
+            await self.write(register, agents)
+        stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
+        await self.write(beat, [Beat(worker_id, encode_json(stats))])
+
+    # --- claims -------------------------------------------------------------------------------------------
+
+    @call(POST(WORK + "/claim"), scope="worker", by_hand=True)
+    async def claim(
+        self,
+        worker_id: WorkerId,
+        limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1,
+        wait: Wait = 0.0,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Annotated[list[Assignment], under("assignments", list[Assignment], "Assignments")]:
+        """Claim up to `limit` runs as soon as there is one; none if none came within `wait` seconds.
+
+        A repeated idempotency key gives the same runs.
+        """
+        check_id(worker_id, "worker_id")
+        claimed = await until(
+            self.storage.signals,
+            READY_CHANNEL,
+            [AGENTS_QUEUE],
+            lambda _: self._claim(Claim(worker_id, limit), idempotency_key),
+            timeout=wait,
+        )
+        self._redis_markers.claimed(claimed, limit)
+        return claimed
+
+    async def _claim(self, claim: Claim, key: str | None) -> list[Assignment]:
+        claimed: Any = await self.write_once(
+            key,
+            assign.claim_runs,
+            claim,
+            self.kinds,
+            rows=claim.limit,
+            # A caller with a key may ask again, so that nothing is released.
+            undelivered=self._unclaimed if key is None else None,
+        )
+        if all(isinstance(each, Made) for each in claimed):
+            return [each.whole for each in claimed if each.whole is not None]
+        return await self._assignments(claimed)
+
+    async def _assignments(self, claimed: Sequence[Sequence[Any]]) -> list[Assignment]:
+        """The assignments of a claim whose first answer was lost."""
+        try:
+            return await self.read(assign.assignments, [tuple(each) for each in claimed])
+        except BaseException:
+            # Nobody else knows of this claim.
+            self._unclaimed(claimed)
+            raise
+
+    def _unclaimed(self, claimed: Sequence[Sequence[Any]]) -> None:
+        """Release runs whose claimer was cancelled meanwhile."""
+        if claimed:
+            self.release_later(partial(self._release, claimed))
+
+    async def _release(self, claimed: Sequence[Sequence[Any]]) -> None:
+        runs = await self.read(load_runs, [each[0] for each in claimed])
+        await self.hand_back([Lease(id, runs[id].thread_id, at) for id, at, *_ in claimed if id in runs])
+
+    @call(POST(WORK + "/release"), scope="worker", repeatable=True)
+    async def hand_back(self, held: Leases) -> Acknowledged:
+        """Release runs, uncharged and at their old place, so that another worker goes on at once."""
+        if held:
+            await self.write(finish.hand_back, tuple(map(check_lease, held)), self.kinds)
+            self._redis_markers.released([each.run_id for each in held])
+
+    # --- while a run is executed --------------------------------------------------------------------------
+
+    @call(POST(WORK + "/renew"), scope="worker", repeatable=True)
+    async def renew(
+        self, worker_id: WorkerId, held: Leases
+    ) -> Annotated[list[Verdict], under("verdicts", list[Verdict], "Verdicts")]:
+        """Renew leases, and tell of each run, in their order, whether it goes on."""
+        check_id(worker_id, "worker_id")
+        verdicts = await self.write(execute.renew, worker_id, tuple(map(check_lease, held)))
+        self._redis_markers.renewed(held, verdicts)
+        return verdicts
+
+    @call(POST(WORK + "/controls"), scope="worker", by_hand=True)
+    async def controls(
+        self, held: Leases, wait: Wait = 0.0
+    ) -> Annotated[dict[str, Verdict], under("controls", dict[str, Verdict], "Controls")]:
+        """Wait up to `wait` seconds for runs that are to stop; returns them with their verdicts."""
+        ns = await self.ns()
+        keys = [control_key(ns, each.run_id) for each in held]
+
+        async def stopped(_: frozenset[str]) -> dict[str, Verdict]:
+            verdicts = await self.read(execute.verdicts, tuple(map(check_lease, held)))
+            return {each.run_id: v for each, v in zip(held, verdicts, strict=True) if v != "go"}
+
+        return await until(self.storage.signals, CONTROL_CHANNEL, keys, stopped, timeout=wait)
+
+    async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
+        """Append events to the stream of a run; returns the number of the last once they are durable.
+
+        With `after`, the number of the event that they follow, a repeated call is not carried out again.
+        """
+        (answer,) = await self.append_all([Append(held, events, after)])
+        return _or_raise(answer)
+
+    @call(POST(WORK + "/events"), scope="worker", max_body=MAX_BODY, repeatable=True)
+    async def append_all(
+        self, appends: Annotated[Sequence[Append], Meta(max_length=MAX_BATCH)]
+    ) -> Annotated[list[int | PerdureError], APPENDED]:
+        """Append events to the streams of runs; each item is answered by itself."""
+        calls = [AppendEvents(check_lease(each.held), _checked(each.events), each.after) for each in appends]
+        rows = sum(max(len(each.events), 1) for each in calls)
+        size = sum(len(event.body) for each in calls for event in each.events)
+        answers = await self._each(self._append_batch, calls, rows=rows, size=size)
+        return [_last_of(answer) for answer in answers]
+
+    async def _append_batch(self, calls: Sequence[AppendEvents]) -> Sequence[Any]:
+        return self._offered(await self.write(execute.append_events, calls))
+
+    @call(
+        POST(WORK + "/checkpoints"),
+        scope="worker",
+        max_body=MAX_BODY,
+        errors=(NotFound, Fenced),
+        repeatable=True,
+    )
+    async def save(
+        self,
+        held: Lease,
+        checkpoint: NewCheckpoint,
+        events: Events = (),
+        after: After | None = None,
+    ) -> Checkpoint:
+        """Store a state of a run's thread, with the events that tell of it."""
+        new = SaveCheckpoint(check_lease(held), checked(checkpoint), _checked(events), after)
+        size = len(new.checkpoint.values) + sum(len(event.body) for event in events)
+        (state,) = await self._each(self._save_batch, [new], size=size)
+        saved: State = _or_raise(state)
+        return checkpoint_of(saved.row[1:])
+
+    async def _save_batch(self, calls: Sequence[SaveCheckpoint]) -> Sequence[Any]:
+        return self._offered(await self.write(execute.save_checkpoints, calls))
+
+    @call(
+        POST(WORK + "/graphs"), scope="worker", max_body=MAX_BODY, errors=(NotFound, Fenced), repeatable=True
+    )
+    async def record(
+        self, held: Lease, steps: GraphSteps, events: Events = (), after: After | None = None
+    ) -> Annotated[int, under("seq", int, "LastEvent")]:
+        """Store what the graph of a run has done, with events; returns the number of the last event.
+
+        `after` is that of `append`.
+        """
+        new = steps_of(_shown(steps), held.thread_id)
+        call = RecordSteps(check_lease(held), new, _checked(events), after)
+        rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
+        (answer,) = await self._each(self._record_batch, [call], rows=rows)
+        return _or_raise(_last_of(answer))
+
+    async def _record_batch(self, calls: Sequence[RecordSteps]) -> Sequence[Any]:
+        return self._offered(await self.write(graph_operations.record_steps, calls))
+
+    @call(POST(WORK + "/graphs/find"), scope="worker", repeatable=True)
+    async def find_graphs(
+        self, held: Lease, query: GraphQuery
+    ) -> Annotated[list[GraphTuple], under("found", list[GraphTuple], "FoundGraphs")]:
+        """Find checkpoints of the graphs of a run's thread, the newest first."""
+        own = msgspec.structs.replace(query, thread_id=held.thread_id)
+        return [tuple_of(found) for found in await self.read(graphs.find, own)]
+
+    @call(POST(WORK + "/graphs/deltas"), scope="worker", repeatable=True)
+    async def find_deltas(
+        self, held: Lease, query: GraphDeltaQuery
+    ) -> Annotated[list[GraphDelta], under("found", list[GraphDelta], "FoundDeltas")]:
+        """Find what the ancestors of a checkpoint hold of channels that are stored as changes."""
+        return await self.read(graphs.delta, msgspec.structs.replace(query, thread_id=held.thread_id))
+
+    @call(POST(WORK + "/items"), scope="worker", max_body=MAX_BODY, repeatable=True)
+    async def do_items(
+        self, ops: Annotated[Sequence[ItemOp], Meta(max_length=MAX_BATCH)]
+    ) -> list[ItemResult]:
+        """Read and change many items at once, for the agents of a worker."""
+        return await self.items.run(ops)
+
+    @call(
+        POST(WORK + "/steps"), scope="worker", max_body=MAX_BODY, errors=(NotFound, Fenced), repeatable=True
+    )
+    async def keep(
+        self,
+        held: Lease,
+        origin: str,
+        name: Annotated[str, Meta(min_length=1, max_length=1024)],
+        body: str,
+    ) -> Acknowledged:
+        """Store the result of a step, for later attempts of this run and of those that resume it."""
+        check_id(origin, "origin")
+        check_text(name, "the name of a step")
+        check_text(body, "the result of a step", max_length=MAX_TEXT)
+        call = SaveStep(check_lease(held), origin, name, body)
+        (answer,) = await self._each(self._keep_batch, [call], size=len(body))
+        _or_raise(answer)
+
+    async def _keep_batch(self, calls: Sequence[SaveStep]) -> Sequence[Any]:
+        return await self.write(execute.keep_steps, calls)
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    async def finish(self, ending: Ending) -> Run:
+        """End an attempt. Doing it twice does it once."""
+        (answer,) = await self.finish_all([ending])
+        return _or_raise(answer)
+
+    @call(POST(WORK + "/finish"), scope="worker", max_body=MAX_BODY, repeatable=True)
+    async def finish_all(
+        self, endings: Annotated[Sequence[Ending], Meta(max_length=MAX_BATCH)]
+    ) -> Annotated[list[Run | PerdureError], ENDED]:
+        """End attempts; each is answered by itself, and doing it twice does it once."""
+        for ending in endings:
+            _checked(ending.events)
+            if ending.graph is not None:
+                _shown(ending.graph)
+        found = await self._finish([finish_of(ending) for ending in endings])
+        self._redis_markers.released([each.run_id for each in found if isinstance(each, Finished)])
+        return [await self._run_of(each) for each in found]
+
+    async def _finish(self, endings: Sequence[Finish]) -> Sequence[Finished | PerdureError]:
+        """End attempts, and hand their ends to those who wait in this process."""
+        ns = await self.ns()
+        size = sum(len(event.body) for ending in endings for event in ending.events)
+        done: Sequence[Finished | PerdureError | None] = [None] * len(endings)
+        for ending in endings:
+            self.local_completions.begin((ns, ending.held.run_id))
+        try:
+            answers = done = await self._each(self._finish_batch, endings, rows=len(endings), size=size)
+        finally:
+            for ending, end in zip(endings, done, strict=True):
+                key = (ns, ending.held.run_id)
+                self.local_completions.done(key, end if isinstance(end, Finished) else None)
+        return answers
+
+    async def _finish_batch(self, endings: Sequence[Finish]) -> Sequence[Any]:
+        return self._offered(await self.write(finish.finish_runs, endings, self.kinds))
+
+    async def _run_of(self, done: Finished | PerdureError) -> Run | PerdureError:
+        if isinstance(done, PerdureError):
+            return done
+        if done.run is not None:
+            return run_of(done.run)
+        try:
+            run, _ = await self.read_one(queries.get_ends, done.run_id)
+        except NotFound:
+            return Fenced(f"run {done.run_id} was removed while it was executed")
+        return run_of(run)
+
+    async def close(self) -> None:
+        """Finish releasing claims that nobody took. The storage belongs to its opener."""
+        await self.finish_releases()
+
+    # --- merging ------------------------------------------------------------------------------------------
+
+    async def _each(
+        self,
+        batch: Callable[[Sequence[Any]], Any],
+        calls: Sequence[T],
+        *,
+        rows: int = 1,
+        size: int = 0,
+    ) -> Sequence[Any]:
+        """Carry out calls, merged with those of others; an error that is one call's own is its answer."""
+
+        async def together(lists: Sequence[Sequence[T]]) -> Sequence[Any]:
+            answers = iter(await batch([call for each in lists for call in each]))
+            return [[next(answers) for _ in each] for each in lists]
+
+        if not calls:
+            return []
+        answers: Sequence[Any] = await self._merger.call(
+            batch.__name__, together, calls, rows=rows, size=size
+        )
+        return answers
+
+    def _offered(self, answers: Sequence[Any]) -> Sequence[Any]:
+        """Hand what is durable to its readers in this process."""
+        for answer in answers:
+            placed = answer.placed if isinstance(answer, State | Finished) else answer
+            if isinstance(placed, tuple) and self._number is not None:
+                self.streams.offer(self._number, *placed)
+        return answers
+
+
+def _or_raise(answer: T | PerdureError) -> T:
+    if isinstance(answer, PerdureError):
+        raise answer
+    return answer
+
+
+def _last_of(answer: StreamAppend | int | PerdureError) -> int | PerdureError:
+    """The number of the last event of a stream."""
+    return answer[1].last_seq if isinstance(answer, tuple) else answer
+
+
+def _checked(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
+    """Refuse events that a stream cannot show: each has a name and one line of JSON.
+
+    A worker need not be trusted, and a line break would make two events of one for its readers.
+    """
+    for number, event in enumerate(events):
+        if not _PRINTABLE.fullmatch(event.event):
+            raise InvalidInput(f"event {number} has no name that can be shown: {event.event[:64]!r}")
+        if "\n" in event.body or "\r" in event.body:
+            raise InvalidInput(f"the body of event {number} has more than one line")
+        check_json(event.body, f"the body of event {number}")
+    return check_events(events)
+
+
+def _shown(steps: GraphSteps) -> GraphSteps:
+    """Refuse steps whose states cannot be shown: their values are JSON."""
+    for state in steps.states:
+        if state.body is not None:
+            check_json(state.body, "a state")
+    return steps

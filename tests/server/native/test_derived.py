@@ -1,0 +1,78 @@
+"""Native routes and the client from the methods of services: both ends of every method exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from perdure.access.base import Service
+from perdure.access.endpoints import PREFIX, Endpoint, endpoints
+from perdure.client.native import PerdureClient
+from perdure.client.run_queue import RemoteRunQueue
+from perdure.kernel.errors import NotSupported
+from perdure.server.native.derive import handler_of
+from perdure.server.native.routes import ROUTES
+from perdure.threads.queue import RunQueue
+from perdure.threads.service import Threads
+
+CLIENTS = (PerdureClient("http://127.0.0.1:9"), RemoteRunQueue("http://127.0.0.1:9"))
+
+
+def services(kind: type[Service] = Service) -> Iterator[type[Service]]:
+    """The services that have endpoints; what is made of them for a client is left out."""
+    for each in kind.__subclasses__():
+        if "__getattr__" not in vars(each):
+            if endpoints(each):
+                yield each
+            yield from services(each)
+
+
+METHODS = [
+    pytest.param(endpoint, id=endpoint.function.__qualname__)
+    for service in services()
+    for endpoint in endpoints(service).values()
+]
+
+
+def test_the_services_are_found() -> None:
+    assert {Threads, RunQueue} <= set(services())
+
+
+@pytest.mark.parametrize("endpoint", METHODS)
+def test_every_method_has_a_route(endpoint: Endpoint) -> None:
+    method, path = endpoint.address.method, PREFIX + endpoint.address.path
+    (route,) = [route for route in ROUTES if (route.method, route.path) == (method, path)]
+    assert (route.scope, route.status) == (endpoint.scope, endpoint.status)
+    assert route.summary == endpoint.summary != ""
+
+
+@pytest.mark.parametrize("endpoint", [each for each in METHODS if each.values[0].by_hand])  # type: ignore[union-attr]
+def test_what_is_written_by_hand_has_both_ends(endpoint: Endpoint) -> None:
+    """The handler is checked when the routes are made; the sender when a client is."""
+    senders = [sender for client in CLIENTS for sender in client.transport.senders]
+    assert endpoint.function in senders
+    with pytest.raises(ValueError, match="needs a handler of its own"):
+        handler_of(endpoint, lambda call: None)
+
+
+def test_senders_are_for_methods_that_exist() -> None:
+    known = {each.function for service in services() for each in endpoints(service).values()}
+    for client in CLIENTS:
+        assert set(client.transport.senders) <= known
+
+
+def test_a_method_is_written_once() -> None:
+    """A client has the methods of its service, and defines none of them again."""
+    for client, service in ((PerdureClient, Threads), (RemoteRunQueue, RunQueue)):
+        for name, endpoint in endpoints(service).items():
+            assert getattr(client, name).__wrapped__ is endpoint.function
+
+
+async def test_what_needs_the_database_is_refused_over_http() -> None:
+    client = PerdureClient("http://127.0.0.1:9")
+    with pytest.raises(NotSupported, match="needs the database"):
+        await client.count_threads()
+    with pytest.raises(NotSupported, match="needs the database"):
+        client.start_timers()
+    await client.close()
