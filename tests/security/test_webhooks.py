@@ -37,6 +37,7 @@ from perdure.kernel.errors import InvalidInput
 from perdure.outbox.model import Retries, TryLater, Undeliverable, check_webhook_url, mask_target
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.outbox.webhooks.urls import refused_address, target_of
+from perdure.testing.grids import every
 
 
 @pytest_asyncio.fixture
@@ -60,7 +61,7 @@ def sender_to(*answers: list[str], **settings: Any) -> tuple[WebhookSender, list
 # --- URLs and addresses -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", REFUSED_URLS)
+@every("url", REFUSED_URLS)
 async def test_a_url_that_may_lead_inside_is_refused_when_it_is_given_and_when_it_is_used(url: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_webhook_url(url, allow_private=False, allowed_hosts=())
@@ -71,7 +72,7 @@ async def test_a_url_that_may_lead_inside_is_refused_when_it_is_given_and_when_i
     assert asked == []
 
 
-@pytest.mark.parametrize("url", TAKEN_URLS)
+@every("url", TAKEN_URLS)
 def test_an_ordinary_url_is_taken_as_it_is(url: str) -> None:
     assert check_webhook_url(url, allow_private=False, allowed_hosts=()) == url
 
@@ -82,12 +83,12 @@ def test_what_is_no_text_is_refused(url: Any) -> None:
         check_webhook_url(url)
 
 
-@pytest.mark.parametrize("address", PRIVATE_ADDRESSES)
+@every("address", PRIVATE_ADDRESSES)
 def test_no_private_address_passes(address: str) -> None:
     assert refused_address(address, allow_private=False)
 
 
-@pytest.mark.parametrize("address", PUBLIC_ADDRESSES)
+@every("address", PUBLIC_ADDRESSES)
 def test_public_addresses_pass(address: str) -> None:
     assert refused_address(address, allow_private=False) is None
     assert refused_address(address, allow_private=True) is None
@@ -205,7 +206,7 @@ def test_a_host_of_the_list_may_not_be_private_for_that() -> None:
 # --- names and connections --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", PRIVATE_ADDRESSES)
+@every("address", PRIVATE_ADDRESSES)
 async def test_a_name_that_leads_inside_is_refused_before_anything_is_sent(address: str) -> None:
     sender, asked = sender_to([PUBLIC, address])
     with pytest.raises(Undeliverable, match="not a public address"):
@@ -303,7 +304,7 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("url", HIDDEN)
+@every("url", HIDDEN)
 def test_credentials_are_masked(url: str) -> None:
     assert "hidden" not in mask_target(url)
     with pytest.raises(InvalidInput) as refused:

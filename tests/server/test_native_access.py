@@ -12,6 +12,8 @@ from tests.server.native_support import API, KEY, bearer
 from tests.server.otlp_support import ENGINES, opened
 from tests.server.support import Answer, Visitor, serving
 
+from perdure.testing.grids import every
+
 
 @pytest_asyncio.fixture(params=ENGINES)
 async def visitor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Visitor]:
@@ -63,7 +65,7 @@ async def test_a_token_is_made_used_listed_and_revoked(visitor: Visitor) -> None
     assert (await visitor.ask("DELETE", API + "/tokens/none")).status == 404
 
 
-@pytest.mark.parametrize(
+@every(
     "fields",
     [
         {"name": ""},

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from perdure.rollouts.records import ROLLOUT_STATUSES
+from perdure.testing.grids import every
 from perdure.threads.model import RETRY_BACKOFF, exceeded, merged, resting_status, rollouts_of, run_status
 from perdure.threads.records import RUN_STATUSES, THREAD_STATUSES, Failure
 
@@ -49,7 +50,7 @@ REAL = {
 """What can be stored: only an end has an outcome, and each has those that its transitions write."""
 
 
-@pytest.mark.parametrize(("status", "outcome"), list(product(ROLLOUT_STATUSES, OUTCOMES)))
+@every(("status", "outcome"), list(product(ROLLOUT_STATUSES, OUTCOMES)))
 def test_a_run_is_what_its_rollout_says(status: str, outcome: str | None) -> None:
     expected = LIVE[status] if status in LIVE else ENDED[status][outcome]
     assert run_status(status, outcome) == expected
@@ -59,7 +60,7 @@ def test_every_rollout_status_is_in_the_table() -> None:
     assert set(LIVE) | set(ENDED) == set(ROLLOUT_STATUSES)
 
 
-@pytest.mark.parametrize("wanted", RUN_STATUSES)
+@every("wanted", RUN_STATUSES)
 def test_the_rollouts_of_a_status_are_those_that_have_it(wanted: str) -> None:
     statuses, outcomes = rollouts_of(wanted)  # type: ignore[arg-type]
     found = {

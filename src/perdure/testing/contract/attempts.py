@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import LightningStore, RolloutConfig
+from perdure.testing.grids import every
 
 from .support import (
     ATTEMPT_STATUSES,
@@ -34,7 +35,7 @@ __all__ = ["TestOlderAttempts", "TestPropagation", "TestStartAttempt", "TestUpda
 class TestStartAttempt(Contract):
     """The manual retry."""
 
-    @pytest.mark.parametrize("status", ROLLOUT_STATUSES)
+    @every("status", ROLLOUT_STATUSES)
     async def test_reopens_a_rollout_in_any_status(
         self, store: LightningStore, status: RolloutStatus
     ) -> None:
@@ -85,14 +86,14 @@ class TestStartAttempt(Contract):
 class TestUpdateAttempt(Contract):
     """Reports about an attempt."""
 
-    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
+    @every("status", ATTEMPT_STATUSES)
     async def test_sets_the_status_it_is_told(self, store: LightningStore, status: AttemptStatus) -> None:
         started = await new_rollout(store)
         updated = await finish(store, started, status)
         assert updated.status == status
         assert await latest(store, started.rollout_id) == updated
 
-    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
+    @every("status", ATTEMPT_STATUSES)
     async def test_only_a_final_report_sets_the_end_time(
         self, store: LightningStore, status: AttemptStatus
     ) -> None:
@@ -204,9 +205,9 @@ def expected_rollout(status: AttemptStatus, retried: bool, attempts_left: bool) 
 class TestPropagation(Contract):
     """The latest attempt's status decides the rollout's."""
 
-    @pytest.mark.parametrize("attempts_left", [True, False])
-    @pytest.mark.parametrize("retried", [True, False])
-    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
+    @every("attempts_left", [True, False])
+    @every("retried", [True, False])
+    @every("status", ATTEMPT_STATUSES)
     async def test_every_status(
         self, store: LightningStore, status: AttemptStatus, retried: bool, attempts_left: bool
     ) -> None:
@@ -220,7 +221,7 @@ class TestPropagation(Contract):
         assert (rollout.end_time is not None) == (expected in TERMINAL)
         assert await drain(store) == ([started.rollout_id] if expected == "requeuing" else [])
 
-    @pytest.mark.parametrize("before", [status for status in ROLLOUT_STATUSES if status != "cancelled"])
+    @every("before", [status for status in ROLLOUT_STATUSES if status != "cancelled"])
     async def test_success_is_believed_whatever_the_rollout_was(
         self, store: LightningStore, before: RolloutStatus
     ) -> None:
@@ -267,7 +268,7 @@ class TestPropagation(Contract):
 class TestOlderAttempts(Contract):
     """Only the latest attempt speaks for the rollout."""
 
-    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
+    @every("status", ATTEMPT_STATUSES)
     async def test_its_reports_leave_the_rollout_alone(
         self, store: LightningStore, status: AttemptStatus
     ) -> None:

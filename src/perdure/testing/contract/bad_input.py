@@ -15,6 +15,7 @@ from perdure import (
     Span,
     errors,
 )
+from perdure.testing.grids import every
 
 from .support import ATTEMPT_STATUSES, ROLLOUT_STATUSES, Contract, attempts_of, make_span, new_rollout
 
@@ -68,27 +69,27 @@ async def totals(store: LightningStore) -> dict[str, Any]:
 class TestBadPages(Contract):
     """Queries that cannot be asked."""
 
-    @pytest.mark.parametrize("options", BAD_OPTIONS, ids=str)
-    @pytest.mark.parametrize("query", QUERIES)
+    @every("options", BAD_OPTIONS)
+    @every("query", QUERIES)
     async def test_is_refused(self, store: LightningStore, query: str, options: dict[str, Any]) -> None:
         started = await new_rollout(store)
         with pytest.raises(errors.InvalidInput):
             await QUERIES[query](store, started.rollout_id, **options)
 
-    @pytest.mark.parametrize("logic", ["xor", "AND", "", None])
-    @pytest.mark.parametrize("query", FILTERED)
+    @every("logic", ["xor", "AND", "", None])
+    @every("query", FILTERED)
     async def test_unknown_filter_logic(self, store: LightningStore, query: str, logic: Any) -> None:
         started = await new_rollout(store)
         with pytest.raises(errors.InvalidInput):
             await QUERIES[query](store, started.rollout_id, filter_logic=logic)
 
-    @pytest.mark.parametrize("statuses", [["bogus"], ["queuing", "Failed"], [None], [1]], ids=str)
-    @pytest.mark.parametrize("query", ["rollouts", "workers"])
+    @every("statuses", [["bogus"], ["queuing", "Failed"], [None], [1]])
+    @every("query", ["rollouts", "workers"])
     async def test_unknown_status(self, store: LightningStore, query: str, statuses: list[Any]) -> None:
         with pytest.raises(errors.InvalidInput):
             await QUERIES[query](store, "", status_in=statuses)
 
-    @pytest.mark.parametrize("query", QUERIES)
+    @every("query", QUERIES)
     async def test_huge_numbers_are_answered_or_refused(self, store: LightningStore, query: str) -> None:
         started = await new_rollout(store)
         for options in ({"limit": 2**63}, {"limit": 2**62}, {"offset": 2**62}, {"offset": 2**80}):
@@ -102,7 +103,7 @@ class TestBadPages(Contract):
 class TestBadReports(Contract):
     """Statuses and ids that do not exist."""
 
-    @pytest.mark.parametrize("status", ["queuing", "requeuing", "cancelled", "bogus", "", None, 1])
+    @every("status", ["queuing", "requeuing", "cancelled", "bogus", "", None, 1])
     async def test_attempt_status(self, store: LightningStore, status: Any) -> None:
         assert status not in ATTEMPT_STATUSES
         started = await new_rollout(store, worker_id="w")
@@ -111,7 +112,7 @@ class TestBadReports(Contract):
         assert await attempts_of(store, started.rollout_id) == [started.attempt]
         assert await store.get_rollout_by_id(started.rollout_id) == started
 
-    @pytest.mark.parametrize("status", ["timeout", "unresponsive", "bogus", "", None, 1])
+    @every("status", ["timeout", "unresponsive", "bogus", "", None, 1])
     async def test_rollout_status(self, store: LightningStore, status: Any) -> None:
         assert status not in ROLLOUT_STATUSES
         started = await new_rollout(store)
@@ -119,10 +120,9 @@ class TestBadReports(Contract):
             await store.update_rollout(started.rollout_id, status=status, metadata={"k": 1})
         assert await store.get_rollout_by_id(started.rollout_id) == started
 
-    @pytest.mark.parametrize(
+    @every(
         "fields",
         [{"mode": "bogus"}, {"config": None}, {"config": {"max_attempts": 0}}, {"metadata": 3}],
-        ids=str,
     )
     async def test_rollout_fields(self, store: LightningStore, fields: dict[str, Any]) -> None:
         started = await new_rollout(store)
@@ -130,9 +130,7 @@ class TestBadReports(Contract):
             await store.update_rollout(started.rollout_id, **fields)
         assert await store.get_rollout_by_id(started.rollout_id) == started
 
-    @pytest.mark.parametrize(
-        "fields", [{"last_heartbeat_time": "now"}, {"metadata": 3}, {"worker_id": 3}], ids=str
-    )
+    @every("fields", [{"last_heartbeat_time": "now"}, {"metadata": 3}, {"worker_id": 3}])
     async def test_attempt_fields(self, store: LightningStore, fields: dict[str, Any]) -> None:
         started = await new_rollout(store)
         with pytest.raises(errors.InvalidInput):
@@ -159,8 +157,8 @@ class TestBadReports(Contract):
 class TestBadValues(Contract):
     """Values that no store can keep."""
 
-    @pytest.mark.parametrize("creator", ["start_rollout", "enqueue_rollout"])
-    @pytest.mark.parametrize("value", UNSERIALISABLE)
+    @every("creator", ["start_rollout", "enqueue_rollout"])
+    @every("value", UNSERIALISABLE)
     async def test_unserialisable_input(self, store: LightningStore, creator: str, value: str) -> None:
         with pytest.raises(errors.InvalidInput):
             await getattr(store, creator)(UNSERIALISABLE[value])
@@ -187,14 +185,14 @@ class TestBadValues(Contract):
         assert (await totals(store))["total_spans"] == 1
         assert (await store.get_rollout_by_id(started.rollout_id) or started).input == started.input
 
-    @pytest.mark.parametrize("creator", ["start_rollout", "enqueue_rollout"])
-    @pytest.mark.parametrize("fields", [{"mode": "bogus"}, {"config": 3}, {"metadata": [1]}], ids=str)
+    @every("creator", ["start_rollout", "enqueue_rollout"])
+    @every("fields", [{"mode": "bogus"}, {"config": 3}, {"metadata": [1]}])
     async def test_bad_fields(self, store: LightningStore, creator: str, fields: dict[str, Any]) -> None:
         with pytest.raises(errors.InvalidInput):
             await getattr(store, creator)("task", **fields)
         assert (await totals(store))["total_rollouts"] == 0
 
-    @pytest.mark.parametrize(
+    @every(
         "fields",
         [
             {"priority": "high"},
@@ -203,16 +201,13 @@ class TestBadValues(Contract):
             {"not_before": float("nan")},
             {"queue": 3},
         ],
-        ids=str,
     )
     async def test_bad_extras(self, store: LightningStore, fields: dict[str, Any]) -> None:
         with pytest.raises(errors.InvalidInput):
             await store.enqueue_rollout("task", **fields)
         assert (await totals(store))["total_rollouts"] == 0
 
-    @pytest.mark.parametrize(
-        "resources", [{"x": 42}, {"x": None}, {"x": {"resource_type": "bogus"}}, 3], ids=str
-    )
+    @every("resources", [{"x": 42}, {"x": None}, {"x": {"resource_type": "bogus"}}, 3])
     async def test_bad_resources(self, store: LightningStore, resources: Any) -> None:
         with pytest.raises(errors.InvalidInput):
             await store.add_resources(resources)
@@ -247,7 +242,7 @@ class TestBadText(Contract):
             except errors.InvalidInput:
                 continue
 
-    @pytest.mark.parametrize("text", [NUL, SURROGATE], ids=ascii)
+    @every("text", [NUL, SURROGATE])
     async def test_in_a_name_it_is_refused(self, store: LightningStore, text: str) -> None:
         started = await new_rollout(store)
         before = await totals(store)
@@ -269,7 +264,7 @@ class TestBadText(Contract):
 class TestBadRecords(Contract):
     """Records refuse what the contract's refuse."""
 
-    @pytest.mark.parametrize(
+    @every(
         "fields",
         [
             {"max_attempts": 0},
@@ -279,15 +274,12 @@ class TestBadRecords(Contract):
             {"retry_condition": ["cancelled"]},
             {"timeout_seconds": "soon"},
         ],
-        ids=str,
     )
     async def test_config(self, fields: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=r".+"):
             RolloutConfig(**fields)
 
-    @pytest.mark.parametrize(
-        "field", ["parent_id", "start_time", "end_time", "context", "parent", "name", "status"]
-    )
+    @every("field", ["parent_id", "start_time", "end_time", "context", "parent", "name", "status"])
     async def test_span_without_a_required_key(self, store: LightningStore, field: str) -> None:
         values = make_span(await new_rollout(store)).model_dump()
         del values[field]

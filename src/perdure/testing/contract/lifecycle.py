@@ -15,6 +15,7 @@ from perdure import (
     Rollout,
     RolloutConfig,
 )
+from perdure.testing.grids import every
 
 from .support import (
     TERMINAL,
@@ -67,7 +68,7 @@ async def create(store: LightningStore, creator: str, input: Any = "task", **fie
 class TestEveryCreator(Contract):
     """What holds for a new rollout whichever call made it."""
 
-    @pytest.mark.parametrize("input", INPUTS, ids=repr)
+    @every("input", INPUTS)
     async def test_input_comes_back_as_it_was_given(
         self, store: LightningStore, creator: str, input: Any
     ) -> None:
@@ -77,7 +78,7 @@ class TestEveryCreator(Contract):
         assert stored.input == input
         assert type(stored.input) is type(input)
 
-    @pytest.mark.parametrize("mode", MODES)
+    @every("mode", MODES)
     async def test_mode_is_kept(self, store: LightningStore, creator: str, mode: Any) -> None:
         created = await create(store, creator, mode=mode)
         assert (await rollout_of(store, created.rollout_id)).mode == mode
@@ -251,7 +252,7 @@ class TestDequeue(Contract):
         await claim(store)
         assert await store.dequeue_rollout() is None
 
-    @pytest.mark.parametrize("status", [*TERMINAL, "preparing", "running"])
+    @every("status", [*TERMINAL, "preparing", "running"])
     async def test_skips_what_no_longer_waits(self, store: LightningStore, status: RolloutStatus) -> None:
         stale = await store.enqueue_rollout("stale")
         fresh = await store.enqueue_rollout("fresh")
@@ -289,9 +290,7 @@ class TestDequeue(Contract):
 class TestDequeueMany(Contract):
     """Claiming several at once."""
 
-    @pytest.mark.parametrize(
-        ("limit", "expected"), [(-5, 0), (-1, 0), (0, 0), (1, 1), (3, 3), (5, 5), (9, 5)]
-    )
+    @every(("limit", "expected"), [(-5, 0), (-1, 0), (0, 0), (1, 1), (3, 3), (5, 5), (9, 5)])
     async def test_takes_up_to_the_limit(self, store: LightningStore, limit: int, expected: int) -> None:
         queued = [await store.enqueue_rollout(i) for i in range(5)]
         claimed = await store.dequeue_many_rollouts(limit=limit)

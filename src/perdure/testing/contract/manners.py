@@ -19,6 +19,7 @@ from perdure import (
     is_queuing,
     is_running,
 )
+from perdure.testing.grids import every
 
 from .support import (
     QUEUED,
@@ -58,19 +59,19 @@ KINDS = ["rollout", "attempted rollout", "attempt", "worker", "resources", "span
 class TestRecords(Contract):
     """Records as users of the contract know them."""
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @every("kind", KINDS)
     async def test_dump_and_validate_are_inverse(self, store: LightningStore, kind: str) -> None:
         record = (await one_of_each(store))[kind]
         dumped = record.model_dump()
         assert isinstance(dumped, dict)
         assert type(record).model_validate(dumped) == record
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @every("kind", KINDS)
     async def test_json_and_back(self, store: LightningStore, kind: str) -> None:
         record = (await one_of_each(store))[kind]
         assert type(record).model_validate_json(record.model_dump_json()) == record
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @every("kind", KINDS)
     async def test_copy_is_equal_and_another(self, store: LightningStore, kind: str) -> None:
         record = (await one_of_each(store))[kind]
         copied = record.model_copy(deep=True)
@@ -117,7 +118,7 @@ class TestRecords(Contract):
         span.attributes["k"] = 2
         assert (await store.query_spans(started.rollout_id))[0].attributes == {"k": 1}
 
-    @pytest.mark.parametrize("status", ROLLOUT_STATUSES)
+    @every("status", ROLLOUT_STATUSES)
     async def test_predicates(self, store: LightningStore, status: RolloutStatus) -> None:
         started = await new_rollout(store)
         rollout = await store.update_rollout(started.rollout_id, status=status)

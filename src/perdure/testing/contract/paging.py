@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import product
 from typing import Any
 
 from perdure import PaginatedResult
 
-__all__ = ["ORDERS", "PAGES", "check_page", "check_pages_join", "check_sorted"]
+__all__ = ["PAGES", "check_page", "check_pages_join", "check_sorted"]
 
 Query = Callable[..., Awaitable[PaginatedResult[Any]]]
 
@@ -26,28 +27,31 @@ def sort_value(item: Any, field: str) -> Any:
     return 0 if field in ("sequence_id", "version") else ""
 
 
-async def check_sorted(query: Query, items: Sequence[Any], field: str, order: str) -> None:
-    """The query gives all items, ordered by the field."""
-    result = await query(sort_by=field, sort_order=order)
-    values = [sort_value(item, field) for item in result]
-    assert values == sorted((sort_value(item, field) for item in items), reverse=order == "desc")
-    assert len(set(values)) > 1, "the data says nothing about this field"
-    assert result.total == len(items)
+async def check_sorted(query: Query, items: Sequence[Any], fields: Iterable[str]) -> None:
+    """The query gives all items, ordered by each of the fields in both orders."""
+    for field, order in product(fields, ORDERS):
+        result = await query(sort_by=field, sort_order=order)
+        values = [sort_value(item, field) for item in result]
+        expected = sorted((sort_value(item, field) for item in items), reverse=order == "desc")
+        assert values == expected, (field, order)
+        assert len(set(values)) > 1, f"the data says nothing about {field}"
+        assert result.total == len(items), (field, order)
 
 
 async def check_page(query: Query, items: Sequence[Any], limit: int, offset: int, **options: Any) -> None:
     """The page is the slice, and says what was asked and how many there are in all."""
     result = await query(limit=limit, offset=offset, **options)
     end = len(items) if limit == -1 else offset + limit
-    assert list(result) == list(items[offset:end])
+    assert list(result) == list(items[offset:end]), (limit, offset)
     assert (result.limit, result.offset, result.total) == (limit, offset, len(items))
 
 
-async def check_pages_join(query: Query, size: int, field: str | None, order: str) -> None:
+async def check_pages_join(query: Query, fields: Iterable[str | None], size: int = 2) -> None:
     """Pages read one after another show every item once, in the order of the whole."""
-    options = {"sort_order": order} if field is None else {"sort_by": field, "sort_order": order}
-    whole = await query(**options)
-    paged: list[Any] = []
-    for offset in range(0, whole.total, size):
-        paged.extend(await query(limit=size, offset=offset, **options))
-    assert paged == list(whole)
+    for field, order in product(fields, ORDERS):
+        options = {"sort_order": order} if field is None else {"sort_by": field, "sort_order": order}
+        whole = await query(**options)
+        paged: list[Any] = []
+        for offset in range(0, whole.total, size):
+            paged.extend(await query(limit=size, offset=offset, **options))
+        assert paged == list(whole), (field, order)

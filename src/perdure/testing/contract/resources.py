@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import LLM, LightningStore, NamedResources, PromptTemplate, ProxyLLM, ResourcesUpdate
+from perdure.testing.grids import every
 
-from .paging import ORDERS, PAGES, check_page, check_pages_join, check_sorted
+from .paging import PAGES, check_page, check_pages_join, check_sorted
 from .support import Contract
 
 __all__ = ["TestQueryResources", "TestResources"]
@@ -56,7 +57,7 @@ class TestResources(Contract):
         assert update.version == 1
         assert update.create_time == update.update_time > 0
 
-    @pytest.mark.parametrize("bundle", BUNDLES)
+    @every("bundle", BUNDLES)
     async def test_comes_back_as_it_was_given(self, store: LightningStore, bundle: str) -> None:
         update = await store.add_resources(BUNDLES[bundle])
         stored = await store.get_resources_by_id(update.resources_id)
@@ -160,20 +161,17 @@ class TestQueryResources(Contract):
         updates = await mixed_resources(store)
         assert list(await store.query_resources()) == updates
 
-    @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize("field", FIELDS)
-    async def test_sorted(self, store: LightningStore, field: str, order: str) -> None:
-        await check_sorted(store.query_resources, await mixed_resources(store), field, order)
+    async def test_sorted(self, store: LightningStore) -> None:
+        await check_sorted(store.query_resources, await mixed_resources(store), FIELDS)
 
-    @pytest.mark.parametrize(("limit", "offset"), PAGES)
-    async def test_page(self, store: LightningStore, limit: int, offset: int) -> None:
-        await check_page(store.query_resources, await mixed_resources(store), limit, offset)
+    async def test_page(self, store: LightningStore) -> None:
+        resources = await mixed_resources(store)
+        for limit, offset in PAGES:
+            await check_page(store.query_resources, resources, limit, offset)
 
-    @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize("field", [None, *FIELDS])
-    async def test_pages_join(self, store: LightningStore, field: str | None, order: str) -> None:
+    async def test_pages_join(self, store: LightningStore) -> None:
         await mixed_resources(store)
-        await check_pages_join(store.query_resources, 2, field, order)
+        await check_pages_join(store.query_resources, [None, *FIELDS])
 
     @pytest.mark.parametrize(
         ("filters", "expected"),

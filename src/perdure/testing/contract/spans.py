@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Event, LightningStore, Link, OtelResource, Span, SpanContext, TraceStatus
+from perdure.testing.grids import every
 
 from .support import (
     Contract,
@@ -124,7 +125,7 @@ class TestAddSpan(Contract):
 class TestSpanRoundTrip(Contract):
     """Everything a span carries comes back."""
 
-    @pytest.mark.parametrize("body", BODIES)
+    @every("body", BODIES)
     async def test_body_comes_back_as_it_was_given(self, store: LightningStore, body: str) -> None:
         started = await new_rollout(store)
         span = make_span(started, 3, **BODIES[body])
@@ -133,14 +134,14 @@ class TestSpanRoundTrip(Contract):
         assert type(stored) is Span
         assert stored.model_dump() == span.model_dump()
 
-    @pytest.mark.parametrize("body", BODIES)
+    @every("body", BODIES)
     async def test_in_a_batch_too(self, store: LightningStore, body: str) -> None:
         started = await new_rollout(store)
         span = make_span(started, 3, **BODIES[body])
         await store.add_many_spans([make_span(started, 1), span])
         assert (await store.query_spans(started.rollout_id))[1].model_dump() == span.model_dump()
 
-    @pytest.mark.parametrize("part", ["status", "context", "events", "links"])
+    @every("part", ["status", "context", "events", "links"])
     async def test_unknown_keys_of_the_parts_survive(self, store: LightningStore, part: str) -> None:
         started = await new_rollout(store)
         context = {"trace_id": "a" * 32, "span_id": "b" * 16, "is_remote": False, "trace_state": {}}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import UNSET, LightningStore, RolloutConfig
+from perdure.testing.grids import every
 
 from .support import (
     QUEUED,
@@ -44,7 +45,7 @@ ALL = ("input", "mode", "resources_id", "status", "config", "metadata")
 class TestUpdateRollout(Contract):
     """Field by field."""
 
-    @pytest.mark.parametrize(("field", "value"), FIELDS)
+    @every(("field", "value"), FIELDS)
     async def test_sets_one_field_and_keeps_the_others(
         self, store: LightningStore, field: str, value: Any
     ) -> None:
@@ -112,8 +113,8 @@ class TestUpdateRollout(Contract):
 class TestTransitions(Contract):
     """No status forbids another."""
 
-    @pytest.mark.parametrize("target", ROLLOUT_STATUSES)
-    @pytest.mark.parametrize("source", ROLLOUT_STATUSES)
+    @every("target", ROLLOUT_STATUSES)
+    @every("source", ROLLOUT_STATUSES)
     async def test_from_every_status_to_every_status(
         self, store: LightningStore, source: RolloutStatus, target: RolloutStatus
     ) -> None:
@@ -126,7 +127,7 @@ class TestTransitions(Contract):
             assert (rollout.end_time is not None) == (target in TERMINAL)
         assert await drain(store) == ([started.rollout_id] if target in QUEUED else [])
 
-    @pytest.mark.parametrize("target", ROLLOUT_STATUSES)
+    @every("target", ROLLOUT_STATUSES)
     async def test_a_waiting_rollout_goes_to_every_status(
         self, store: LightningStore, target: RolloutStatus
     ) -> None:

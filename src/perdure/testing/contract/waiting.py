@@ -9,6 +9,7 @@ import time
 import pytest
 
 from perdure import EnqueueRolloutRequest, LightningStore, Rollout
+from perdure.testing.grids import every
 
 from .support import (
     PATIENCE,
@@ -37,8 +38,8 @@ class TestWaiting(Contract):
     async def test_nothing_to_wait_for(self, store: LightningStore) -> None:
         assert list(await soon(store.wait_for_rollouts(rollout_ids=[], timeout=None))) == []
 
-    @pytest.mark.parametrize("seconds", [None, 0, 5.0])
-    @pytest.mark.parametrize("status", TERMINAL)
+    @every("seconds", [None, 0, 5.0])
+    @every("status", TERMINAL)
     async def test_finished_ones_come_at_once(
         self, store: LightningStore, status: RolloutStatus, seconds: float | None
     ) -> None:
@@ -51,7 +52,7 @@ class TestWaiting(Contract):
             ended.end_time,
         )
 
-    @pytest.mark.parametrize("status", ["queuing", "requeuing", "preparing", "running"])
+    @every("status", ["queuing", "requeuing", "preparing", "running"])
     async def test_poll_shows_no_unfinished_one(self, store: LightningStore, status: RolloutStatus) -> None:
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status=status)
