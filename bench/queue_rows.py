@@ -11,8 +11,7 @@ from bench.peer import PeerProcess
 from bench.sizes import Sizes
 from bench.timing import Side, interleave, spread
 from bench.work import BATCH, BATCH_CALLERS
-from perdure import PostgresLightningStore
-from perdure.rollouts.operations.enqueue import NewRollout
+from perdure import EnqueueRolloutRequest, PostgresLightningStore
 from perdure.rollouts.operations.report import AttemptReport
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.stores import KINDS
@@ -56,11 +55,11 @@ async def _drain(peer: PeerProcess, url: str, share: int, size: int) -> float:
 
 async def _drain_ours(rollouts: Rollouts, size: int) -> float:
     """Claim a hundred jobs and report the end of each, until none is left."""
-    await rollouts.enqueue_many([NewRollout(input="{}", config="{}", metadata="{}")] * size)
+    await rollouts.enqueue_many([EnqueueRolloutRequest(input={})] * size)
 
     async def call(_number: int) -> None:
-        claimed = await rollouts.claim(None, BATCH)
-        reports = [AttemptReport(rollout[0], attempt[2], "succeeded") for rollout, attempt in claimed]
+        claimed = await rollouts.claim(limit=BATCH)
+        reports = [AttemptReport(each.rollout_id, each.attempt.attempt_id, "succeeded") for each in claimed]
         await asyncio.gather(*map(rollouts.report, reports))
 
     return BATCH * await spread(BATCH_CALLERS, max(size // BATCH, 1), call)

@@ -34,7 +34,7 @@ WRITES: dict[str, Write] = {
 
 
 async def _release(store: Store, given: AttemptedRollout) -> None:
-    await store._rollouts.release([(given.rollout_id, given.attempt.attempt_id)])
+    await store.rollouts.release([(given.rollout_id, given.attempt.attempt_id)])
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ async def test_a_claim_with_a_key_is_not_given_back(store: Store) -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not store._rollouts._releases
+    assert not store.rollouts._releases
     claimed = await soon(store.dequeue_rollout("w", idempotency_key="k"))
     assert claimed is not None
     assert (await store.query_rollouts(status_in=["preparing"])).total == 1

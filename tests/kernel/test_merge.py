@@ -259,7 +259,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def _assert_given_back(store: DatabaseLightningStore, rollout_ids: list[str]) -> None:
     """Everything is in the queue in its old order, and no attempt was made."""
-    rollouts = store._rollouts
+    rollouts = store.rollouts
     await until(lambda: not rollouts._merger._tasks and not rollouts._releases)
     claimed = await store.dequeue_many_rollouts(limit=10)
     assert [each.rollout_id for each in claimed] == rollout_ids

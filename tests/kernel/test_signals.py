@@ -190,14 +190,14 @@ async def test_a_lost_hint_is_made_up_for_by_polling(
 ) -> None:
     here = PostgresLightningStore(postgres_url, watchdog_interval=None)
     there = PostgresLightningStore(postgres_url, watchdog_interval=None)
-    monkeypatch.setattr(there._rollouts.storage.signals, "publish", _lose)
+    monkeypatch.setattr(there.rollouts.storage.signals, "publish", _lose)
     rollout = await here.enqueue_rollout("task")
     waiting = asyncio.ensure_future(here.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
     await until(lambda: _is_watched(here, rollout.rollout_id))
     claimed = await there.dequeue_rollout()
     assert claimed is not None
     await there.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-    await here._rollouts.watchdog.poll_ends()
+    await here.rollouts.watchdog.poll_ends()
     assert [each.status for each in await soon(waiting)] == ["succeeded"]
     await here.close()
     await there.close()
@@ -208,4 +208,4 @@ def _lose(hints: Any) -> None:
 
 
 def _is_watched(store: DatabaseLightningStore, rollout_id: str) -> bool:
-    return any(rollout_id in key for key in store._rollouts.storage.signals.watched("rollouts.ended"))
+    return any(rollout_id in key for key in store.rollouts.storage.signals.watched("rollouts.ended"))

@@ -133,7 +133,7 @@ class Caller:
 
     async def settle(self) -> None:
         """Let the store finish what it does on its own."""
-        rollouts = self.store._rollouts
+        rollouts = self.store.rollouts
         while rollouts._merger._tasks or rollouts._releases:
             await asyncio.wait([*rollouts._merger._tasks, *rollouts._releases])
 
@@ -237,7 +237,7 @@ class Caller:
             wanted = self.model.update_resources(name, bundle)
         self.compare.resources(wanted, found)
 
-    async def query(self, statuses: list[str], limit: int, offset: int) -> None:
+    async def query(self, statuses: list[Any], limit: int, offset: int) -> None:
         found = await self.store.query_rollouts(status_in=statuses or None, limit=limit, offset=offset)
         self.model.watchdog()
         matching = [r for r in self.model.rollouts.values() if not statuses or r.status in statuses]

@@ -35,7 +35,7 @@ AGE = (
 
 async def check_rules(store: DatabaseLightningStore) -> None:
     """The stored rows keep every rule."""
-    rollouts = store._rollouts
+    rollouts = store.rollouts
     wrong = await rollouts.storage.read(broken_rules, ns=await rollouts.ns())
     assert not wrong, wrong
 
@@ -116,7 +116,7 @@ class PostgresBench:
 
     def open(self) -> DatabaseLightningStore:
         self._store = self._root.in_namespace(f"example {next(self._numbers)}")
-        self._ns = self.do(self._store._rollouts.ns())
+        self._ns = self.do(self._store.rollouts.ns())
         self._start = self.do(self._connection.fetchval(NOW))
         return self._store
 

@@ -147,7 +147,7 @@ class World:
     async def check(self) -> None:
         await self.compare.rollouts(self.store)
         await self.compare.workers(self.store)
-        ns = await self.store._rollouts.ns()  # type: ignore[attr-defined]
+        ns = await self.store.rollouts.ns()  # type: ignore[attr-defined]
         wrong = await self.storage.read(broken_rules, ns=ns)
         if wrong:
             raise Diverged("; ".join(wrong))

@@ -186,8 +186,8 @@ class Swarm:
             how = self.chance.random()
             if how < 0.15:
                 request = NewRollout(input="1", config=LINED, metadata="{}", line="l", idempotency_key=key)
-                row = await process.retry_until(lambda r=request: process.rollouts.enqueue(r))  # type: ignore[misc]
-                self.ledger.enqueued(key, row[0])
+                row = await process.retry_until(lambda r=request: process.rollouts.enqueue_new(r))  # type: ignore[misc]
+                self.ledger.enqueued(key, row.rollout_id)
             elif how < 0.25:
                 await process.retry_until(lambda: process.store.start_rollout("alone", config=self._config()))
             else:

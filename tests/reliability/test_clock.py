@@ -156,7 +156,7 @@ async def _lapse_time(jump: float, limit: str) -> float:
     await asyncio.sleep(60)
     clock.jump(jump)
     while (await latest(store, started.rollout_id)).status == "preparing":
-        await store._rollouts.watchdog.sweep()
+        await store.rollouts.watchdog.sweep()
         await asyncio.sleep(1)
     await check_rules(store)
     database.close()
@@ -192,10 +192,10 @@ async def test_the_clocks_of_hosts_do_not_matter_on_postgresql(
         assert claimed.rollout_id == queued.rollout_id
         assert claimed.attempt.start_time == pytest.approx(now, abs=30)
         wall.offset = -skew
-        await here._rollouts.watchdog.sweep()
+        await here.rollouts.watchdog.sweep()
         assert (await latest(here, queued.rollout_id)).status == "preparing"
         await there.add_span(make_span(claimed))
-        await there._rollouts.watchdog.sweep()
+        await there.rollouts.watchdog.sweep()
         assert (await rollout_of(here, queued.rollout_id)).status == "running"
         assert await there.dequeue_rollout() is None
         ended = await finish(there, claimed)

@@ -378,7 +378,7 @@ async def fill(store: SqliteLightningStore) -> list[str]:
 
 async def test_a_database_that_is_really_full(tmp_path: Path) -> None:
     async with SqliteLightningStore(tmp_path / "db", watchdog_interval=None) as store:
-        storage = store._rollouts.storage
+        storage = store.rollouts.storage
         await storage.run(pragma, LIMIT)
         kept = await fill(store)
         assert (await store.health())["status"] == "degraded"

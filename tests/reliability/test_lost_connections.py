@@ -91,7 +91,7 @@ _numbers: Iterator[int] = itertools.count()
 
 async def shape(connection: asyncpg.Connection, store: DatabaseLightningStore) -> str:
     """What is stored, without the names and times that differ from run to run."""
-    rows = await dump(connection, await store._rollouts.ns())
+    rows = await dump(connection, await store.rollouts.ns())
     return "\n".join(sorted(CHANGING.sub("_", rows).splitlines()))
 
 

@@ -20,6 +20,7 @@ from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.overview import Overview
+from perdure.rollouts.records import RolloutStatus
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import make_span
@@ -184,7 +185,7 @@ async def _now(tx: Tx) -> int:
 
 
 async def fill(store: DatabaseLightningStore) -> None:
-    storage, ns = store._rollouts.storage, await store._rollouts.ns()
+    storage, ns = store.rollouts.storage, await store.rollouts.ns()
     for table, rows in _chunks(ns, await storage.read(_now)):
         await storage.run(_insert, table, rows)
 
@@ -213,10 +214,12 @@ async def use_the_queue(store: DatabaseLightningStore) -> None:
 
 
 async def use_lines(store: DatabaseLightningStore) -> None:
-    rollouts = store._rollouts
+    rollouts = store.rollouts
     for line in ("line-0000", "fresh", "fresh"):
-        await rollouts.enqueue(NewRollout(input='"x"', config="{}", metadata="{}", line=line, queue="lined"))
-    await rollouts.enqueue(
+        await rollouts.enqueue_new(
+            NewRollout(input='"x"', config="{}", metadata="{}", line=line, queue="lined")
+        )
+    await rollouts.enqueue_new(
         NewRollout(input='"x"', config="{}", metadata="{}", line="fresh", queue="lined", not_before=1)
     )
     claimed = await store.dequeue_rollout(queue="lined")
@@ -230,21 +233,21 @@ async def read(store: DatabaseLightningStore) -> None:
     await store.get_rollout_by_id(ended[0])
     await store.get_latest_attempt(ended[1])
     await store.wait_for_rollouts(rollout_ids=ended, timeout=0)
-    watch = store._rollouts.storage.signals.watch(ENDED_CHANNEL, [ended_key(1, ended[0])])
-    await store._rollouts.watchdog.poll_ends()
+    watch = store.rollouts.storage.signals.watch(ENDED_CHANNEL, [ended_key(1, ended[0])])
+    await store.rollouts.watchdog.poll_ends()
     watch.close()
     await store.query_rollouts(rollout_id_in=ended)
     for order in ("asc", "desc"):
         await store.query_rollouts(sort_by="start_time", sort_order=order, limit=100)
         await store.query_rollouts(status_in=["queuing"], sort_by="start_time", sort_order=order, limit=100)
-        statuses = ["succeeded", "failed", "running"]
+        statuses: list[RolloutStatus] = ["succeeded", "failed", "running"]
         await store.query_rollouts(
             status_in=statuses, sort_by="start_time", sort_order=order, limit=50, offset=50
         )
     await store.query_rollouts(limit=10)
     await store.query_attempts(ended[0])
     await store.query_attempts(ended[0], limit=1)
-    await read_spans(store._rollouts, ended[0])
+    await read_spans(store.rollouts, ended[0])
     await store.get_latest_resources()
     await store.get_worker_by_id("worker")
     await store.query_workers(limit=10)
@@ -256,7 +259,7 @@ async def read_spans(rollouts: Rollouts, rollout: str) -> None:
     named = Condition("name", "contains", "st")
     traced = Condition("trace_id", "exact", f"{0:032x}")
     for attempt in (None, "latest", f"at-{0:08x}"):
-        (rows, _), _ = await rollouts.query_spans(rollout, attempt, Query(sort_by="sequence_id"))
+        rows = await rollouts.query_spans(rollout, attempt, Query(sort_by="sequence_id"))
         assert len(rows) == ROLLOUTS // 5000
         await rollouts.query_spans(rollout, attempt, Query((named,), sort_by="name", limit=5))
         await rollouts.query_spans(rollout, attempt, Query((traced,), sort_by="start_time", limit=5))
@@ -281,7 +284,7 @@ def asked_for(found: dict[str, Plan]) -> set[str]:
 async def test_plans_of_sqlite(tmp_path: Path) -> None:
     async with SqliteLightningStore(tmp_path / "db", watchdog_interval=None, synchronous="NORMAL") as store:
         await fill(store)
-        plans = Plans(store._rollouts.storage)
+        plans = Plans(store.rollouts.storage)
         await use_the_queue(store)
         await read(store)
     assert set(EXPECTED) - {"prelude"} <= asked_for(plans.found)
@@ -292,7 +295,7 @@ async def test_plans_of_postgres(postgres_url: str) -> None:
     async with PostgresLightningStore(postgres_url, watchdog_interval=None) as store:
         await fill(store)
         await _settle(postgres_url)
-        plans = Plans(store._rollouts.storage)
+        plans = Plans(store.rollouts.storage)
         await use_the_queue(store)
         await read(store)
         generic = await plans.ask_for_generic(postgres_url)

@@ -113,7 +113,7 @@ async def settle(rollouts: Rollouts) -> None:
 async def check_nothing_is_lost(store: DatabaseLightningStore, call: asyncio.Task[Any], wanted: int) -> bool:
     """The claim is its caller's, or the rollouts are as if nobody had asked; says which."""
     await asyncio.wait([call])
-    await settle(store._rollouts)
+    await settle(store.rollouts)
     await check_rules(store)
     if not call.cancelled():
         assert len(call.result()) == wanted
@@ -154,11 +154,11 @@ def test_a_claim_is_given_back_at_whatever_time_its_caller_goes(seed: int) -> No
         call = asyncio.create_task(store.dequeue_many_rollouts(limit=3))
         await asyncio.sleep(patience)
         call.cancel()
-        if store._rollouts._merger._tasks:
-            await asyncio.wait(store._rollouts._merger._tasks)
+        if store.rollouts._merger._tasks:
+            await asyncio.wait(store.rollouts._merger._tasks)
         # Now only the giving back is under way, which must not give up.
         faults.error_before = faults.error_after = 0.4
-        await settle(store._rollouts)
+        await settle(store.rollouts)
         faults.stop()
         delivered = await check_nothing_is_lost(store, call, 3)
         database.close()

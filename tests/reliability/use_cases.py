@@ -94,9 +94,9 @@ async def traced(store: Store, clock: ManualClock) -> list[AttemptedRollout]:
 async def in_a_line(store: Store, clock: ManualClock) -> Any:
     """Three rollouts in one line, the first of them claimed."""
     for i in range(3):
-        await store._rollouts.enqueue(lined(str(i)))
-    ((rollout, attempt),) = await store._rollouts.claim("w", 1)
-    return rollout[0], attempt[2]
+        await store.rollouts.enqueue_new(lined(str(i)))
+    (claimed,) = await store.rollouts.claim("w")
+    return claimed.rollout_id, claimed.attempt.attempt_id
 
 
 def lined(text: str) -> NewRollout:
@@ -155,7 +155,7 @@ async def start_attempt(store: Store, given: Any) -> None:
 
 @use_case(begun)
 async def give_a_claim_back(store: Store, given: Any) -> None:
-    rollouts = store._rollouts
+    rollouts = store.rollouts
     pairs = [(one.rollout_id, one.attempt.attempt_id) for one in given]
     await rollouts.release(pairs)
 
@@ -204,7 +204,7 @@ async def take_many_sequence_ids(store: Store, given: Any) -> None:
 
 @use_case(traced)
 async def evict(store: Store, given: Any) -> None:
-    assert await store._rollouts.evict_spans(1)
+    assert await store.rollouts.evict_spans(1)
 
 
 # --- reports and changes ----------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ async def requeue_and_edit(store: Store, given: Any) -> None:
 
 @use_case(silent)
 async def sweep(store: Store, given: Any) -> None:
-    await store._rollouts.watchdog.sweep()
+    await store.rollouts.watchdog.sweep()
 
 
 @use_case(silent)
@@ -247,7 +247,7 @@ async def dequeue_after_a_sweep(store: Store, given: Any) -> None:
 
 @use_case(in_a_line)
 async def enqueue_in_a_line(store: Store, given: Any) -> None:
-    await store._rollouts.enqueue(lined("x"))
+    await store.rollouts.enqueue_new(lined("x"))
 
 
 @use_case(in_a_line)

@@ -111,7 +111,7 @@ async def test_every_room_tells_what_it_changed(visitor: Visitor) -> None:
     async with following(visitor) as feed:
         name = await _enqueue(visitor)
         assert await feed.until(status="queuing") == [{"kind": "rollout", "id": name, "status": "queuing"}]
-        claimed = (await visitor.post(API + "/dequeue", json={"worker_id": "a/b"})).body["rollouts"][0]
+        claimed = (await visitor.post(API + "/dequeue", json={"worker_id": "a/b"})).body["items"][0]
         heard = await feed.until(kind="worker")
         assert {"kind": "rollout", "id": name, "status": "preparing"} in heard
         assert heard[-1] == {"kind": "worker", "id": "a/b", "status": "busy"}
@@ -141,7 +141,7 @@ async def test_a_feed_is_of_one_namespace(visitor: Visitor) -> None:
 async def test_changes_that_come_together_are_sent_together(quick: Visitor) -> None:
     async with following(quick) as feed:
         many = await quick.post(API + "/rollouts/batch", json={"rollouts": [{"input": 1}] * 50})
-        names = [each["rollout_id"] for each in many.body["rollouts"]]
+        names = [each["rollout_id"] for each in many.body["items"]]
         assert [each["id"] for each in await feed.until(id=names[-1])] == names
 
 

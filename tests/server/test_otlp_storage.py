@@ -29,7 +29,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def put(store: DatabaseLightningStore, data: bytes) -> list[Any]:
     received = receive(parse(data))
-    return list(await store.add_otlp_spans(received.spans, received.parts))
+    return list(await store.rollouts.store_new_spans(received.spans, received.parts))
 
 
 def exported(spans: list[ReadableSpan]) -> bytes:

@@ -218,7 +218,7 @@ class World:
             "json",
             body,
         )
-        await self.rollouts.add_spans([new], [])
+        await self.rollouts.write_spans([new], [])
 
     async def done(self, run: Run, values: Any = None) -> Run:
         """Execute the one run that is ready, which must be this one, to its success."""

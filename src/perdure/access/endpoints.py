@@ -117,6 +117,10 @@ class WireName:
     name: str
 
 
+class WholeBody:
+    """Marks the one parameter that is the whole body although it is no Struct."""
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of a method, as it travels."""
@@ -126,6 +130,8 @@ class Parameter:
     default: Any
     form: WireForm | None = None
     wire_name: str = ""
+    whole: bool = False
+    """Whether it is the whole body."""
 
     @property
     def required(self) -> bool:
@@ -147,6 +153,7 @@ class Shape:
     answer: Any
     """The type of the answer on the wire, or None for no content."""
     answer_form: WireForm | None
+    """How the answer travels, or each item of a page or list."""
     paged: bool
     listed: bool
 
@@ -259,7 +266,8 @@ def _parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Par
         default = parameter.default
         optional = form.kind | None if default is None else form.kind
         return Parameter(parameter.name, optional, default, form, wire_name)
-    return Parameter(parameter.name, kind, parameter.default, None, wire_name)
+    whole = WholeBody in (get_args(hint) if get_origin(hint) is Annotated else ())
+    return Parameter(parameter.name, kind, parameter.default, None, wire_name, whole)
 
 
 def _without_name(hint: Any, name: str) -> tuple[Any, str]:
@@ -278,16 +286,17 @@ def _without_form(hint: Any) -> tuple[Any, WireForm | None]:
         return hint, None
     kind, *marks = get_args(hint)
     form = next((mark for mark in marks if isinstance(mark, WireForm)), None)
-    rest = tuple(mark for mark in marks if not isinstance(mark, WireForm))
+    rest = tuple(mark for mark in marks if not isinstance(mark, WireForm) and mark is not WholeBody)
     return (Annotated[(kind, *rest)] if rest else kind), form
 
 
 def _whole_body(parameters: Sequence[Parameter], address: Address) -> Parameter | None:
-    """A single Struct is the whole body."""
+    """A single Struct is the whole body, and so is a single parameter that is marked."""
     if address.in_query or len(parameters) != 1:
         return None
-    kind = parameters[0].kind
-    return parameters[0] if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+    (only,) = parameters
+    is_struct = isinstance(only.kind, type) and issubclass(only.kind, msgspec.Struct)
+    return only if only.whole or is_struct else None
 
 
 def _fields(title: str, parameters: Sequence[Parameter], *, strict: bool) -> type[msgspec.Struct]:
@@ -308,10 +317,12 @@ def _answer(hint: Any) -> tuple[Any, WireForm | None, bool, bool]:
     if form is not None:
         return form.kind, form, False, False
     origin = get_origin(kind)
-    if origin is PaginatedResult:
-        return Page[get_args(kind)[0]], None, True, False  # type: ignore[misc]
-    if origin is list:
-        return Items[get_args(kind)[0]], None, False, True  # type: ignore[misc]
+    if origin in (PaginatedResult, list):
+        item, form = _without_form(get_args(kind)[0])
+        item = item if form is None else form.kind
+        if origin is list:
+            return Items[item], form, False, True  # type: ignore[valid-type]
+        return Page[item], form, True, False  # type: ignore[valid-type]
     return (None if kind is type(None) else kind), None, False, False
 
 

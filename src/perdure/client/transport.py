@@ -12,8 +12,9 @@ import msgspec
 from perdure.access.endpoints import KEY, PREFIX, Endpoint, wire_of
 from perdure.client.session import Answer, Effect, HttpSession, in_header, path_segment
 from perdure.kernel.codec import encode_json
-from perdure.kernel.errors import Unreachable
+from perdure.kernel.errors import InvalidInput, Unreachable
 from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.record import open_record
 
 Sender = Callable[["HttpTransport", Endpoint, dict[str, Any]], Any]
 """Sends the calls of a method whose two ends are written by hand; what it returns is awaited or iterated."""
@@ -88,13 +89,13 @@ class HttpTransport:
         if shape.answer is None:
             return None
         found = decode_answer(shape.answer, body)
-        if shape.paged:
-            return PaginatedResult(
-                items=found.items, limit=found.limit, offset=found.offset, total=found.total
-            )
+        read = shape.answer_form.from_wire if shape.answer_form is not None else None
+        if not shape.paged and not shape.listed:
+            return found if read is None else read(found)
+        items = found.items if read is None else [read(item) for item in found.items]
         if shape.listed:
-            return found.items
-        return found if shape.answer_form is None else shape.answer_form.from_wire(found)
+            return items
+        return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session.base_url!r})"
@@ -122,13 +123,13 @@ def decode_answer(kind: Any, body: bytes) -> Any:
     """An answer as its type."""
     try:
         return _decoder(kind).decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, InvalidInput, UnicodeDecodeError) as error:
         raise Unreachable(f"the answer is not from a perdure server: {error}") from error
 
 
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(kind, dec_hook=open_record)
 
 
 def query_of(terms: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ __all__ = [
     "list_of",
     "nested",
     "one_of",
+    "open_record",
     "text",
     "whole_number",
 ]
@@ -312,3 +313,10 @@ def list_of(kind: type[OpenRecord]) -> Check:
         return list(map(kind.model_validate, value)) if value else []
 
     return check
+
+
+def open_record(kind: type, value: Any) -> Any:
+    """The hook by which msgspec's decoders read open records."""
+    if issubclass(kind, OpenRecord):
+        return kind.model_validate(value)
+    raise NotImplementedError

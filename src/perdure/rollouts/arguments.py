@@ -1,15 +1,23 @@
-"""What callers of the contract pass: checked, and turned into what the room takes."""
+"""Arguments of callers: checked, and turned into what the operations take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import UNSET
 
-from perdure.kernel.checks import check_choice, check_query_page, check_text, optional_text
+from perdure.kernel.checks import (
+    check_choice,
+    check_choices,
+    check_query_page,
+    check_text,
+    check_texts,
+    optional_text,
+)
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.filters import Condition
 from perdure.kernel.storage.port import Row
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.queries import Page, Query
@@ -30,9 +38,32 @@ def query(
     return Query(chosen, logic, sort_by, sort_order, limit, offset)
 
 
-def result(page: Page, decode: Callable[[Row], T], limit: int, offset: int) -> PaginatedResult[T]:
-    rows: Sequence[Row] = page[0]
-    return PaginatedResult(items=[decode(row) for row in rows], limit=limit, offset=offset, total=page[1])
+def within(values: Any, choices: Sequence[str], what: str) -> list[str] | None:
+    """The choices that a filter allows, or None for any."""
+    return None if values is None else check_choices(values, choices, what)
+
+
+def contract_query(terms: Mapping[str, Any]) -> Query:
+    """The arguments of a `query_` method of the contract: `x_in`, `x_contains` and `x` are filters of `x`."""
+    left = dict(terms)
+    page = (left.pop("sort_by"), left.pop("sort_order"), left.pop("limit"), left.pop("offset"))
+    logic = left.pop("filter_logic", "and")
+    return query((_condition(name, value) for name, value in left.items() if value is not None), logic, *page)
+
+
+def _condition(name: str, value: Any) -> Condition:
+    field = name.removesuffix("_in").removesuffix("_contains")
+    if name.endswith("_contains"):
+        return Condition(field, "contains", value)
+    if name.endswith("_in"):
+        return Condition(field, "within", check_texts(value, name))
+    return Condition(field, "exact", value)
+
+
+def result(page: Page, decode: Callable[[Row], T], query: Query) -> PaginatedResult[T]:
+    rows, total = page
+    items = [decode(row) for row in rows]
+    return PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
 
 
 def key(idempotency_key: Any) -> str | None:

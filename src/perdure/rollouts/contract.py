@@ -29,6 +29,12 @@ from perdure.rollouts.spans import Span
 
 FilterLogic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]
+Queried = Literal["rollouts", "attempts", "spans", "resources", "workers"]
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a method by their names."""
+    return {name: value for name, value in arguments.items() if name != "self"}
 
 
 class LightningStore:
@@ -43,7 +49,7 @@ class LightningStore:
         raise NotImplementedError(f"{type(self).__name__} has no namespaces")
 
     def acting_as(self, namespace: str, actor: str) -> LightningStore:
-        """A store as `in_namespace` gives it; one that keeps an audit notes `actor` with every write."""
+        """A store as `in_namespace` gives it; one with an audit names `actor` in the entry of every write."""
         return self.in_namespace(namespace)
 
     @property
@@ -163,7 +169,10 @@ class LightningStore:
 
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
         """
-        raise NotImplementedError
+        status_in = status if status_in is None else status_in
+        rollout_id_in = rollout_ids if rollout_id_in is None else rollout_id_in
+        del status, rollout_ids
+        return await self._query("rollouts", _given(locals()))
 
     async def query_attempts(
         self,
@@ -175,7 +184,7 @@ class LightningStore:
         offset: int = 0,
     ) -> PaginatedResult[Attempt]:
         """A page of a rollout's attempts."""
-        raise NotImplementedError
+        return await self._query("attempts", _given(locals()))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """A rollout, with its latest attempt if it has one."""
@@ -196,7 +205,7 @@ class LightningStore:
         offset: int = 0,
     ) -> PaginatedResult[ResourcesUpdate]:
         """A page of resources, in the order they were added."""
-        raise NotImplementedError
+        return await self._query("resources", _given(locals()))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         raise NotImplementedError
@@ -251,7 +260,7 @@ class LightningStore:
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
         """A page of a rollout's spans; `attempt_id` may be `latest`."""
-        raise NotImplementedError
+        return await self._query("spans", _given(locals()))
 
     async def update_rollout(
         self,
@@ -290,13 +299,17 @@ class LightningStore:
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
         """A page of workers."""
-        raise NotImplementedError
+        return await self._query("workers", _given(locals()))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         raise NotImplementedError
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         """Record a worker's heartbeat, and its statistics if given."""
+        raise NotImplementedError
+
+    async def _query(self, what: Queried, terms: dict[str, Any]) -> PaginatedResult[Any]:
+        """Answer a `query_` method that the store does not define, by its arguments."""
         raise NotImplementedError
 
     async def close(self) -> None:

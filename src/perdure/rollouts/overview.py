@@ -1,4 +1,4 @@
-"""What is read beside the contract: counts, queues, the versions of resources and the feed of changes."""
+"""What is read of a whole database: counts, queues, namespaces and the feed of changes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ from collections.abc import Collection
 
 from perdure.access.operations import ensure_namespace, list_namespaces
 from perdure.kernel.changes import follow
-from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.record import Record
 from perdure.kernel.signals.port import Stream
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts import arguments, encoding
-from perdure.rollouts.operations import overview, queries
+from perdure.rollouts.operations import overview
 from perdure.rollouts.operations.overview import Depth, States
-from perdure.rollouts.records import PaginatedResult
-from perdure.rollouts.resources import ResourcesUpdate
-
-LARGEST = 2**63 - 1
 
 
 class QueueState(Record, kw_only=True):
@@ -56,42 +50,25 @@ class Overview:
     async def counts(self, namespaces: Collection[str] | None) -> Counts:
         """Everything that is counted, in these namespaces or in all."""
         found = await self._storage.read(overview.glance, namespaces)
-        queues = [_queue_state(depth, found.now) for depth in found.queues]
+        queues = [queue_state(depth, found.now) for depth in found.queues]
         return Counts(rollouts=found.rollouts, workers=found.workers, queues=queues)
 
     async def queues(self, namespaces: Collection[str] | None) -> list[QueueState]:
         """The queues in which something waits."""
         now, depths = await self._storage.read(overview.queues, namespaces)
-        return [_queue_state(depth, now) for depth in depths]
+        return [queue_state(depth, now) for depth in depths]
 
     async def namespaces(self) -> list[str]:
         """The names of all namespaces."""
         return sorted((await self._storage.read(list_namespaces)).values())
-
-    async def query_versions(
-        self, namespace: str, resources_id: str, *, limit: int, offset: int
-    ) -> PaginatedResult[ResourcesUpdate]:
-        """A page of the versions of resources, the newest first."""
-        query = arguments.query((), "and", None, "asc", limit, offset)
-        check_text(resources_id, "resources_id")
-        ns = await self._storage.run(ensure_namespace, namespace)
-        page = await self._storage.read(queries.query_versions, resources_id, query, ns=ns)
-        return arguments.result(page, encoding.resources_from, limit, offset)
-
-    async def get_version(self, namespace: str, resources_id: str, version: int) -> ResourcesUpdate | None:
-        check_text(resources_id, "resources_id")
-        if not 0 < version <= LARGEST:
-            return None
-        ns = await self._storage.run(ensure_namespace, namespace)
-        row = await self._storage.read(queries.get_version, resources_id, version, ns=ns)
-        return encoding.resources_from(row) if row else None
 
     async def changes(self, namespace: str, limit: int) -> Stream:
         """What changes in a namespace from now on; see `perdure.kernel.changes`."""
         return follow(self._storage.signals, await self._storage.run(ensure_namespace, namespace), limit)
 
 
-def _queue_state(depth: Depth, now: int) -> QueueState:
+def queue_state(depth: Depth, now: int) -> QueueState:
+    """What is shown of a queue at a time."""
     age = None if depth.oldest is None else to_seconds(max(now - depth.oldest, 0))
     return QueueState(
         namespace=depth.namespace,

@@ -1,4 +1,4 @@
-"""The records of the rollouts room: rollouts, attempts, workers and what is asked of them."""
+"""The records of rollouts, attempts and workers, and the requests for them."""
 
 from __future__ import annotations
 
@@ -201,6 +201,18 @@ def _check_metadata(metadata: object) -> dict[str, Any]:
 def _check_priority(priority: object) -> None:
     if not isinstance(priority, int) or isinstance(priority, bool) or not -(2**31) <= priority < 2**31:
         raise InvalidInput(f"EnqueueRolloutRequest.priority must be a 32-bit whole number, not {priority!r}")
+
+
+class ShownRollout(Rollout, kw_only=True):
+    """A rollout as the native API shows it, with its latest attempt if it has one."""
+
+    attempt: Attempt | None = None
+
+
+class StoredSpans(Record, kw_only=True):
+    """For each span, in order, whether it was new."""
+
+    stored: list[bool]
 
 
 class Worker(Record, kw_only=True):

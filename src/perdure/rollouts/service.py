@@ -1,25 +1,103 @@
-"""The service of rollouts, attempts, spans, resources and workers, in one namespace."""
+"""The service of rollouts: the queue, rollouts, their attempts and spans.
+
+Lists and single objects follow the native API: a missing object is `NotFound`, and a page has at most 1,000
+items. The methods below each of them, which take a `Query` or give None, are for callers in this process:
+`DatabaseLightningStore` puts Agent-lightning's contract over them.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal, Self, cast
 
+from msgspec import UNSET, Meta, UnsetType, structs
+
+from perdure.access.endpoints import (
+    GET,
+    PATCH,
+    POST,
+    WholeBody,
+    WireForm,
+    call,
+)
 from perdure.access.model import Caller
-from perdure.kernel.errors import NotFound
+from perdure.kernel.checks import (
+    MAX_PAGE,
+    Id,
+    Limit,
+    Offset,
+    check_number,
+    check_page,
+    check_text,
+    check_texts,
+    check_timeout,
+    optional_text,
+)
+from perdure.kernel.errors import Conflict, NotFound, SpansEvicted, TooLarge
 from perdure.kernel.signals.port import until
+from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Row, Storage
-from perdure.rollouts.model import DEFAULT_QUEUE, TASK, Kinds
-from perdure.rollouts.operations import claim, enqueue, queries, report, resources, spans, workers
+from perdure.rollouts import arguments, encoding
+from perdure.rollouts.model import CANCELLED, DEFAULT_QUEUE, ENDED, REQUEUING, TASK, Kinds
+from perdure.rollouts.operations import claim as claim_ops
+from perdure.rollouts.operations import enqueue as enqueue_ops
+from perdure.rollouts.operations import overview as overview_ops
+from perdure.rollouts.operations import queries
+from perdure.rollouts.operations import report as report_ops
+from perdure.rollouts.operations import spans as span_ops
 from perdure.rollouts.operations.claim import Claim, Claimed
 from perdure.rollouts.operations.enqueue import NewRollout
-from perdure.rollouts.operations.queries import Page, Query
+from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+from perdure.rollouts.overview import QueueState, queue_state
+from perdure.rollouts.records import (
+    ROLLOUT_STATUSES,
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    LightningStoreStatistics,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    ShownRollout,
+    StoredSpans,
+    TaskInput,
+)
+from perdure.rollouts.records import PaginatedResult as Pages
+from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
+from perdure.rollouts.spans import Span
 from perdure.rollouts.watchdog import WatchedService
+
+MAX_SPANS = 2000
+"""How many spans, or numbers for spans, one request may carry."""
+SPANS_A_CALL = 500
+ROWS = 1000
+"""How many items one transaction takes."""
+_UNENDED = frozenset(ROLLOUT_STATUSES) - ENDED
+
+Logic = Literal["and", "or"]
+SortOrder = Literal["asc", "desc"]
+Metadata = dict[str, Any]
+Batch = Annotated[list[EnqueueRolloutRequest], Meta(max_length=MAX_PAGE)]
+ClaimLimit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+
+
+def _unshown(shown: ShownRollout) -> Rollout:
+    fields = structs.asdict(shown)
+    if fields["attempt"] is None:
+        del fields["attempt"]
+        return Rollout(**fields)
+    return AttemptedRollout(**fields)
+
+
+AnyRollout = Annotated[Rollout, WireForm(ShownRollout, lambda rollout: rollout, _unshown)]
+"""A rollout, with its latest attempt if it has one."""
 
 
 class Rollouts(WatchedService):
@@ -33,44 +111,136 @@ class Rollouts(WatchedService):
         namespace: str = "default",
         kind: str = TASK,
         caller: Caller | None = None,
+        eviction: Eviction | None = None,
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, caller=caller)
         self.kind = kind
+        self.eviction = eviction
+        self._kind_names = tuple(kinds.names())
+        self._writer = SpanWriter(self, eviction)
+        self._opened = time.monotonic()
 
-    # --- the queue --------------------------------------------------------------------------------------
+    def in_namespace(self, namespace: str) -> Self:
+        """The rollouts of another namespace of the database."""
+        sibling = super().in_namespace(check_text(namespace, "namespace"))
+        sibling._writer = SpanWriter(sibling, self.eviction)
+        return sibling
 
-    async def enqueue(self, request: NewRollout) -> Row:
-        size = len(request.input) + len(request.metadata)
-        return await self.write_once(None, enqueue.enqueue_rollouts, request, self.kinds, size=size)
+    # --- rollouts ---------------------------------------------------------------------------------------
 
-    async def enqueue_many(self, requests: Sequence[NewRollout]) -> list[Row]:
-        """Queue a list in its order; up to 1,000 at a time are one transaction."""
+    @call(GET("/rollouts"), scope="read")
+    async def search(
+        self,
+        *,
+        status: list[RolloutStatus] | None = None,
+        rollout_id: list[str] | None = None,
+        contains: str | None = None,
+        logic: Logic = "and",
+        sort_by: str | None = "start_time",
+        sort_order: SortOrder = "desc",
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> Pages[AnyRollout]:
+        """List rollouts, the newest first.
+
+        `contains` is a part of the id; with `logic=or` one of the filters is enough.
+        """
+        check_page(limit, offset)
+        conditions = given(
+            ("status", "within", arguments.within(status, ROLLOUT_STATUSES, "status")),
+            ("rollout_id", "within", None if rollout_id is None else check_texts(rollout_id, "rollout_id")),
+            ("rollout_id", "contains", contains),
+        )
+        return await self.query_rollouts(
+            arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
+        )
+
+    async def query_rollouts(self, query: Query) -> Pages[Rollout]:
+        """A page of rollouts, each with its latest attempt."""
+        (rows, total), attempts = await self.read(queries.query_rollouts, query, self.kind)
+        items = [encoding.rollout_from(row, attempts.get(row[0])) for row in rows]
+        return Pages(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    @call(POST("/rollouts"), scope="write", status=201)
+    async def enqueue(self, request: EnqueueRolloutRequest, *, idempotency_key: str | None = None) -> Rollout:
+        """Queue a rollout; a repeated Idempotency-Key gives the first one."""
+        new = encoding.from_request(request)
+        key = arguments.key(idempotency_key)
+        if key is not None and not new.idempotency_key:
+            new = structs.replace(new, idempotency_key=key)
+        return await self.enqueue_new(new)
+
+    async def enqueue_new(self, new: NewRollout) -> Rollout:
+        """Queue a rollout whose fields were checked and encoded."""
+        size = len(new.input) + len(new.metadata)
+        row: Row = await self.write_once(None, enqueue_ops.enqueue_rollouts, new, self.kinds, size=size)
+        return encoding.rollout_from(row)
+
+    @call(POST("/rollouts/batch"), scope="write", status=201)
+    async def enqueue_many(self, rollouts: Batch, *, idempotency_key: str | None = None) -> list[Rollout]:
+        """Queue many rollouts in their order.
+
+        Each may have a key of its own; the others get one from the request's key. Up to 1,000 at a time are
+        one transaction.
+        """
+        new = [encoding.from_request(request) for request in rollouts]
+        key = arguments.key(idempotency_key)
+        if key is not None:
+            new = [
+                each if each.idempotency_key else structs.replace(each, idempotency_key=f"{key}/{number}")
+                for number, each in enumerate(new)
+            ]
         rows: list[Row] = []
-        for start in range(0, len(requests), 1000):
-            rows += await self.write(enqueue.enqueue_rollouts, requests[start : start + 1000], self.kinds)
-        return rows
+        for start in range(0, len(new), ROWS):
+            rows += await self.write(enqueue_ops.enqueue_rollouts, new[start : start + ROWS], self.kinds)
+        return [encoding.rollout_from(row) for row in rows]
 
-    async def start(self, request: NewRollout, key: str | None = None) -> Claimed:
-        return await self.write_once(key, enqueue.start_rollouts, request, self.kinds)
+    @call(POST("/rollouts/start"), scope="write", status=201, errors=(Conflict,))
+    async def start(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Metadata | None = None,
+        worker_id: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> AttemptedRollout:
+        """Start a rollout at once, past the queue."""
+        new = encoding.new_rollout(input, mode, resources_id, config, metadata, worker_id=worker_id)
+        key = arguments.key(idempotency_key)
+        claimed: Claimed = await self.write_once(key, enqueue_ops.start_rollouts, new, self.kinds)
+        return encoding.attempted_from(claimed)
 
     async def start_missing(self, requests: Sequence[NewRollout]) -> None:
-        """Start rollouts that bring their ids along, unless they are there."""
-        await self.write(enqueue.start_missing, requests, self.kinds)
+        """Start rollouts that bring their ids along, unless they exist."""
+        await self.write(enqueue_ops.start_missing, requests, self.kinds)
 
+    @call(POST("/dequeue"), scope="worker", errors=(Conflict,))
     async def claim(
-        self, worker_id: str | None, limit: int, queue: str = DEFAULT_QUEUE, key: str | None = None
-    ) -> list[Claimed]:
-        return await self.write_once(
+        self,
+        worker_id: str | None = None,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        limit: ClaimLimit = 1,
+        idempotency_key: str | None = None,
+    ) -> list[AttemptedRollout]:
+        """Claim the next rollouts of a queue, each with a new attempt; none if the queue is empty."""
+        check_number(limit, "limit", 1, MAX_PAGE)
+        worker_id, key = optional_text(worker_id, "worker_id"), arguments.key(idempotency_key)
+        claimed: list[Claimed] = await self.write_once(
             key,
-            claim.claim_rollouts,
+            claim_ops.claim_rollouts,
             Claim(worker_id, limit),
-            queue,
+            queue if queue is DEFAULT_QUEUE else check_text(queue, "queue"),
             self.kind,
             self.kinds,
             rows=limit,
             # A caller with a key may ask again, so that nothing is given back.
             undelivered=self._give_back if key is None else None,
         )
+        return [encoding.attempted_from(pair) for pair in claimed]
 
     def _give_back(self, claimed: list[Claimed]) -> None:
         """Release a claim whose caller was cancelled while it was made."""
@@ -80,28 +250,243 @@ class Rollouts(WatchedService):
 
     async def release(self, claimed: Sequence[tuple[str, str]]) -> None:
         """Take back claims, (rollout_id, attempt_id), whose answer reached nobody."""
-        await self.write(claim.release_rollouts, claimed, self.kinds)
+        await self.write(claim_ops.release_rollouts, claimed, self.kinds)
 
-    async def start_attempt(self, rollout_id: str, worker_id: str | None, key: str | None = None) -> Claimed:
-        request = (rollout_id, worker_id)
-        return await self.write_once(key, claim.start_attempts, request, self.kind, self.kinds)
+    @call(GET("/rollouts/{rollout_id}"), scope="read", errors=(NotFound,))
+    async def get(self, rollout_id: Id) -> AnyRollout:
+        """Get a rollout with its latest attempt."""
+        found = await self.find(rollout_id)
+        if found is None:
+            raise NotFound(f"Rollout {rollout_id} not found")
+        return found
 
-    # --- reports and changes ----------------------------------------------------------------------------
+    async def find(self, rollout_id: str) -> Rollout | None:
+        """A rollout with its latest attempt, or None."""
+        found = await self._find(rollout_id)
+        return None if found is None else encoding.rollout_from(*found)
 
-    async def report(self, attempt: AttemptReport) -> Row:
-        return await self.write_once(None, report.report_attempts, attempt, self.kind, self.kinds)
+    async def _find(self, rollout_id: str) -> tuple[Row, Row | None] | None:
+        check_text(rollout_id, "rollout_id")
+        return await self.read_one(queries.get_rollouts, rollout_id, self._kind_names)
 
-    async def change(self, rollout: RolloutChange) -> Row:
-        return await self.write_once(None, report.change_rollouts, rollout, self.kind, self.kinds)
+    @call(PATCH("/rollouts/{rollout_id}"), scope="write", errors=(NotFound,))
+    async def update(
+        self,
+        rollout_id: Id,
+        input: TaskInput | UnsetType = UNSET,
+        mode: RolloutMode | UnsetType | None = UNSET,
+        resources_id: str | UnsetType | None = UNSET,
+        status: RolloutStatus | UnsetType = UNSET,
+        config: RolloutConfig | UnsetType = UNSET,
+        metadata: Metadata | UnsetType | None = UNSET,
+    ) -> AnyRollout:
+        """Change a rollout. What is left out stays as it is; a status is set whatever the status was."""
+        return await self._change(
+            arguments.rollout_change(rollout_id, input, mode, resources_id, status, config, metadata)
+        )
+
+    async def _change(self, change: RolloutChange) -> Rollout:
+        row: Row = await self.write_once(None, report_ops.change_rollouts, change, self.kind, self.kinds)
+        return encoding.rollout_from(row)
+
+    @call(POST("/rollouts/{rollout_id}/cancel"), scope="write", errors=(NotFound, Conflict), repeatable=True)
+    async def cancel(self, rollout_id: Id) -> AnyRollout:
+        """Cancel a rollout that has not ended; cancelling it again changes nothing."""
+        try:
+            return await self._move(rollout_id, CANCELLED, _UNENDED)
+        except Conflict:
+            rollout = await self.get(rollout_id)
+            if rollout.status == CANCELLED:
+                return rollout
+            raise
+
+    @call(POST("/rollouts/{rollout_id}/retry"), scope="write", errors=(NotFound, Conflict))
+    async def retry(self, rollout_id: Id) -> AnyRollout:
+        """Put a rollout that has ended into its queue again."""
+        return await self._move(rollout_id, REQUEUING, ENDED)
+
+    async def _move(self, rollout_id: str, status: str, only_from: Collection[str]) -> Rollout:
+        check_text(rollout_id, "rollout_id")
+        return await self._change(RolloutChange(rollout_id, status, only_from=frozenset(only_from)))
+
+    async def wait(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        """Those of the rollouts that have ended, once all that exist have or the time is up.
+
+        Nothing is polled here: a hint wakes the waiter, which then reads what it was about.
+        """
+        check_timeout(timeout)
+        ids = list(dict.fromkeys(check_texts(rollout_ids, "rollout_ids")))
+        ns = await self.ns()
+        pending = {ended_key(ns, name): name for name in await self.read(queries.present, ids)}
+        ended: dict[str, tuple[Row, Row | None]] = {}
+
+        async def all_ended(changed: frozenset[str]) -> bool:
+            asked = sorted(pending[key] for key in changed if key in pending)
+            for start in range(0, len(asked), ROWS):
+                for found in await self.read(queries.get_ended, asked[start : start + ROWS]):
+                    rollout_id = found[0][0]
+                    ended[rollout_id] = found
+                    del pending[ended_key(ns, rollout_id)]
+            return not pending
+
+        await until(self.storage.signals, ENDED_CHANNEL, pending, all_ended, timeout=timeout)
+        return [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
+
+    # --- attempts ---------------------------------------------------------------------------------------
+
+    @call(GET("/rollouts/{rollout_id}/attempts"), scope="read", errors=(NotFound,))
+    async def attempts(
+        self,
+        rollout_id: Id,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> Pages[Attempt]:
+        """List the attempts of a rollout, the first one first."""
+        check_page(limit, offset)
+        query = arguments.query((), "and", sort_by, sort_order, limit, offset)
+        await self.get(rollout_id)
+        return await self.query_attempts(rollout_id, query)
+
+    async def query_attempts(self, rollout_id: str, query: Query) -> Pages[Attempt]:
+        """A page of a rollout's attempts; an unknown rollout has none."""
+        check_text(rollout_id, "rollout_id")
+        page = await self.read(queries.query_attempts, rollout_id, query, self._kind_names)
+        return arguments.result(page, encoding.attempt_from, query)
+
+    @call(
+        POST("/rollouts/{rollout_id}/attempts"),
+        scope="worker",
+        status=201,
+        errors=(NotFound, Conflict),
+    )
+    async def start_attempt(
+        self, rollout_id: Id, worker_id: str | None = None, *, idempotency_key: str | None = None
+    ) -> AttemptedRollout:
+        """Start another attempt, whatever the rollout's status."""
+        check_text(rollout_id, "rollout_id")
+        request = (rollout_id, optional_text(worker_id, "worker_id"))
+        key = arguments.key(idempotency_key)
+        begun: Claimed = await self.write_once(key, claim_ops.start_attempts, request, self.kind, self.kinds)
+        return encoding.attempted_from(begun)
+
+    @call(GET("/rollouts/{rollout_id}/attempts/latest"), scope="read", errors=(NotFound,))
+    async def get_latest_attempt(self, rollout_id: Id) -> Attempt:
+        """Get the latest attempt of a rollout."""
+        found = await self.find_latest_attempt(rollout_id)
+        if found is None:
+            raise NotFound(f"No attempts found for rollout {rollout_id}")
+        return found
+
+    async def find_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The attempt with the highest sequence id, or None."""
+        found = await self._find(rollout_id)
+        return encoding.attempt_from(found[1]) if found and found[1] else None
+
+    @call(
+        PATCH("/rollouts/{rollout_id}/attempts/{attempt_id}"),
+        scope="worker",
+        errors=(NotFound,),
+    )
+    async def update_attempt(
+        self,
+        rollout_id: Id,
+        attempt_id: Id,
+        status: AttemptStatus | UnsetType = UNSET,
+        worker_id: str | UnsetType = UNSET,
+        last_heartbeat_time: float | UnsetType = UNSET,
+        metadata: Metadata | UnsetType = UNSET,
+    ) -> Attempt:
+        """Report on an attempt; its id may be `latest`. The rollout follows its latest attempt."""
+        return await self.report(
+            arguments.attempt_report(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata)
+        )
+
+    async def report(self, attempt: AttemptReport) -> Attempt:
+        """Report on an attempt whose fields were checked and encoded."""
+        row: Row = await self.write_once(None, report_ops.report_attempts, attempt, self.kind, self.kinds)
+        return encoding.attempt_from(row)
 
     # --- spans ------------------------------------------------------------------------------------------
 
-    def add_spans(
-        self, call: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]
-    ) -> asyncio.Future[Stored]:
+    @call(
+        GET("/rollouts/{rollout_id}/spans"),
+        scope="read",
+        errors=(NotFound, SpansEvicted),
+    )
+    async def spans(
+        self,
+        rollout_id: Id,
+        *,
+        attempt_id: str | None = None,
+        trace_id: str | None = None,
+        span_id: str | None = None,
+        parent_id: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        logic: Logic = "and",
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> Pages[Span]:
+        """List the spans of a rollout; `attempt_id` may be `latest`."""
+        check_page(limit, offset)
+        conditions = given(
+            ("trace_id", "exact", trace_id),
+            ("span_id", "exact", span_id),
+            ("parent_id", "exact", parent_id),
+            ("name", "exact", name),
+            ("name", "contains", name_contains),
+        )
+        query = arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
+        await self.get(rollout_id)
+        return await self.query_spans(rollout_id, attempt_id, query)
+
+    async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> Pages[Span]:
+        """A page of a rollout's spans; an unknown rollout or attempt has none."""
+        check_text(rollout_id, "rollout_id")
+        optional_text(attempt_id, "attempt_id")
+        (rows, total), parts = await self.read(
+            queries.query_spans, rollout_id, attempt_id, query, self._kind_names
+        )
+        items = encoding.spans_from(rows, parts)
+        return Pages(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    @call(POST("/spans"), scope="worker", status=201, errors=(NotFound, TooLarge), repeatable=True)
+    async def add_spans(self, spans: Annotated[list[Span], WholeBody]) -> StoredSpans:
+        """Store spans; the answer tells of each whether it was new."""
+        if len(spans) > MAX_SPANS:
+            raise TooLarge(f"the body has {len(spans)} spans; at most {MAX_SPANS} are taken")
+        return StoredSpans(stored=[number is not None for number in await self.store_spans(spans)])
+
+    async def store_spans(self, spans: Sequence[Span], *, numbered: bool = True) -> list[int | None]:
+        """Store spans, some hundred in one transaction; gives their sequence ids, None for one stored before.
+
+        With `numbered=False` they get the next numbers of their rollout.
+        """
+        stored: list[int | None] = []
+        for start in range(0, len(spans), SPANS_A_CALL):
+            stored += await self._writer.store(spans[start : start + SPANS_A_CALL], numbered=numbered)
+        return stored
+
+    async def store_new_spans(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
+        """Store spans that were encoded, with the parts that they share.
+
+        The answer to each is its sequence id, None if it was stored before, or why it is not stored: a span
+        that names an unknown rollout or attempt keeps no other back.
+        """
+        return await self._writer.store_each(spans, parts)
+
+    async def write_spans(self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> Stored:
         """Store the spans of one call, at most 1,000, all or none."""
-        size = sum(span.size for span in call)
-        return self._merger.call("spans", self._span_batch, (call, parts), rows=len(call), size=size)
+        size = sum(span.size for span in spans)
+        stored: Stored = await self._merger.call(
+            "spans", self._span_batch, (spans, parts), rows=len(spans), size=size
+        )
+        return stored
 
     async def _span_batch(
         self, calls: Sequence[tuple[Sequence[NewSpan], Sequence[tuple[str, bytes]]]]
@@ -109,100 +494,47 @@ class Rollouts(WatchedService):
         lists = [call for call, _ in calls]
         parts = [part for _, shared in calls for part in shared]
         try:
-            return await self.write(spans.add_new_spans, lists, parts, self.kinds)
-        except spans.CareNeeded:
-            return await self.write(spans.add_spans, lists, parts, self.kinds)
+            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds)
+        except span_ops.CareNeeded:
+            return await self.write(span_ops.add_spans, lists, parts, self.kinds)
 
     async def next_sequence_id(self, rollout_id: str) -> int:
-        return await self.write_once(None, spans.next_sequence_ids, rollout_id)
+        """The next number for a span of this rollout."""
+        return await self.write_once(None, span_ops.next_sequence_ids, check_text(rollout_id, "rollout_id"))
 
     async def next_sequence_ids(self, rollout_ids: Sequence[str]) -> list[int]:
+        """The next number for each, in their order."""
+        wanted = [check_text(rollout_id, "rollout_id") for rollout_id in rollout_ids]
         numbers: list[int] = []
-        for start in range(0, len(rollout_ids), 1000):
-            numbers += await self.write(spans.next_sequence_ids, rollout_ids[start : start + 1000])
+        for start in range(0, len(wanted), ROWS):
+            numbers += await self.write(span_ops.next_sequence_ids, wanted[start : start + ROWS])
         return numbers
 
     async def evict_spans(self, bytes_to_free: int) -> int:
         """Drop the oldest rollouts' spans, in chunks that let callers in between."""
         freed = 0
         while freed < bytes_to_free:
-            more = await self.storage.background(spans.evict, bytes_to_free - freed)
+            more = await self.storage.background(span_ops.evict, bytes_to_free - freed)
             if not more:
                 break
             freed += more
         return freed
 
-    async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> tuple[Page, Any]:
-        return await self.read(queries.query_spans, rollout_id, attempt_id, query, self.kinds.names())
+    # --- counts -----------------------------------------------------------------------------------------
 
-    # --- reading ----------------------------------------------------------------------------------------
+    @call(GET("/statistics"), scope="read")
+    async def statistics(self) -> LightningStoreStatistics:
+        """Show how much the namespace holds."""
+        counts = await self.read(queries.statistics, self.kind)
+        statistics = LightningStoreStatistics(uptime=time.monotonic() - self._opened)
+        statistics.update(cast("LightningStoreStatistics", counts))
+        return statistics
 
-    async def get(self, rollout_id: str) -> tuple[Row, Row | None] | None:
-        return await self.read_one(queries.get_rollouts, rollout_id, tuple(self.kinds.names()))
-
-    async def query(self, query: Query) -> tuple[Page, Any]:
-        return await self.read(queries.query_rollouts, query, self.kind)
-
-    async def query_attempts(self, rollout_id: str, query: Query) -> Page:
-        return await self.read(queries.query_attempts, rollout_id, query, self.kinds.names())
-
-    async def statistics(self) -> dict[str, int]:
-        return await self.read(queries.statistics, self.kind)
-
-    # --- resources and workers --------------------------------------------------------------------------
-
-    async def add_resources(self, body: str, key: str | None = None) -> Row:
-        return await self.write_once(key, resources.add_resources, body)
-
-    async def update_resources(self, resources_id: str, body: str) -> Row:
-        return await self.write(resources.update_resources, resources_id, body)
-
-    async def get_resources(self, resources_id: str) -> Row | None:
-        return await self.read(resources.get_resources, resources_id)
-
-    async def latest_resources(self) -> Row | None:
-        return await self.read(resources.latest_resources)
-
-    async def query_resources(self, query: Query) -> Page:
-        return await self.read(queries.query_resources, query)
-
-    async def heartbeat(self, worker_id: str, stats: str | None) -> Row:
-        return await self.write_once(None, workers.beat, workers.Beat(worker_id, stats))
-
-    async def get_worker(self, worker_id: str) -> Row | None:
-        return (await self.read(queries.get_workers, [worker_id]))[0]
-
-    async def query_workers(self, query: Query) -> Page:
-        return await self.read(queries.query_workers, query)
-
-    # --- waiting ----------------------------------------------------------------------------------------
-
-    async def wait(
-        self, rollout_ids: Sequence[str], timeout: float | None
-    ) -> dict[str, tuple[Row, Row | None]]:
-        """Those of the rollouts that have ended, once all that exist have or the time is up.
-
-        Nothing is polled here: a hint wakes the waiter, who then reads what it was about.
-        """
-        ns = await self.ns()
-        pending = {ended_key(ns, name): name for name in await self.read(queries.present, rollout_ids)}
-        ended: dict[str, tuple[Row, Row | None]] = {}
-
-        async def all_ended(changed: frozenset[str]) -> bool:
-            asked = sorted(pending[key] for key in changed if key in pending)
-            for rollout, attempt in await self._ended(asked):
-                ended[rollout[0]] = (rollout, attempt)
-                del pending[ended_key(ns, rollout[0])]
-            return not pending
-
-        await until(self.storage.signals, ENDED_CHANNEL, pending, all_ended, timeout=timeout)
-        return ended
-
-    async def _ended(self, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None]]:
-        ended: list[tuple[Row, Row | None]] = []
-        for start in range(0, len(rollout_ids), 1000):
-            ended += await self.read(queries.get_ended, rollout_ids[start : start + 1000])
-        return ended
+    @call(GET("/queues"), scope="read")
+    async def queues(self) -> list[QueueState]:
+        """Show how much waits in each queue, and how long."""
+        now, depths = await self.read(overview_ops.queues, [self.namespace])
+        return [queue_state(depth, now) for depth in depths]
 
     async def close(self) -> None:
         """Finish giving back claims, then close the storage."""

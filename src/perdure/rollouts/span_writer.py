@@ -1,17 +1,19 @@
-"""Storing spans: each body once, each shared resource once, and within the memory that is allowed."""
+"""Writes spans: each body once, each shared resource once, and within the memory that is allowed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.kernel.errors import NotFound
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.service import Rollouts
 from perdure.rollouts.spans import OtelResource, Span
+
+if TYPE_CHECKING:
+    from perdure.rollouts.service import Rollouts
 
 REMEMBERED_PARTS = 10_000
 SPANS_A_CHUNK = 1000
@@ -104,7 +106,7 @@ class SpanWriter:
 
     async def _store(self, new: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[int | None]:
         unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
-        stored = await self._rollouts.add_spans(new, unsaved)
+        stored = await self._rollouts.write_spans(new, unsaved)
         size = sum(span.size for span, number in zip(new, stored, strict=True) if number is not None)
         if size:
             # Parts are written along with a span; where none was new, neither were they.

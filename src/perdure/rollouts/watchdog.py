@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from perdure.access.base import Access, Service, keyed
 from perdure.access.model import Caller
@@ -102,6 +102,17 @@ class WatchedService(Service):
         self.kinds = kinds
         self.watchdog = watchdog or Watchdog(storage, kinds)
         self._releases: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def of_same(cls, other: WatchedService) -> Self:
+        """The service of the same namespace and caller, with the same watchdog."""
+        return cls(
+            other.storage,
+            other.kinds,
+            namespace=other.namespace,
+            caller=other.caller,
+            watchdog=other.watchdog,
+        )
 
     async def _transact(
         self, access: Access, call: tuple[Any, ...], *, keys: Sequence[str] | None = None

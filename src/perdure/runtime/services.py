@@ -18,7 +18,10 @@ from perdure.kernel.config import Settings
 from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.urls import check_webhook_url
+from perdure.rollouts.resource_service import Resources
+from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.rollouts.workers import Workers
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS, open_configured
 from perdure.schedules.model import Targets
@@ -54,6 +57,21 @@ class Services:
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """The rollouts of the namespace; `store` puts Agent-lightning's contract over them."""
+        return self.store.rollouts
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of the namespace."""
+        return self.store.workers
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of the namespace."""
+        return self.store.resources
 
     @classmethod
     def open(cls, settings: Settings, items: ItemSetup | None = None) -> Self:

@@ -53,9 +53,15 @@ WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
 
 
-def wire(storage: Storage, *, namespace: str = "default", watchdog_interval: float | None = None) -> Rollouts:
-    """The rollouts room over a storage, with the kinds that exist and its timers running."""
-    rollouts = Rollouts(storage, KINDS, namespace=namespace)
+def wire(
+    storage: Storage,
+    *,
+    namespace: str = "default",
+    watchdog_interval: float | None = None,
+    eviction: Eviction | None = None,
+) -> Rollouts:
+    """The rollouts of a database, with the kinds that exist and its timers running."""
+    rollouts = Rollouts(storage, KINDS, namespace=namespace, eviction=eviction)
     rollouts.watchdog.start(watchdog_interval)
     if watchdog_interval is not None:
         start_retention(storage)
@@ -157,8 +163,9 @@ class InMemoryLightningStore(DatabaseLightningStore):
             raise InvalidInput("safe_memory_threshold must be smaller than eviction_memory_threshold")
         self._limits = Eviction(threshold, safe, span_size_estimator)
         storage = SqliteStorage(":memory:", TABLES, clock=clock, ids=ids)
-        rollouts = wire(storage, namespace=namespace, watchdog_interval=watchdog_interval)
-        super().__init__(rollouts, self._limits)
+        super().__init__(
+            wire(storage, namespace=namespace, watchdog_interval=watchdog_interval, eviction=self._limits)
+        )
 
     async def statistics(self) -> LightningStoreStatistics:
         statistics = await super().statistics()

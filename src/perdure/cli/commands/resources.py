@@ -67,9 +67,10 @@ async def diff_resources(
         current = await connection.store.get_resources_by_id(resources_id)
         if current is None:
             raise NotFound(f"resources {resources_id} not found")
-        after = current if new in (None, current.version) else await connection.version(resources_id, new)
+        version = connection.resources.get_version
+        after = current if new in (None, current.version) else await version(resources_id, new)
         number = after.version - 1 if old is None else old
-        before = await connection.version(resources_id, number) if number else None
+        before = await version(resources_id, number) if number else None
     diff = list(
         difflib.unified_diff(
             lines_of(before) if before else [],

@@ -203,7 +203,7 @@ async def _change(
     if bool(rollout_ids) == bool(statuses):
         raise typer.BadParameter("give rollout IDs or --status")
     async with context.connect() as connection:
-        change = connection.retry if retry else connection.cancel
+        change = connection.rollouts.retry if retry else connection.rollouts.cancel
         chosen = await _choose(connection.store, rollout_ids, statuses)
         ready = [each for each in chosen if is_finished(each) == retry]
         if len(chosen) == 1 and not ready:

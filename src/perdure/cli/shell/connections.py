@@ -13,23 +13,20 @@ from perdure.access.service import Access
 from perdure.assistants.service import Assistants
 from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
-from perdure.client.session import HttpSession, path_segment
+from perdure.client.session import HttpSession
+from perdure.client.transport import HttpTransport
 from perdure.items.service import Items
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
 from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
-from perdure.rollouts.model import ENDED
-from perdure.rollouts.overview import Overview
-from perdure.rollouts.records import ROLLOUT_STATUSES, Rollout
-from perdure.rollouts.resources import ResourcesUpdate
+from perdure.rollouts.resource_service import Resources
+from perdure.rollouts.service import Rollouts
 from perdure.runtime.services import Services
 from perdure.runtime.stats import standing
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
 
-RESOURCES = "/api/v1/resources"
-ROLLOUTS = "/api/v1/rollouts"
 READY = "/readyz"
 PATIENCE_SECONDS = 10.0
 """How long a stream or a wait reconnects to a server that does not answer."""
@@ -43,6 +40,8 @@ class Remote:
         options: Document = {"token": token, "namespace": namespace, "retry_delays": ()}
         self.store: LightningStore = LightningStoreClient(url, **options)
         self.session: HttpSession = HttpSession(url, **options)
+        self.rollouts = Rollouts.over(HttpTransport(self.session))
+        self.resources = Resources.over(HttpTransport(self.session))
         self.threads = PerdureClient(url, **options, patience=PATIENCE_SECONDS)
 
     async def close(self) -> None:
@@ -66,22 +65,12 @@ class Remote:
     def schedules(self) -> Schedules:
         return self.threads.schedules
 
-    async def stats(self) -> Document:
-        return await self.threads.stats()
-
-    async def cancel(self, rollout_id: str) -> Rollout:
-        return await self._post(rollout_id, "cancel")
-
-    async def retry(self, rollout_id: str) -> Rollout:
-        return await self._post(rollout_id, "retry")
-
-    async def _post(self, rollout_id: str, verb: str) -> Rollout:
-        path = f"{ROLLOUTS}/{path_segment(rollout_id, 'rollout_id')}/{verb}"
-        return Rollout.model_validate((await self.session.request("POST", path)).json())
-
     @property
     def access(self) -> Access:
         return self.threads.access
+
+    async def stats(self) -> Document:
+        return await self.threads.stats()
 
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
@@ -97,10 +86,6 @@ class Remote:
 
     async def revoke_token(self, token_id: str) -> Document:
         return dict(msgspec.to_builtins(await self.access.revoke_token(token_id)))
-
-    async def version(self, resources_id: str, version: int) -> ResourcesUpdate:
-        path = f"{RESOURCES}/{path_segment(resources_id, 'resources_id')}/versions/{version}"
-        return ResourcesUpdate.model_validate((await self.session.request("GET", path)).json())
 
     async def health(self) -> Document:
         return dict((await self.session.request("GET", READY)).json())
@@ -123,6 +108,8 @@ class Direct:
         self._namespace = settings.namespace
         self._acting = self._services.store
         self.store: LightningStore = self._acting
+        self.rollouts = self._services.rollouts
+        self.resources = self._services.resources
         self.threads = self._services.threads
         self.assistants = self._services.assistants
         self.items = self._services.items
@@ -135,13 +122,6 @@ class Direct:
 
     async def stats(self) -> Document:
         return await standing(self.threads, self.outbox)
-
-    async def cancel(self, rollout_id: str) -> Rollout:
-        unended = frozenset(ROLLOUT_STATUSES) - ENDED
-        return await self._acting.update_rollout(rollout_id, status="cancelled", only_from=unended)
-
-    async def retry(self, rollout_id: str) -> Rollout:
-        return await self._acting.update_rollout(rollout_id, status="requeuing", only_from=ENDED)
 
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
@@ -157,13 +137,6 @@ class Direct:
 
     async def revoke_token(self, token_id: str) -> Document:
         return dict(msgspec.to_builtins(await self.access.revoke_token(token_id)))
-
-    async def version(self, resources_id: str, version: int) -> ResourcesUpdate:
-        overview = Overview(self._acting.storage)
-        found = await overview.get_version(self._namespace, resources_id, version)
-        if found is None:
-            raise NotFound(f"version {version} of resources {resources_id} not found")
-        return found
 
     async def health(self) -> Document:
         return {"database": self._url, **await self._acting.health()}

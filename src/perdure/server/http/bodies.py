@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.errors import BadBody, InvalidInput, TooLarge, UnsupportedMedia
-from perdure.kernel.record import OpenRecord
+from perdure.kernel.record import open_record
 from perdure.kernel.validation import detail_of, place_of
 
 MAX_RATIO = 100
@@ -97,13 +97,7 @@ def _whole(data: bytes) -> Any:
 
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind, dec_hook=_open_record)
-
-
-def _open_record(kind: type, value: Any) -> Any:
-    if issubclass(kind, OpenRecord):
-        return kind.model_validate(value)
-    raise NotImplementedError
+    return msgspec.json.Decoder(kind, dec_hook=open_record)
 
 
 def decode_query(parameters: QueryParams, kind: type[msgspec.Struct]) -> Any:

@@ -8,10 +8,10 @@ from starlette.responses import Response
 
 from perdure.kernel.changes import changes_from
 from perdure.kernel.signals.port import Stream
+from perdure.rollouts.overview import Overview
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
 from perdure.server.http.sse import MEDIA_TYPE, EventStreamResponse, frame
-from perdure.server.native.handlers import overview_of
 
 FEEDS_AN_ACTOR = 32
 KEPT_CHANGES = 1000
@@ -22,7 +22,7 @@ RESYNC = frame("resync", "{}").encode()
 
 
 async def follow_changes(call: Call) -> Response:
-    overview = overview_of(call)
+    overview = Overview(call.services.storage)
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
     stream = await overview.changes(call.caller.namespace, KEPT_CHANGES)

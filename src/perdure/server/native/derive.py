@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 
 from perdure.access.base import Service
-from perdure.access.endpoints import KEY, PREFIX, Endpoint, Items, arguments_of, endpoints
+from perdure.access.endpoints import KEY, PREFIX, Endpoint, Items, WireForm, arguments_of, endpoints
 from perdure.kernel.pages import Page, PaginatedResult
 from perdure.server.http.bodies import encode
 from perdure.server.http.problems import NATIVE
@@ -105,14 +105,20 @@ def answer_of(endpoint: Endpoint, answer: Any) -> Any:
     shape = endpoint.shape
     if shape.answer is None:
         return Response(status_code=endpoint.status)
+    form = shape.answer_form
     if shape.paged:
-        return paged(answer)
+        return paged(answer, form)
     if shape.listed:
-        return Items(items=answer)
-    return answer if shape.answer_form is None else shape.answer_form.to_wire(answer)
+        return Items(items=_in_form(answer, form))
+    return answer if form is None else form.to_wire(answer)
 
 
-def paged(page: PaginatedResult[Any]) -> Response:
+def _in_form(items: Iterable[Any], form: WireForm | None) -> list[Any]:
+    return list(items) if form is None else [form.to_wire(item) for item in items]
+
+
+def paged(page: PaginatedResult[Any], form: WireForm | None = None) -> Response:
     """A page, with its total in a header too."""
-    body = Page(items=list(page.items), limit=page.limit, offset=page.offset, total=page.total)
+    items = _in_form(page.items, form)
+    body = Page(items=items, limit=page.limit, offset=page.offset, total=page.total)
     return Response(encode(body), headers={TOTAL: str(page.total)}, media_type="application/json")

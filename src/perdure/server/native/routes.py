@@ -11,40 +11,21 @@ from perdure.client import native_wire as wire
 from perdure.items.service import Items
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.outbox.service import Outbox
-from perdure.rollouts.overview import QueueState
-from perdure.rollouts.records import LightningStoreStatistics
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
-from perdure.server.native import changes, docs, handlers, health, metrics
+from perdure.server.native import changes, docs, health, metrics
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
+from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
-from perdure.server.native.work_routes import WORK_ROUTES
 
 _overview = declaring("overview")
 _server = declaring("server")
 _at_root = declaring("server", "")
 
 _OVERVIEW = (
-    _overview(
-        "GET",
-        "/statistics",
-        handlers.statistics,
-        "read",
-        "How much the namespace holds",
-        answer=LightningStoreStatistics,
-    ),
-    _overview(
-        "GET",
-        "/queues",
-        handlers.list_queues,
-        "read",
-        "How much waits in each queue, and how long",
-        answer=wire.Items[QueueState],
-        errors=(NotSupported,),
-    ),
     _overview(
         "GET",
         "/changes",
@@ -110,7 +91,7 @@ _SERVER = (
 )
 
 ROUTES: tuple[Route, ...] = (
-    *WORK_ROUTES,
+    *ROLLOUT_ROUTES,
     *routes_of(Assistants, lambda call: call.services.assistants),
     *THREAD_ROUTES,
     *RUN_QUEUE_ROUTES,

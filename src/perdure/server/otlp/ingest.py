@@ -54,7 +54,7 @@ async def _store(store: LightningStore, spans: Sequence[NewSpan], parts: Mapping
     if not spans:
         return []
     if isinstance(store, DatabaseLightningStore):
-        return await store.add_otlp_spans(spans, parts)
+        return await store.rollouts.store_new_spans(spans, parts)
     return await _store_records(store, spans, parts)
 
 
@@ -107,7 +107,8 @@ async def _store_and_keep(store: DatabaseLightningStore, received: Received) -> 
     homeless = [span for span, answer in zip(spans, answers, strict=True) if isinstance(answer, NotFound)]
     homeless = [span for span in homeless if span.rollout_id == KeptTrace(span.trace_id).rollout_id]
     if homeless:
-        await store.keep_traces(_traces_of(homeless, received.parts))
+        traces = _traces_of(homeless, received.parts)
+        await store.rollouts.start_missing([trace.request() for trace in traces])
         again = dict(zip(map(id, homeless), await _store(store, homeless, received.parts), strict=True))
         answers = [again.get(id(span), answer) for span, answer in zip(spans, answers, strict=True)]
     await _end(store, (span for span, answer in zip(spans, answers, strict=True) if type(answer) is int))

@@ -1,0 +1,55 @@
+"""The native routes of rollouts, attempts, spans, workers, resources and queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.access.endpoints import Items
+from perdure.rollouts.records import StoredSpans
+from perdure.rollouts.resource_service import Resources
+from perdure.rollouts.service import Rollouts
+from perdure.rollouts.workers import Workers
+from perdure.server.http.routes import Call
+from perdure.server.native.derive import ByHand, arguments_for, endpoint_of, routes_of
+
+JSON_SOURCE = "json"
+"""What spans that come as JSON are counted under."""
+
+
+def _rollouts(call: Call) -> Rollouts:
+    return call.services.rollouts
+
+
+async def claim(call: Call) -> Items[Any]:
+    """Claim, and count what was claimed."""
+    claimed = await _rollouts(call).claim(**arguments_for(endpoint_of(Rollouts.claim), call))
+    call.app.metrics.count_claim(len(claimed))
+    return Items(items=claimed)
+
+
+async def add_spans(call: Call) -> StoredSpans:
+    """Store spans, and count them."""
+    answer = await _rollouts(call).add_spans(call.body)
+    call.app.metrics.count_spans(JSON_SOURCE, sum(answer.stored), len(answer.stored))
+    return answer
+
+
+async def statistics(call: Call) -> Any:
+    """What the store tells of itself, its memory among it."""
+    return await call.store.statistics()
+
+
+ROLLOUT_ROUTES = (
+    *routes_of(
+        Rollouts,
+        _rollouts,
+        {
+            Rollouts.claim: ByHand(claim, ends_with_caller=True),
+            Rollouts.add_spans: add_spans,
+            Rollouts.statistics: statistics,
+        },
+        tag="rollouts",
+    ),
+    *routes_of(Workers, lambda call: call.services.workers),
+    *routes_of(Resources, lambda call: call.services.resources),
+)
