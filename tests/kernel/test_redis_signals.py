@@ -202,7 +202,7 @@ async def _no_list(client: Any, key: str) -> bool:
 async def test_an_element_that_comes_when_nobody_waits_any_more_is_given_back(
     pair: Pair, client: Any, redis_prefix: str
 ) -> None:
-    pair[0]._woken(b"another")
+    pair[0]._on_work(b"another")
     assert await soon(client.blpop([redis_prefix + "run:queue"], timeout=10))
 
 

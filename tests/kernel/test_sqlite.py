@@ -142,7 +142,7 @@ def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> 
     other.execute("CREATE TABLE recipes (name); INSERT INTO recipes VALUES ('soup')")
     other.close()
     before = path.read_bytes()
-    with pytest.raises(NotADatabase, match="not one of perdure's"):
+    with pytest.raises(NotADatabase, match="not a perdure database"):
         opened(path)
     assert path.read_bytes() == before
     assert sorted(files_beside(path)) == ["other.db", "other.db.lock"]

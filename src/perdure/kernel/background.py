@@ -1,4 +1,4 @@
-"""One thread with an event loop of its own, for timers and listeners that outlive any caller's loop."""
+"""A daemon thread with its own event loop, for timers and listeners that outlive any caller's loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop, the fast one where it exists."""
+    """A new event loop: uvloop's where it is installed."""
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop()
     made: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
@@ -30,7 +30,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 class Background:
     """Runs coroutines in a daemon thread. It starts with the first one and ends with `close`.
 
-    A `busy` one has the fast loop, which costs more to load.
+    A `busy` one uses uvloop, which takes longer to load.
     """
 
     def __init__(self, name: str, *, busy: bool = False) -> None:
@@ -72,9 +72,9 @@ class Background:
         return cast(T, result)
 
     def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine in the thread and stand still until it has ended; not for the thread itself."""
+        """Run a coroutine in the thread and block until it has ended; must not be called from the thread."""
         if threading.current_thread() is self._thread:
-            raise RuntimeError(f"the thread {self._name} would wait for itself")
+            raise RuntimeError(f"the thread {self._name} cannot wait for itself")
         _, handle = self._begin(action)
         try:
             result, error = handle.result()
@@ -91,12 +91,12 @@ class Background:
             if self._closed:
                 raise StorageClosed()
             if os.getpid() != self._pid:
-                raise StorageClosed(f"it was opened by process {self._pid}; a fork opens one of its own")
+                raise StorageClosed(f"opened by process {self._pid}; a forked process must open its own")
             loop = self._started()
             return loop, asyncio.run_coroutine_threadsafe(_contained(action), loop)
 
     def every(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-        """Call `action` again and again; an error is logged and the next time comes all the same."""
+        """Call `action` every `seconds`; an error is logged and does not stop the timer."""
         self.spawn(_repeat(seconds, action))
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -122,7 +122,7 @@ class Background:
             loop.close()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
-        """Cancel what runs, await `last`, and wait for the thread to end."""
+        """Cancel what runs, await `last`, and join the thread."""
         with self._lock:
             self._closed = True
             self._last = last
@@ -134,7 +134,7 @@ class Background:
 
 
 async def _contained(action: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T | None, BaseException | None]:
-    """Hand on what would end the event loop if it left a task: it is the caller's to see."""
+    """Return SystemExit and KeyboardInterrupt for the caller to raise; in a task they would end the loop."""
     try:
         return await action(), None
     except (SystemExit, KeyboardInterrupt) as error:
@@ -144,7 +144,7 @@ async def _contained(action: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T | 
 def _log_failure(handle: Future[Any]) -> None:
     error = None if handle.cancelled() else handle.exception()
     if error is not None:
-        logger.error("work in the background failed: %s", error, exc_info=error)
+        logger.error("a background task failed: %s", error, exc_info=error)
 
 
 def _cancel_unless(started: Callable[[], bool] | None, handle: Future[Any]) -> None:
@@ -160,4 +160,4 @@ async def _repeat(seconds: float, action: Callable[[], Awaitable[object]]) -> No
         except StorageClosed:
             return
         except Exception:
-            logger.exception("a periodic action failed; it will be tried again in %s s", seconds)
+            logger.exception("a periodic action failed; retrying in %s s", seconds)

@@ -1,4 +1,4 @@
-"""The feed of changes: each room says what it changed, while somebody listens. Clients read again."""
+"""The change feed: each domain publishes what it changed while there are followers, who then read again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANNEL = "changes"
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What has changed, and the status that it had then."""
+    """A changed object, with its status at that time."""
 
     kind: str
     id: str
@@ -21,7 +21,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]]) -> None:
-    """Say that objects, given as (id, status), have changed; costs nothing while nobody listens."""
+    """Publish that objects, given as (id, status), have changed; does nothing without followers."""
     if tx.wants(CHANNEL):
         for name, status in changed:
             # The id comes last, since it may hold a slash.
@@ -34,7 +34,7 @@ def follow(signals: Signals, ns: int, limit: int) -> Stream:
 
 
 def changes_from(keys: Iterable[str]) -> list[Change]:
-    """What the keys of a stream tell: of each object only the latest."""
+    """The changes in the keys of a stream, only the latest for each object."""
     latest: dict[tuple[str, str], Change] = {}
     for key in keys:
         _, kind, status, name = key.split("/", 3)

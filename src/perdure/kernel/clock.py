@@ -10,7 +10,7 @@ MICROS = 1_000_000
 
 
 class Clock(Protocol):
-    """Where an embedded engine takes `:now` from."""
+    """The source of `:now` on SQLite."""
 
     def now(self) -> int:
         """The time in microseconds; each call gives a later one than the call before."""
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, held back from ever repeating or going backwards."""
+    """The machine's clock, made strictly monotonic: it never repeats or goes backwards."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -47,7 +47,7 @@ def to_micros_or_none(seconds: float | None) -> int | None:
 
 
 def human_duration(seconds: float) -> str:
-    """A duration in the unit that suits it, as people say it."""
+    """A duration for people to read, such as `3 min`."""
     for unit, least in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
         if seconds >= 2 * least:
             return f"{seconds / least:.0f} {'min' if unit == 'm' else unit}"

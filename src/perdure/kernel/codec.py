@@ -1,4 +1,4 @@
-"""JSON as it is stored: one encoder and one decoder for every room, door and client."""
+"""JSON as it is stored: the one encoder and the one decoder of perdure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 500
-"""How many objects and arrays may stand inside each other."""
+"""How deep objects and arrays may be nested."""
 
 _BYTES = (bytes, bytearray, memoryview)
 _BINARY = frozenset(_BYTES)

@@ -1,8 +1,8 @@
-"""Settings from arguments, the environment and a file; each can say where it came from.
+"""Settings from arguments, environment variables and a file, each with its source.
 
-What is given explicitly wins over the environment, the environment over the file, the file over the default.
-An empty variable counts as not set. A variable with `_FILE` after its name holds the path of a file with the
-value, so that a secret need not stand in the environment.
+Arguments take precedence over the environment, the environment over the file, the file over the default.
+An empty variable counts as not set. A variable with the suffix `_FILE` holds the path of a file with the
+value, so that a secret need not be in the environment.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ VARIABLES = {
     ),
     "stream_ttl": ("PERDURE_STREAM_TTL", "RESUMABLE_STREAM_TTL_SECONDS"),
 }
-"""Settings that have other variables than `PERDURE_` and their name; the first that is set counts."""
+"""Settings with more environment variables than `PERDURE_` and their name; the first that is set counts."""
 
 SECRETS = frozenset({"database_url", "api_key", "redis_url", "webhook_secret"})
 MAX_URL = 16_384
@@ -70,12 +70,12 @@ _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
 def mask_url(url: str) -> str:
-    """The URL without its passwords, fit for a log. Of a URL that is not well-formed it hides too much."""
+    """The URL without its passwords, for logs. Of a malformed URL it hides more than needed."""
     return _IN_WORDS.sub(r"\1***", _IN_URL.sub(r"\1***\2", url))
 
 
 class Secret(str):
-    """A text that shows its passwords to whoever uses it, and to nobody who prints what holds it."""
+    """A string whose `repr` hides its passwords."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class Secret(str):
 
 
 class Key(Secret):
-    """A secret of which nothing may be shown."""
+    """A string whose `repr` hides all of it."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ def _cores() -> int:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What perdure is told by its surroundings. `sources` says of each setting where its value came from."""
+    """The settings of perdure. `sources` has the source of each value."""
 
     database_url: str = Secret("sqlite:///perdure.db")
     namespace: Annotated[str, msgspec.Meta(min_length=1)] = "default"
@@ -143,7 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Found(NamedTuple):
-    """A value as it was found, and where. `text` tells that its type must be read out of a string."""
+    """A value and its source. `text` means that it is a string to be converted to its type."""
 
     value: Any
     source: str
@@ -156,9 +156,9 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     directory: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """The settings that hold in `directory` (the working directory) with this `environment` (the process's).
+    """Load the settings for `directory` (by default the working directory) and `environment` (the process's).
 
-    An explicit None counts as not given, except where None is a value (`watchdog_interval`).
+    An explicit None counts as not given, unless None is a value of the setting (`watchdog_interval`).
     """
     environment = os.environ if environment is None else environment
     found = {
@@ -180,7 +180,7 @@ def _types() -> dict[str, Any]:
 def _in_arguments(explicit: Mapping[str, Any]) -> dict[str, _Found]:
     unknown = sorted(set(explicit) - set(_types()))
     if unknown:
-        raise InvalidInput(f"there is no setting {unknown[0]!r}; there are {', '.join(_types())}")
+        raise InvalidInput(f"unknown setting {unknown[0]!r}; known are {', '.join(_types())}")
     return {
         name: _Found(value, "argument")
         for name, value in explicit.items()
@@ -202,7 +202,7 @@ def _variable(environment: Mapping[str, str], variable: str, *, secret: bool) ->
     value = environment.get(variable)
     path = environment.get(variable + "_FILE") if secret else None
     if value and path:
-        raise InvalidInput(f"{variable} and {variable}_FILE are both set; only one of them can count")
+        raise InvalidInput(f"{variable} and {variable}_FILE are both set; set only one of them")
     if path:
         return _Found(_secret_in(Path(path), variable + "_FILE"), f"environment {variable}_FILE", text=True)
     return _Found(value, f"environment {variable}", text=True) if value else None
@@ -223,7 +223,7 @@ def _in_file(environment: Mapping[str, str], directory: Path) -> dict[str, _Foun
     table = _table(path)
     unknown = sorted(set(table) - set(_types()))
     if unknown:
-        raise InvalidInput(f"{path}: there is no setting {unknown[0]!r}; there are {', '.join(_types())}")
+        raise InvalidInput(f"{path}: unknown setting {unknown[0]!r}; known are {', '.join(_types())}")
     return {name: _Found(value, f"file {path}") for name, value in table.items()}
 
 
@@ -234,7 +234,7 @@ def _table(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"cannot read {path}: {_reason(error)}") from None
     stray = sorted(set(content) - {TABLE})
     if stray:
-        raise InvalidInput(f"{path}: {stray[0]!r} is not known; settings stand in the table [{TABLE}]")
+        raise InvalidInput(f"{path}: {stray[0]!r} is unknown; settings belong in the table [{TABLE}]")
     table = content.get(TABLE, {})
     if not isinstance(table, dict):
         raise InvalidInput(f"{path}: {TABLE!r} must be a table; write [{TABLE}] above the settings")
@@ -270,7 +270,7 @@ def _value(name: str, found: _Found) -> Any:
 
 
 def _from_text(text: str, kind: Any) -> Any:
-    """The ways in which people write a choice, a switch, a list, or that there is none."""
+    """Read a choice, a boolean, a list or None the ways people write them."""
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]

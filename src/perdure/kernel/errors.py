@@ -1,4 +1,4 @@
-"""The one error tree. Each error has a stable code and the HTTP status a door answers with.
+"""All errors of perdure, each with a stable code and the HTTP status of its response.
 
 The first line of an error's docstring is its message when none is given.
 """

@@ -1,7 +1,7 @@
-"""Transition tables: which event moves which status where, and their charts.
+"""State machines as transition tables, which also draw their charts.
 
-A table is total: what it does not name leaves the status as it is (`step` answers the same status),
-so that a late or repeated event is harmless by construction.
+A table is total: a pair of status and event that it does not name leaves the status as it is, so a late or
+repeated event is harmless by construction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Machine:
         return self._add(Transition(event, frozenset(sources), target))
 
     def always(self, event: str, target: str) -> Machine:
-        """Add a transition from every status: what a caller says explicitly is believed."""
+        """Add a transition from every status, for what a caller sets explicitly."""
         return self._add(Transition(event, frozenset(self.statuses), target, always=True))
 
     def _add(self, transition: Transition) -> Machine:
@@ -52,7 +52,7 @@ class Machine:
         return self
 
     def step(self, status: str, event: str) -> str:
-        """The status after `event`; the same one where the table has no such step."""
+        """The status after `event`; unchanged if the table has no such transition."""
         return self._table.get((status, event), status)
 
     def moves(self, status: str, event: str) -> bool:

@@ -1,6 +1,6 @@
-"""Merging of concurrent calls into lists.
+"""Merge concurrent calls into batches.
 
-A batch is whatever queued while the last batch of the same kind ran; nothing ever waits on a timer. Calls
+A batch is what was queued while the previous batch of the same kind ran; no call waits for a timer. Calls
 merge only if their operation, namespace and shared arguments are equal.
 """
 
@@ -19,17 +19,17 @@ BATCH_ITEMS = 256
 BATCH_ROWS = 1000
 BATCH_BYTES = 1 << 20
 OVERLAP_ROWS = 64
-"""So many waiting rows make another batch worth while where several may run at once."""
+"""The number of waiting rows at which another batch starts beside a running one."""
 
 Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
-"""Runs a list of items and answers each with its result, or with an exception for that item alone."""
+"""Runs a list of items and returns a result, or an exception, for each of them."""
 
 Entry = tuple[asyncio.Future[Any], Any, int, int]
-"""Who waits, the item, and how many rows and bytes it is."""
+"""The caller's future, the item, and its size in rows and bytes."""
 
 
 class _Lane:
-    """The calls of one kind: what waits, and how many batches run; `starting` one has not begun yet."""
+    """The calls of one kind: what waits, and how many batches run; a `starting` batch has not begun yet."""
 
     __slots__ = ("rows", "running", "starting", "waiting")
 
@@ -40,11 +40,11 @@ class _Lane:
         self.starting = False
 
     def may_start(self, batches: int) -> bool:
-        """A lone call goes at once; beside a running batch only what is worth another does."""
+        """Whether to start a batch: at once if none runs, else only when enough rows wait."""
         return not self.running or (self.running < batches and self.rows >= OVERLAP_ROWS)
 
     def take(self) -> list[Entry]:
-        """The next batch; who has gone takes their item along."""
+        """Take the next batch, without the items of callers that were cancelled."""
         self.starting = False
         batch: list[Entry] = []
         rows = size = 0
@@ -84,7 +84,7 @@ class Merger:
     ) -> asyncio.Future[Any]:
         """Add `item`, of so many rows and bytes, to the next batch of `key`.
 
-        `undelivered` gets the result of a call whose caller went away while its batch ran.
+        `undelivered` gets the result of a call whose caller was cancelled while its batch ran.
         """
         refuse_nested()
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class Merger:
 
 
 async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:
-    """Run a batch; after an unexpected error run each item alone, so that one never fails its neighbours."""
+    """Run a batch; after an unexpected error run each item alone, so that one item never fails another."""
     try:
         return await batch(items)
     except StorageError as error:

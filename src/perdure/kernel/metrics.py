@@ -1,4 +1,4 @@
-"""What a server counts, under the names that its dashboards read."""
+"""The Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from perdure.kernel.version import VERSION
 
 
 class Metrics:
-    """The counters of one server. What the database knows is read when somebody asks; see the native door."""
+    """The counters of one server. Gauges are read from the database; see `server/native/metrics`."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        Info("perdure_build", "Which perdure this is.", registry=self.registry).info(
+        Info("perdure_build", "The version of perdure and Python.", registry=self.registry).info(
             {"version": VERSION, "python": python_version()}
         )
         self.requests = Counter(
@@ -39,18 +39,18 @@ class Metrics:
             registry=self.registry,
         )
         self.spans_ingested = Counter(
-            "perdure_spans_ingested", "Spans stored, by door.", ("source",), registry=self.registry
+            "perdure_spans_ingested", "Spans stored, by protocol.", ("source",), registry=self.registry
         )
         self.spans_rejected = Counter(
             "perdure_spans_rejected", "Spans not stored, by reason.", ("reason",), registry=self.registry
         )
 
     def count_claim(self, found: int) -> None:
-        """Note that somebody asked for work, and whether there was any."""
+        """Count a claim, by whether it found work."""
         self.claims.labels("found" if found else "empty").inc()
 
     def count_spans(self, source: str, stored: int, sent: int) -> None:
-        """Note how many of the spans that were sent are new."""
+        """Count the spans that were stored, and those that were known already."""
         if stored:
             self.spans_ingested.labels(source).inc(stored)
         if sent > stored:

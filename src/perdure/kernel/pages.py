@@ -1,4 +1,4 @@
-"""Pages: what a query gives back, and how much more there is."""
+"""Pages of lists, with the total."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], kw_only=True):
-    """A page of a list, and how long the whole is."""
+    """A page of a list, and the total number of items."""
 
     items: list[T]
     limit: int

@@ -1,4 +1,7 @@
-"""The two bases of records: closed ones on msgspec Structs, open ones that keep the keys they do not know."""
+"""The base classes of records: closed ones are msgspec Structs, open ones keep unknown keys.
+
+Both have the methods of pydantic models that users of Agent-lightning call.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class PydanticApi:
-    """What every record can do, whatever holds its fields."""
+    """The methods of a pydantic model that every record has."""
 
     __slots__ = ()
 
@@ -100,7 +103,7 @@ def _fields_of(record: Any) -> dict[str, Any]:
     if isinstance(record, EncodedByFields):
         return vars(record)
     fields = msgspec.structs.asdict(record)
-    # What was never said is no field, as where msgspec itself encodes.
+    # An unset field is left out, as msgspec does when it encodes.
     return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
@@ -118,7 +121,7 @@ def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str,
 
 
 def _dump(value: Any, exclude_none: bool) -> Any:
-    # Loops in one function spend one frame a level: the deepest allowed input must still dump.
+    # One frame a level, so that the deepest allowed input can be dumped.
     if isinstance(value, PydanticApi):
         value = _without_none(_fields_of(value)) if exclude_none else _fields_of(value)
     kind = type(value)
@@ -188,7 +191,7 @@ def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
 
 
 class _Required:
-    """The default of a field that has none; no check lets it pass."""
+    """The default of a required field; every check refuses it."""
 
 
 _REQUIRED: Any = _Required()
@@ -265,7 +268,7 @@ def _refusal(cls: type, name: str, value: Any, error: ValueError) -> InvalidInpu
 
 
 def expected(what: str, value: object) -> NoReturn:
-    """Refuse a value inside a check; the record adds the name of the field."""
+    """Raise for a value of the wrong type inside a check; the record adds the name of the field."""
     raise ValueError(f"expected {what}, got {type(value).__name__}")
 
 
@@ -275,7 +278,7 @@ def text(value: Any) -> str:
 
 
 def boolean(value: Any) -> bool:
-    """Check a truth value."""
+    """Check a boolean."""
     return value if isinstance(value, bool) else expected("true or false", value)
 
 

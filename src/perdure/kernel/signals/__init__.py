@@ -1,1 +1,1 @@
-"""Hints between callers: who waits for what is told that it may have changed."""
+"""Hints between callers and processes: something that you wait for may have changed."""

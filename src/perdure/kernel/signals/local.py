@@ -22,11 +22,11 @@ class _Listener:
     def tell(self, keys: Iterable[str]) -> None:
         """Called from any thread. A closed loop has no waiters, so its listener is closed."""
         try:
-            self._loop.call_soon_threadsafe(self._hear, tuple(keys))
+            self._loop.call_soon_threadsafe(self._deliver, tuple(keys))
         except RuntimeError:
             self.close()
 
-    def _hear(self, keys: tuple[str, ...]) -> None:
+    def _deliver(self, keys: tuple[str, ...]) -> None:
         self._add(keys)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

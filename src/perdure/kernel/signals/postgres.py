@@ -1,6 +1,6 @@
 """Signals between processes by LISTEN and NOTIFY, on a connection of their own.
 
-What is lost while the connection is down is made up for by polling; see the rooms that watch.
+What is lost while the connection is down is found by polling; see the services that watch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHANNEL = "perdure"
 NOTIFY = "SELECT pg_notify($1, $2)"
 DO_NOT_WAIT = "SET synchronous_commit = off"
 PAYLOAD_BYTES = 7900
-"""The server takes less than 8,000."""
+"""The server's limit is below 8,000."""
 _AIM_BYTES = 7000
 _FAILURES = (
     OSError,
@@ -43,8 +43,8 @@ class PostgresSignals(SharedSignals):
         self._connect = connect
 
     async def _serve(self) -> None:
-        """Keep one connection; when it is lost, make another."""
-        self._began()
+        """Keep one connection; reconnect with backoff when it is lost."""
+        self._enter_loop()
         backoff = Backoff(0.1, 5.0)
         while True:
             try:
@@ -59,7 +59,7 @@ class PostgresSignals(SharedSignals):
     async def _converse(self) -> None:
         connection = await self._connect()
         try:
-            # A hint may be lost, so that nobody needs to wait for it to be on disk.
+            # A hint may be lost, so its commit need not wait for the disk.
             await connection.execute(DO_NOT_WAIT)
             await connection.add_listener(CHANNEL, self._receive)
             for payload in _payloads(self._origin, [(WANTED, "")]):
@@ -70,7 +70,7 @@ class PostgresSignals(SharedSignals):
 
     async def _send_forever(self, connection: Any) -> None:
         assert self._wake is not None
-        connection.add_termination_listener(lambda _: self._stir())
+        connection.add_termination_listener(lambda _: self._wake_sender())
         while not connection.is_closed():
             for payload in _payloads(self._origin, list(self._take_outgoing())):
                 await connection.execute(NOTIFY, CHANNEL, payload)
@@ -81,7 +81,7 @@ class PostgresSignals(SharedSignals):
 
     def _receive(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         origin, hints = json.loads(str(payload))
-        self._hear(origin, [(channel, key) for channel, key in hints])
+        self._deliver(origin, [(channel, key) for channel, key in hints])
 
 
 def _payloads(origin: str, hints: list[Hint]) -> Iterable[str]:

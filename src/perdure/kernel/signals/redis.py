@@ -1,10 +1,10 @@
-"""Signals between processes through Redis or Valkey, under the names that workers of this kind know.
+"""Signals between processes through Redis or Valkey, under key names of their own.
 
-Redis holds nothing that is needed. While it is down, hints are kept as far as there is room for them, whoever
-waits finds changes by polling, and when it is back everybody here is told to look once.
+Redis stores nothing that is needed. While it is down, hints are kept up to a limit and waiters find changes
+by polling; when it is back, every waiter looks once.
 
-Three connections are kept: one sends, one listens, and one waits for work while somebody here does. Each has
-time limits, so that a connection that is dead without saying so is noticed within a few seconds.
+Three connections are kept: one sends, one listens, and one waits for work while a worker here does. Each has
+timeouts, so that a dead connection is noticed within a few seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from perdure.kernel.signals.shared import MAX_OUTGOING, WANTED, SharedSignals
 logger = logging.getLogger(__name__)
 
 BLOCK_SECONDS = 1.0
-"""How long a read waits before it asks whether the server is still there; below every sane poll interval."""
+"""How long a read waits before it pings the server; shorter than any sensible poll interval."""
 MARGIN_SECONDS = 1.0
 LEAST_CONNECTIONS = 4
 LIST_LENGTH = 64
@@ -81,11 +81,11 @@ class RedisSignals(SharedSignals):
         self._sweep = os.urandom(12).hex()
 
     def close(self) -> None:
-        # The driver can lose a cancellation in Python 3.11: whatever runs asks before it goes on.
+        # The driver can lose a cancellation in Python 3.11, so every loop checks this flag.
         self._closing = True
         super().close()
 
-    # --- what a carrier can do besides --------------------------------------------------------------------
+    # --- as a Carrier ---------------------------------------------------------------------------------------
 
     def wake_another(self, queue: str) -> None:
         self.publish([(READY, queue)])
@@ -99,7 +99,7 @@ class RedisSignals(SharedSignals):
     async def try_sweep(self, seconds: float) -> bool:
         lifetime = max(math.ceil(seconds), 1)
         answer = await self._ask("SET", self._keys.sweep, self._sweep, "NX", "EX", lifetime)
-        # Without an answer the lock of the database, which is the true one, decides alone.
+        # Without an answer, the lock in the database decides alone.
         return answer is not None
 
     async def end_sweep(self) -> None:
@@ -134,19 +134,19 @@ class RedisSignals(SharedSignals):
             if len(self._marks) < MAX_OUTGOING:
                 self._marks.update(marks)
             self._start()
-        self._stir()
+        self._wake_sender()
 
     def _touch(self, channel: str, keys: Iterable[str]) -> None:
         if channel in NAMED:
             with self._lock:
                 self._touched.update((channel, key) for key in keys)
                 self._start()
-            self._stir()
+            self._wake_sender()
 
     # --- the three connections ----------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        self._began()
+        self._enter_loop()
         assert self._wake is not None
         self._wake.set()
         roles = {"sending": self._send_forever, "listening": self._listen, "waiting": self._wait_for_work}
@@ -159,7 +159,7 @@ class RedisSignals(SharedSignals):
                 await self._pool.disconnect()
 
     async def _keep(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Begin again whenever a connection was lost, a little later each time."""
+        """Reconnect whenever a connection was lost, with backoff."""
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._closing:
             try:
@@ -169,7 +169,7 @@ class RedisSignals(SharedSignals):
                     backoff.reset()
                 self._note_failure(role, error)
             except Exception as error:
-                logger.exception("signals by Redis: %s went wrong", role)
+                logger.exception("Redis signals: %s failed", role)
                 self._note_failure(role, error)
             await asyncio.sleep(backoff.next())
 
@@ -184,7 +184,7 @@ class RedisSignals(SharedSignals):
 
     def _note_failure(self, role: str, error: BaseException) -> None:
         if not self._failures:
-            text = "Redis at %s fails (%s: %s); meanwhile other processes are heard of by polling"
+            text = "Redis at %s fails (%s: %s); falling back to polling"
             logger.warning(text, self.where, type(error).__name__, error)
         self._failures[role] = f"{type(error).__name__}: {error}"
 
@@ -220,7 +220,7 @@ class RedisSignals(SharedSignals):
         self._note_answer("sending")
         refused = next((str(each) for each in answers if isinstance(each, Exception)), None)
         if refused is not None and refused != self._refused:
-            logger.warning("Redis at %s refuses some of what it is sent: %s", self.where, refused)
+            logger.warning("Redis at %s refuses some commands: %s", self.where, refused)
             self._refused = refused
 
     def _write_hints(self, pipe: Any, hints: dict[Hint, int]) -> None:
@@ -258,7 +258,7 @@ class RedisSignals(SharedSignals):
             self._waited_for.set()
         commands = self._interests.update(touched) if touched else []
         listener = self._listener
-        # A connection that is lost is made again by whoever listens on it, with all that is wanted then.
+        # A lost connection is made again by `_listen`, with all subscriptions of that time.
         with contextlib.suppress(*_FAILURES):
             for command in commands:
                 if listener is not None and listener.is_connected:
@@ -284,7 +284,7 @@ class RedisSignals(SharedSignals):
                 asked = False
                 self._receive(message)
             elif asked:
-                raise TimeoutError("it was asked whether it is there, and did not answer")
+                raise TimeoutError("no answer to a ping")
             else:
                 asked = True
                 await connection.send_command("PING", check_health=False)
@@ -292,12 +292,12 @@ class RedisSignals(SharedSignals):
     def _receive(self, message: list[Any]) -> None:
         kind, *rest = message
         if kind == b"subscribe":
-            self._joined(rest[0].decode())
+            self._on_subscribed(rest[0].decode())
         elif kind in (b"message", b"pmessage"):
-            self._hear_message(rest[-2].decode(), rest[-1])
+            self._receive_message(rest[-2].decode(), rest[-1])
 
-    def _joined(self, name: str) -> None:
-        """Look once at what may have changed before the server began to tell of it."""
+    def _on_subscribed(self, name: str) -> None:
+        """Look once at what may have changed before the subscription began."""
         if name == self._keys.hints:
             self._local.publish([hint for hint in self._local.awaited() if self._keys.own(hint) is None])
             self.publish([(WANTED, "")])
@@ -306,13 +306,13 @@ class RedisSignals(SharedSignals):
         else:
             self._local.publish(self._interests.names.get(name, ()))
 
-    def _hear_message(self, name: str, payload: bytes) -> None:
+    def _receive_message(self, name: str, payload: bytes) -> None:
         try:
             origin, hints = msgspec.json.decode(payload, type=_Message)
         except msgspec.MsgspecError:
-            # Somebody else's message: the channel alone tells what it is about.
+            # A message of another program: the channel alone says what it is about.
             origin, hints = "", list(self._interests.names.get(name, ()))
-        self._hear(origin, hints)
+        self._deliver(origin, hints)
 
     # --- waiting for work ---------------------------------------------------------------------------------
 
@@ -329,18 +329,18 @@ class RedisSignals(SharedSignals):
                 answer = await connection.read_response()
                 self._note_answer("waiting")
                 if answer is not None:
-                    self._woken(answer[1])
+                    self._on_work(answer[1])
 
-    def _woken(self, element: bytes) -> None:
+    def _on_work(self, element: bytes) -> None:
         if element == self._origin.encode():
-            # Whoever waited here was woken when it was published.
+            # Waiters in this process were woken when it was published.
             return
         if self._local.is_watched(WORK):
             self._local.publish([WORK])
             return
         with self._lock:
             self._add_outgoing({WORK: 1})
-        self._stir()
+        self._wake_sender()
 
 
 def make_pool(url: str, max_connections: int, seconds: float) -> Any:

@@ -1,4 +1,4 @@
-"""The names under which hints travel in Redis, and which of them somebody in this process wants to hear."""
+"""The keys and channels of hints in Redis, and which of them this process subscribes to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.kernel.signals.port import Hint, Stream, Watch
 READY = "rollouts.ready"
 QUEUE = "agents"
 WORK: Hint = (READY, QUEUE)
-"""That runs wait to be claimed: it goes by a list, of which each element wakes one process."""
+"""Runs wait to be claimed: sent through a list, each element of which wakes one process."""
 STREAMS = "streams"
 CONTROL = "threads.control"
 NAMED = frozenset({READY, STREAMS, CONTROL})
@@ -22,7 +22,7 @@ _GLOB = re.compile(r"([*?\[\]\\])")
 
 
 class Keys:
-    """Every key and channel, below a prefix that keeps installations apart."""
+    """Every key and channel, with a prefix that separates installations."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -34,7 +34,7 @@ class Keys:
         return f"{self._prefix}run:{run_id}:running"
 
     def own(self, hint: Hint) -> str | None:
-        """The channel of this hint alone, or None if it travels with all others."""
+        """The channel of this hint alone, or None if it shares one with others."""
         channel, key = hint
         name = key.partition("/")[2]
         if channel == STREAMS and name.startswith(_THREAD):
@@ -44,13 +44,13 @@ class Keys:
         return f"{self._prefix}run:{name}:control" if channel == CONTROL else None
 
     def patterns(self, channel: str) -> list[str]:
-        """What matches every name that hints of the channel can have."""
+        """Patterns for all Redis channels that hints of the channel can have."""
         kinds = {STREAMS: ("run:*:stream", "thread:*:stream"), CONTROL: ("run:*:control",)}
         return [_GLOB.sub(r"\\\1", self._prefix) + kind for kind in kinds.get(channel, ())]
 
 
 class Hub(LocalSignals):
-    """A hub that tells of every change in who watches and follows what."""
+    """A hub that reports every change of its watchers and followers."""
 
     def __init__(self, touch: Callable[[str, Iterable[str]], None]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Hub(LocalSignals):
 
 
 class Interests:
-    """Which channels of Redis somebody in this process wants to hear, and for which hints."""
+    """The channels of Redis that this process subscribes to, and for which hints."""
 
     def __init__(self, keys: Keys, local: LocalSignals) -> None:
         self._keys = keys
@@ -86,9 +86,9 @@ class Interests:
         self.patterns: set[str] = set()
 
     def update(self, touched: Iterable[Hint]) -> list[tuple[str, ...]]:
-        """Look again at hints whose watchers have changed; gives the commands that follow from it."""
+        """Update the hints whose watchers have changed; returns the commands to send."""
         before = set(self.names)
-        # A channel that is heard already is joined again for a new hint: the answer tells it to look once.
+        # A known channel is subscribed to again for a new hint: the answer makes its watcher look once.
         grown = {name for hint in touched if (name := self._keys.own(hint)) and self._look_at(name, hint)}
         patterns = {each for channel in self._local.followed() for each in self._keys.patterns(channel)}
         changes = {
@@ -106,7 +106,7 @@ class Interests:
         return [*commands, ("PSUBSCRIBE", *self.patterns)] if self.patterns else commands
 
     def _look_at(self, name: str, hint: Hint) -> bool:
-        """Whether somebody new is interested in a channel."""
+        """Update who needs a channel; True if a hint is new to it."""
         known = self.names.setdefault(name, set())
         before = hint in known
         (known.add if self._local.is_watched(hint) else known.discard)(hint)

@@ -1,4 +1,4 @@
-"""What signals between processes have in common: a local hub, what waits to be sent, and who wants what."""
+"""The base of signals between processes: a local hub, outgoing hints, and channels that others follow."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from perdure.kernel.signals.local import LocalSignals
 from perdure.kernel.signals.port import Hint, Stream, Watch
 
 WANTED = "signals.wanted"
-"""The channel on which processes say which channels they follow; an empty key asks the others to say so."""
+"""The channel on which processes announce which channels they follow; an empty key asks the others to."""
 REPEAT_SECONDS = 10.0
 WANTED_SECONDS = 30.0
 MAX_OUTGOING = 20_000
-"""Hints kept while nothing can be sent. Whoever misses one reads the database at its next poll."""
+"""The most hints kept while nothing can be sent. Beyond that, watchers find the change at their next poll."""
 
 
 class SharedSignals:
-    """A local hub whose hints also reach the hubs of other processes. A subclass carries them: `_serve`."""
+    """A local hub whose hints also reach the hubs of other processes. A subclass sends them: `_serve`."""
 
     def __init__(self, background: Background, local: LocalSignals | None = None) -> None:
         self._background = background
@@ -35,7 +35,7 @@ class SharedSignals:
         self._wake: asyncio.Event | None = None
 
     async def _serve(self) -> None:
-        """Send what is in `_outgoing` and hear what others send, until it is cancelled."""
+        """Send the `_outgoing` hints and receive those of others, until it is cancelled."""
         raise NotImplementedError
 
     def publish(self, hints: Iterable[Hint]) -> None:
@@ -44,7 +44,7 @@ class SharedSignals:
         with self._lock:
             self._add_outgoing(dict.fromkeys(hints, 1))
             self._start()
-        self._stir()
+        self._wake_sender()
 
     def watch(self, channel: str, keys: Iterable[str]) -> Watch:
         with self._lock:
@@ -56,11 +56,11 @@ class SharedSignals:
 
     def follow(self, channel: str, prefix: str, limit: int) -> Stream:
         stream = self._local.follow(channel, prefix, limit)
-        self._say_wanted()
+        self._announce_wanted()
         return stream
 
     def wanted(self, channel: str) -> bool:
-        """Here, or in another process that said so a while ago at most."""
+        """Whether the channel has followers here, or in a process that announced it recently."""
         if self._local.wanted(channel):
             return True
         return bool(self._wanted) and time.monotonic() < self._wanted.get(channel, 0.0)
@@ -80,13 +80,13 @@ class SharedSignals:
             hints, self._outgoing = self._outgoing, {}
         return hints
 
-    def _say_wanted(self) -> None:
+    def _announce_wanted(self) -> None:
         hints = [(WANTED, channel) for channel in self._local.followed()]
         if hints:
             self.publish(hints)
 
     async def _repeat_wanted(self) -> None:
-        self._say_wanted()
+        self._announce_wanted()
 
     def _start(self) -> None:
         if not self._started:
@@ -94,27 +94,27 @@ class SharedSignals:
             self._background.spawn(self._serve())
             self._background.every(REPEAT_SECONDS, self._repeat_wanted)
 
-    def _began(self) -> None:
+    def _enter_loop(self) -> None:
         """Called by `_serve` in its event loop, before anything else."""
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def _stir(self) -> None:
+    def _wake_sender(self) -> None:
         loop, wake = self._loop, self._wake
         if loop is not None and wake is not None and not wake.is_set() and not loop.is_closed():
             loop.call_soon_threadsafe(wake.set)
 
-    def _hear(self, origin: str, hints: list[Hint]) -> None:
-        """Tell this process of hints that another one sent; ones own come back too."""
+    def _deliver(self, origin: str, hints: list[Hint]) -> None:
+        """Publish hints of another process here; our own, which come back too, are dropped."""
         if origin == self._origin:
             return
         self._local.publish(hints)
         for channel, key in hints:
             if channel == WANTED:
-                self._hear_wanted(key)
+                self._note_wanted(key)
 
-    def _hear_wanted(self, channel: str) -> None:
+    def _note_wanted(self, channel: str) -> None:
         if channel:
             self._wanted[channel] = time.monotonic() + WANTED_SECONDS
         else:
-            self._say_wanted()
+            self._announce_wanted()

@@ -1,6 +1,6 @@
-"""Labels: what of an object's metadata can be searched for, one row for each of its keys.
+"""Labels: an index of the metadata of objects, one row for each key.
 
-A filter holds for an object that has all the given keys with the same values. Values are compared as JSON.
+A filter matches objects that have all the given keys with equal values. Values are compared as JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _value(value: Any) -> str:
 
 
 def check_keys(metadata: Mapping[str, Any]) -> None:
-    """Refuse keys that nobody could search for."""
+    """Refuse keys that are too long for the index."""
     for key in metadata:
         check_text(key, "a key of the metadata", max_length=MAX_KEY)
 

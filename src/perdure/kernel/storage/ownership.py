@@ -52,7 +52,7 @@ class Ownership:
         os.pwrite(self._descriptor, json.dumps(content).encode(), 0)
 
     def release(self) -> None:
-        """Give the file up; the lock file stays, since removing it would race with the next owner."""
+        """Release the lock; the lock file stays, since removing it would race with the next owner."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -1,11 +1,11 @@
-"""The PostgreSQL driver: pooled connections, whole-operation retries, and no answer left in doubt.
+"""The PostgreSQL driver: pooled connections, retries of whole operations, and lost commits resolved.
 
 Connections belong to one event loop in a thread of the driver's own, so that callers may come from any thread
 and any loop, and may go away at any time.
 
-An operation runs at READ COMMITTED. It is run again on a deadlock, a serialization failure, or a connection
-lost before the commit was sent. If the commit's answer is lost, the server is asked what became of the
-transaction; only if it cannot say is the outcome unknown.
+An operation runs at READ COMMITTED. It is retried after a deadlock, a serialization failure, or a connection
+lost before the commit was sent. If the commit's answer is lost, the server is asked for the state of
+the transaction; the outcome is unknown only if it cannot tell.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STATE = "SELECT pg_xact_status($1::text::xid8), " + ERA
 
 @dataclass(slots=True)
 class _Call:
-    """One call of an operation, and whether it has got a connection."""
+    """One call of an operation, and whether it has a connection yet."""
 
     operation: Operation[..., Any]
     args: tuple[Any, ...]
@@ -147,7 +147,7 @@ class PostgresStorage:
 
     def _may_retry(self, error: BaseException, tries: int) -> bool:
         """A server that was never reached is reported at once; so is a call that ran into its time limit."""
-        # A value that cannot be bound stays so, and a key that is still taken is no race.
+        # A value that cannot be bound never can, and a key that is still taken after some tries is no race.
         hopeless = isinstance(error, TimeoutError | ValueError) or (
             isinstance(error, asyncpg.UniqueViolationError) and tries >= 5
         )
@@ -181,7 +181,9 @@ class PostgresStorage:
     ) -> Any:
         try:
             if await connection.execute("COMMIT") != "COMMIT":
-                raise errors.StorageError(f"PostgreSQL at {self.where}: a hidden error undid the operation")
+                raise errors.StorageError(
+                    f"PostgreSQL at {self.where}: an error inside the operation rolled it back"
+                )
         except (*LOST, TimeoutError) as error:
             _discard(connection)
             if xid is not None and not await self._was_committed(xid, deadline, error):
@@ -193,7 +195,7 @@ class PostgresStorage:
         return result
 
     async def _was_committed(self, xid: str, deadline: float, cause: BaseException) -> bool:
-        """Ask the server, on a new connection, what became of a transaction whose commit was not answered."""
+        """Ask the server, on a new connection, whether a transaction was committed whose answer was lost."""
         while time.monotonic() < deadline:
             try:
                 state = await self._ask_state(xid)
@@ -231,7 +233,7 @@ class PostgresStorage:
                 self.timers.spawn(self._build_indexes(missing))
 
     async def _analyze(self) -> None:
-        """Gather statistics of a table that has grown before the server got round to it.
+        """Analyze tables that have grown before the server has analyzed them.
 
         Without them the planner takes every namespace for a small part of a table.
         """
@@ -262,7 +264,7 @@ class PostgresStorage:
         }
 
     def _carrier_health(self) -> Mapping[str, Any]:
-        """What carries the hints, where that is a server of its own; it may fail without harm."""
+        """The health of Redis, if it carries the signals; it may be down without harm."""
         carrier = carrier_of(self.signals)
         if carrier is None:
             return {}
@@ -282,7 +284,7 @@ class PostgresStorage:
 
 
 async def _abandon(connection: Connection, cause: BaseException) -> None:
-    """Roll back; a connection that cannot, or that has been silent for too long, is of no more use."""
+    """Roll back; a connection that cannot, or that was silent for too long, is closed."""
     if isinstance(cause, TimeoutError):
         _discard(connection)
         return

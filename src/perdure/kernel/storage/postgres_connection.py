@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: pools for each event loop, their settings, and what their errors mean."""
+"""Connections to PostgreSQL: the pool, its settings, and the translation of errors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LOST = (
     ConnectionError,
     OSError,
 )
-"""The connection is gone, or the server is going or not yet up."""
+"""The connection was lost, or the server is shutting down or starting up."""
 
 CONTENDED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
-"""Two transactions met; running the operation again decides between them."""
+"""Two transactions conflicted; retry the operation."""
 
 _ERRORS: tuple[tuple[type[BaseException], type[errors.StorageError]], ...] = (
     (asyncpg.DiskFullError, errors.StorageFull),
@@ -58,7 +58,7 @@ def translate(error: BaseException, where: str) -> BaseException:
 
 
 def describe(dsn: str) -> str:
-    """Host, port and database of a URL, fit for a message."""
+    """Host, port and database of a URL, for messages."""
     try:
         parts = urlsplit(dsn)
         hosts = parts.netloc.rpartition("@")[2]
@@ -70,12 +70,12 @@ def describe(dsn: str) -> str:
 
 
 # Operations find rows by key. On a table that has just grown the planner would rather read it whole
-# (seen: 44 ms instead of 1 ms for an update of 60 rows), so the other ways are closed to it.
+# (seen: 44 ms instead of 1 ms for an update of 60 rows), so the other plans are disabled.
 _CLOSED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
 
 
 def by_key(begin: str) -> str:
-    """How a transaction begins on a connection that others use in between."""
+    """The BEGIN of a transaction on a connection that a pooler shares."""
     return begin + "".join("; SET LOCAL " + name + " = off" for name in _CLOSED)
 
 
@@ -87,7 +87,7 @@ class PlainConnection(asyncpg.Connection):  # type: ignore[misc]
 
 
 def keep_alive(connection: Any) -> None:
-    """A half-open socket must be noticed: probe it when idle, and give up on unanswered data."""
+    """Notice half-open sockets: probe them when idle, and give up on unanswered data."""
     transport = getattr(connection, "_transport", None)
     raw = transport.get_extra_info("socket") if transport is not None else None
     if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):
@@ -146,7 +146,7 @@ class Connections:
         return pool
 
     def sizes(self) -> dict[str, int]:
-        """How many connections the pool may have, has, and has to spare."""
+        """The pool's limit, size and idle connections."""
         task = self._opening
         if task is None or not task.done() or _has_failed(task):
             return {"limit": self._size, "open": 0, "idle": 0}
@@ -158,7 +158,7 @@ class Connections:
         return await asyncpg.connect(self.dsn, timeout=5.0, command_timeout=5.0, **self.options())
 
     def begin(self, text: str) -> str:
-        """How a transaction begins on a connection of the pool."""
+        """The BEGIN of a transaction on a connection of the pool."""
         return by_key(text) if self._pgbouncer else text
 
     async def _init(self, connection: Connection) -> None:

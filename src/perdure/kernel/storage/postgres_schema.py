@@ -1,4 +1,4 @@
-"""Creating and extending the tables on PostgreSQL, under a lock that lets one process at a time do it."""
+"""Create and extend the tables on PostgreSQL, one process at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZES = "SELECT relname, reltuples::bigint FROM pg_class WHERE relnamespace = c
 
 
 async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, Index]]:
-    """Add what is missing; returns the indexes of large tables, which are to be built in the background."""
+    """Add what is missing; returns the indexes of large tables, which are built in the background."""
     async with connection.transaction():
         await connection.execute(_LOCK)
         columns: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""A transaction on PostgreSQL: how it begins, what it offers, and how an operation is driven through it."""
+"""A transaction on PostgreSQL: its first statement, its methods, and how an operation runs in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARDS = 16
 BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-# After a crash the server gives out again the ids that had not reached the disk: an id is of one era.
+# After a crash the server reuses transaction ids that had not reached the disk, so an id is of one start.
 ERA = "pg_postmaster_start_time()::text || coalesce(pg_last_wal_replay_lsn()::text, '')"
 XID = f"pg_current_xact_id()::text || ' ' || {ERA}"
 
@@ -56,7 +56,7 @@ class PostgresTx:
         self._answers = answers
         self._later: list[Write] = []
         self._awaited: set[str] = set()
-        """The tables of what is left for later."""
+        """The tables of deferred writes."""
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> list[Any]:
         parameters.setdefault("now", self.now)
@@ -109,7 +109,7 @@ class PostgresTx:
         self._awaited |= tables
 
     async def flush(self) -> None:
-        """Write what was left for later."""
+        """Send the deferred writes."""
         if self._later:
             await self._send(*self._taken())
 
@@ -118,7 +118,7 @@ class PostgresTx:
         return later
 
     async def _settle(self, sql: Statement[Any]) -> None:
-        """Nothing is asked of a table that has still to be written."""
+        """Send deferred writes before a statement that concerns their tables."""
         if self._later and not sql.words.isdisjoint(self._awaited):
             await self.flush()
 
@@ -172,7 +172,7 @@ def _count(status: str) -> int:
 
 
 async def written(operation: Awaitable[Any], tx: PostgresTx) -> Any:
-    """An operation, and what it left for later."""
+    """Run an operation, then its deferred writes."""
     result = await operation
     await tx.flush()
     return result
@@ -180,7 +180,7 @@ async def written(operation: Awaitable[Any], tx: PostgresTx) -> Any:
 
 @coroutine
 def drive(called: Coroutine[Any, Any, Any], tx: PostgresTx) -> Any:
-    """Run an operation; whatever it awaits must be its transaction."""
+    """Run an operation; it may await only its transaction."""
     operation = written(called, tx)
     value: Any = None
     error: BaseException | None = None

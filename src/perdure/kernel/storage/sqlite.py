@@ -32,7 +32,7 @@ READERS = 2
 
 @dataclass(slots=True)
 class Call:
-    """A job and the future of whoever waits for it."""
+    """A job and the future of its caller."""
 
     job: Job
     loop: asyncio.AbstractEventLoop
@@ -72,7 +72,7 @@ class Writer:
             self._ready.notify()
 
     def stop(self) -> None:
-        """Finish what is queued, then end the thread."""
+        """Run the queued jobs, then end the thread."""
         with self._ready:
             self._closing = True
             self._ready.notify()
@@ -95,7 +95,7 @@ class Writer:
             self._engine.build_index(table, index)
 
     def _take(self) -> list[Call]:
-        """The next group: every urgent call there is, or else one of the background lane."""
+        """The next group: all queued calls, or else one of the background lane."""
         with self._ready:
             while not (self._urgent or self._background or self._closing):
                 self._ready.wait()
@@ -125,7 +125,7 @@ class Writer:
                 _call_soon(loop, _deliver, answered)
 
     def _die(self, error: BaseException) -> None:
-        """Nothing may hang on a thread that is gone."""
+        """Fail every queued job, since the thread has ended."""
         with self._ready:
             self._dead = error
             left = [*self._running, *self._urgent, *self._background]
@@ -246,7 +246,9 @@ class SqliteStorage:
         if self._closed:
             raise errors.StorageClosed()
         if os.getpid() != self._pid:
-            raise errors.StorageClosed(f"{self.path} was opened by process {self._pid}; a fork cannot use it")
+            raise errors.StorageClosed(
+                f"{self.path} was opened by process {self._pid}; a forked process cannot use it"
+            )
 
     async def health(self) -> Mapping[str, Any]:
         reason = self._engine.degraded
@@ -254,7 +256,7 @@ class SqliteStorage:
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": indexes}
 
     async def close(self) -> None:
-        """Finish what is queued, write everything into the database file, and give the file up."""
+        """Run the queued jobs, checkpoint into the database file, and release it."""
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return

@@ -32,7 +32,7 @@ APPLICATION_ID = 0x70657264
 _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 _READ_FLAGS = apsw.SQLITE_OPEN_READONLY
 _STATEMENTS = 512
-"""More than there are: one that is prepared anew costs more than it does."""
+"""More than there are statements: preparing one again costs more than keeping it."""
 
 _ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
     (apsw.FullError, errors.StorageFull),
@@ -59,7 +59,7 @@ def translate(error: BaseException, path: str) -> BaseException:
 
 @dataclass(slots=True)
 class Job:
-    """One call of an operation, the time it was first run at, and how it ended."""
+    """One call of an operation, the time of its first run, and its result or error."""
 
     operation: Callable[..., Coroutine[Any, Any, Any]]
     args: tuple[Any, ...]
@@ -72,7 +72,7 @@ class Job:
     hints: dict[Hint, None] = field(default_factory=dict)
 
     @property
-    def met_a_taken_id(self) -> bool:
+    def hit_taken_id(self) -> bool:
         return self.error is not None and isinstance(self.error.__cause__, apsw.ConstraintError)
 
 
@@ -159,11 +159,11 @@ class SqliteEngine:
         connection.execute("PRAGMA application_id = " + str(APPLICATION_ID))
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
-        """Look before anything is changed, be it only the file's journal."""
+        """Check the file before anything is changed, even its journal mode."""
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
         if names and META.name not in names:
-            raise errors.NotADatabase(f"{self.path} is a SQLite database, but not one of perdure's")
+            raise errors.NotADatabase(f"{self.path} is a SQLite database, but not a perdure database")
         if names:
             self._refuse_newer(connection)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
@@ -193,7 +193,7 @@ class SqliteEngine:
             )
 
     def build_index(self, table: Table, index: Index) -> None:
-        """Build one index that was put off at open; if it cannot be, the next open tries again."""
+        """Build one index that was deferred at open; if that fails, the next open tries again."""
         try:
             self.connection.execute(dialect.create_index(table, index))
             self.missing_indexes.remove((table, index))
@@ -214,7 +214,7 @@ class SqliteEngine:
                 self.connection.execute("ROLLBACK")
                 self.connection.execute("BEGIN IMMEDIATE")
                 for job in jobs:
-                    if job.error is None or job.met_a_taken_id:
+                    if job.error is None or job.hit_taken_id:
                         self._run_guarded(job)
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             self._fail(jobs, error)
@@ -229,21 +229,21 @@ class SqliteEngine:
         """
         before = self.connection.total_changes()
         self._try(job)
-        return job.error is None or not (job.met_a_taken_id or self.connection.total_changes() != before)
+        return job.error is None or not (job.hit_taken_id or self.connection.total_changes() != before)
 
     def _run_guarded(self, job: Job) -> None:
-        """Run a job so that its failure undoes it alone; if it met a random id that was taken, try again."""
+        """Run a job so that its failure undoes it alone; if a random id was taken, try again."""
         for _ in range(TRIES):
             self.connection.execute("SAVEPOINT operation")
             self._try(job)
             if job.error is not None:
                 self.connection.execute("ROLLBACK TO operation")
             self.connection.execute("RELEASE operation")
-            if not job.met_a_taken_id:
+            if not job.hit_taken_id:
                 return
 
     def _try(self, job: Job) -> None:
-        """Run a job once. Its own error is its answer; an error that ended the transaction is everybody's."""
+        """Run a job once. Its own error is its result; one that ended the transaction fails the group."""
         job.now = job.now or self.clock.now()
         tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor)
         job.error, job.hints = None, tx.hints
@@ -269,7 +269,7 @@ class SqliteEngine:
         return [hint for job in jobs for hint in job.hints]
 
     def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:
-        """The transaction is gone, and with it what every job of the group did."""
+        """Fail every job of the group: their transaction was lost."""
         cause = translate(error, self.path)
         self.degraded = str(cause)
         for job in jobs:
@@ -278,7 +278,7 @@ class SqliteEngine:
         self._recover()
 
     def _recover(self) -> None:
-        """Leave nothing of the failed transaction behind; a file is opened anew by the next group."""
+        """Clean up after a failed transaction; the next group reopens the file."""
         if self.in_memory:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
@@ -325,7 +325,7 @@ class _immediate:  # noqa: N801 - reads as a statement
 
 @contextmanager
 def _query_only(connection: apsw.Connection) -> Iterator[None]:
-    """What only reads is held to it, also where it runs on the writing connection."""
+    """Refuse writes in a reading job, also on the writing connection."""
     connection.execute("PRAGMA query_only = ON")
     try:
         yield

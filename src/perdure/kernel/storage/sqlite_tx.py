@@ -1,4 +1,4 @@
-"""A transaction on SQLite: what it offers, and how an operation is driven through it."""
+"""A transaction on SQLite, and the function that runs an operation in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.kernel.storage.schema import Probe, Table
 
 
 def drive(operation: Coroutine[Any, Any, Any]) -> Any:
-    """Run an operation to its end. Its transaction never suspends, so nothing else may."""
+    """Run an operation to its end. Its transaction never suspends, so the operation must not either."""
     try:
         operation.send(None)
     except StopIteration as stop:
