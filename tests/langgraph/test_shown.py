@@ -139,7 +139,7 @@ async def run(
     )
     made = await threads.create_run(request)
     live = [event async for burst in threads.stream_run(made.run_id) for event in burst]
-    stored = await threads.storage.read(_rows, made.run_id, ns=await threads._ns())
+    stored = await threads.storage.read(_rows, made.run_id, ns=await threads.ns())
     again = [event async for burst in threads.stream_run(made.run_id) for event in burst]
     assert again == live
     assert live[-1].body == '{"status":"success"}'
