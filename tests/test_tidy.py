@@ -63,26 +63,8 @@ ROW_MODULES = re.compile(r"(?:operations|queries|sql|model|rows|encoding|reading
 
 # Domains that are still to be converted; the lists only shrink.
 ROWS_BY_POSITION = {"assistants", "items", "rollouts", "schedules", "threads"}
-SQL_WITHOUT_A_SENTENCE = {
-    "access",
-    "assistants",
-    "graphs",
-    "items",
-    "outbox",
-    "rollouts",
-    "schedules",
-    "threads",
-}
-CODING_IN_OPERATIONS = {
-    "access",
-    "assistants",
-    "graphs",
-    "items",
-    "outbox",
-    "rollouts",
-    "schedules",
-    "threads",
-}
+SQL_WITHOUT_A_SENTENCE = {"assistants", "items", "rollouts", "schedules", "threads"}
+CODING_IN_OPERATIONS = {"assistants", "schedules", "threads"}
 
 SKIPS = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipUnless"}
 

@@ -12,7 +12,7 @@ from tests.access.support import AccessHelper, age, everything_stored, open_engi
 from tests.kernel.support import until_true
 
 from perdure import errors
-from perdure.access import service
+from perdure.access import authentication
 from perdure.kernel.storage.port import Operation
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import soon
@@ -123,7 +123,7 @@ async def test_nobody_remembers_a_token_beyond_its_time(
     await age(store.storage, 61)
     assert await access.authenticate(secret) is not None, "it is remembered"
     late = time.monotonic() + 61
-    monkeypatch.setattr(service, "monotonic", lambda: late)
+    monkeypatch.setattr(authentication, "monotonic", lambda: late)
     assert await access.authenticate(secret) is None
 
 
@@ -176,7 +176,7 @@ async def test_callers_at_once_ask_together(store: DatabaseLightningStore) -> No
 async def test_only_so_much_is_remembered(
     store: DatabaseLightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "CACHE_SIZE", 10)
+    monkeypatch.setattr(authentication, "CACHE_SIZE", 10)
     access, storage = remembering(store)
     _, secret = await access.create_token("ci", actor="anna")
     for number in range(30):
