@@ -1,11 +1,15 @@
-"""Write the charts and the table of errors into the pages that show them: python docs/regenerate.py"""
+"""Write the charts, the table of errors and the OpenAPI document: python docs/regenerate.py"""
 
+import json
 from pathlib import Path
 
 from perdure.kernel import errors
 from perdure.rollouts.model import MACHINES
+from perdure.server.http.openapi import document
+from perdure.server.table import ROUTES
 
 DOCS = Path(__file__).resolve().parent
+OPENAPI = DOCS / "openapi.json"
 
 
 def error_classes() -> list[type[errors.PerdureError]]:
@@ -47,6 +51,15 @@ def page_as_generated(name: str) -> str:
     return page
 
 
+def openapi() -> str:
+    """The OpenAPI document of the native API, one line a value, so that a change shows in a diff."""
+    found = document(route for route in ROUTES if route.protocol.name == "native")
+    # A release changes the version alone.
+    found["info"].pop("version")
+    return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
+    OPENAPI.write_text(openapi(), encoding="utf-8")
     for name in blocks():
         (DOCS / name).write_text(page_as_generated(name), encoding="utf-8")
