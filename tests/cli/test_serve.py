@@ -16,7 +16,7 @@ KEY = "a-key-of-the-server-1"
 
 def error_of(folder: Path, *arguments: str) -> tuple[int, str]:
     """The exit code and the one line of a command that fails."""
-    ended = perdure(folder, *arguments)
+    ended = run_here(folder, *arguments)
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr
     return ended.returncode, ended.stderr
