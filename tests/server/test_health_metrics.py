@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.native_support import API, KEY, bearer, own_span
+from tests.server.native.support import API, KEY, bearer, own_span
 from tests.server.otlp_support import ENGINES, opened
 from tests.server.support import Visitor, serving
 
 from perdure import InMemoryLightningStore, PostgresLightningStore, RolloutConfig, __version__
-from perdure.server.native import health
+from perdure.runtime import app
 from perdure.server.native.docs import POLICY
 from perdure.server.table import ROUTES
 from perdure.testing.clock import ManualClock
@@ -60,7 +60,7 @@ async def test_health_needs_no_token_and_the_rest_does() -> None:
 async def test_a_server_whose_database_is_gone_lives_but_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(health, "READY_SECONDS", 1.0)
+    monkeypatch.setattr(app, "READY_SECONDS", 1.0)
     with PostgresServer(fsync=False) as database:
         store = PostgresLightningStore(database.url(), timeout=2.0, watchdog_interval=None)
         async with store, serving(store, api_key=KEY) as visitor:

@@ -1,4 +1,4 @@
-"""What the tests of runs over HTTP share: a server, a client, and a worker that does as it is told."""
+"""What the tests of the native API share: a server, a client, requests, and a worker under control."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.server.support import Visitor, serving
 from perdure.agents.records import AgentSpec
 from perdure.client.native import PerdureClient
 from perdure.kernel.codec import encode_json
+from perdure.kernel.config import Key
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.streams.model import Event, NewEvent
 from perdure.threads.queue import RunQueue
@@ -21,8 +22,34 @@ from perdure.threads.records import NewCheckpoint, Run, RunRequest
 from perdure.threads.work import Assignment, Ending, Lease
 
 API = "/api/v1"
+KEY = Key("a-key-of-some-length")
 AGENT = "echo"
 QUICK: dict[str, Any] = {"retry_delays": (0.01, 0.02, 0.05)}
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def own_span(claimed: Any, number: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "rollout_id": claimed["rollout_id"],
+        "attempt_id": claimed["attempt"]["attempt_id"],
+        "sequence_id": number,
+        "trace_id": f"{1:032x}",
+        "span_id": f"{number:016x}",
+        "parent_id": None,
+        "name": f"step {number}",
+        "status": {"status_code": "OK", "description": None},
+        "attributes": {},
+        "events": [],
+        "links": [],
+        "start_time": 1.0,
+        "end_time": 2.0,
+        "context": None,
+        "parent": None,
+        "resource": {"attributes": {}, "schema_url": ""},
+    } | fields
 
 
 def told(name: str, data: Any) -> NewEvent:

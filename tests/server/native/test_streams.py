@@ -15,16 +15,17 @@ from tests.kernel.support import soon, until, until_true
 from tests.server.native.cutter import cut_line
 from tests.server.native.support import (
     API,
+    KEY,
     QUICK,
     House,
     Worker,
+    bearer,
     gathered,
     housed,
     request,
     streaming,
     told,
 )
-from tests.server.native_support import KEY, bearer
 
 from perdure import InMemoryLightningStore
 from perdure.client.native import PerdureClient

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from starlette.types import Message
 from tests.kernel.support import record_hints, soon, until
-from tests.server.native_support import API, KEY, bearer, own_span
+from tests.server.native.support import API, KEY, bearer, own_span
 from tests.server.otlp_support import ENGINES, opened
 from tests.server.support import Visitor, serving
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.server.native_support import API, own_span
+from tests.server.native.support import API, own_span
 from tests.server.otlp_support import ENGINES, opened
 from tests.server.support import Visitor, serving
 
