@@ -10,14 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
 
 __all__ = [
     "MAX_DEPTH",
     "EncodedByFields",
     "check_json",
-    "check_text",
     "decode_json",
     "encode_json",
     "encode_scalars",
