@@ -21,7 +21,7 @@ from perdure import (
     SqliteLightningStore,
     errors,
 )
-from perdure.client import lightning_reading as reading
+from perdure.client import lightning as reading
 from perdure.testing.contract.support import finish, make_span, new_rollout, soon
 
 # --- merging ------------------------------------------------------------------------------------------------

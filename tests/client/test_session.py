@@ -14,7 +14,7 @@ from perdure import errors
 from perdure.client.session import HttpSession, error_from, path_segment
 from perdure.kernel.codec import encode_wire
 from perdure.server.http.problems import problem
-from perdure.server.lightning.protocol import DOOR
+from perdure.server.lightning.protocol import LIGHTNING
 
 
 @pytest.fixture
@@ -39,13 +39,15 @@ def test_an_error_comes_home_as_it_left(kind: type[errors.PerdureError]) -> None
     shaped = {
         "native": (error.http_status, encode_wire(problem(error, "1", "/"))),
         "lightning": (
-            (answer := DOOR.refuse(error, "1", request)).status_code,
+            (answer := LIGHTNING.refuse(error, "1", request)).status_code,
             bytes(answer.body),
         ),
     }
-    for status, body in shaped.values():
+    for protocol, (status, body) in shaped.items():
         found = error_from(status, body)
-        assert type(found) is kind
+        # The native API calls bad input of every kind by one name.
+        one_name = protocol == "native" and issubclass(kind, errors.InvalidInput)
+        assert type(found) is (errors.InvalidInput if one_name else kind)
         assert found.message.endswith("what happened")
 
 

@@ -14,9 +14,10 @@ from tests.server.lightning_cases import span
 from tests.server.support import Visitor, serving
 
 from perdure import InMemoryLightningStore, LightningStore
-from perdure.client.lightning_wire import MAX_SPANS, PREFIX
+from perdure.client.lightning_wire import PREFIX
 from perdure.kernel.config import Key
 from perdure.kernel.errors import OutcomeUnknown, StorageFull, StorageUnavailable
+from perdure.rollouts.records import MAX_SPANS
 from perdure.server.lightning import listing
 from perdure.server.lightning.routes import ROUTES
 

@@ -1,20 +1,21 @@
-"""The LightningStore contract over HTTP: what writes, and the client as a whole."""
+"""The LightningStore contract over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, cast
 
-from perdure.client import lightning_answers as answers
-from perdure.client.lightning_answers import decoded
+from perdure.client import lightning_requests as answers
 from perdure.client.lightning_batches import Batches, pair_item, rollout_item
-from perdure.client.lightning_exchange import Exchange, given, new_key
-from perdure.client.lightning_reading import ReadingClient
+from perdure.client.lightning_requests import Exchange, decoded, given, new_key, rollout_from
 from perdure.client.lightning_wire import PREFIX
 from perdure.client.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, path_segment
-from perdure.kernel.checks import check_text, optional_text
+from perdure.kernel.checks import check_text, check_texts, check_timeout, optional_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.merge import Merger
+from perdure.rollouts.contract import LightningStore, Queried
 from perdure.rollouts.records import (
     UNSET,
     Attempt,
@@ -22,6 +23,7 @@ from perdure.rollouts.records import (
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
     LightningStoreStatistics,
+    PaginatedResult,
     Rollout,
     Unset,
     Worker,
@@ -30,9 +32,21 @@ from perdure.rollouts.resources import NamedResources, ResourcesUpdate
 from perdure.rollouts.spans import Span
 
 MAX_CLAIM = 1000
+WAIT_SECONDS = 30.0
+"""How long one request waits for rollouts to end; after that comes another."""
+ROUNDING_SECONDS = 0.05
 
 
-class LightningStoreClient(ReadingClient):
+_RECORDS: Mapping[Queried, Callable[[Any], Any]] = {
+    "rollouts": rollout_from,
+    "attempts": Attempt.model_validate,
+    "spans": Span.model_validate,
+    "resources": ResourcesUpdate.model_validate,
+    "workers": Worker.model_validate,
+}
+
+
+class LightningStoreClient(LightningStore):
     """A store behind a server, for any number of threads, event loops and processes.
 
     Concurrent calls travel together, a request whose answer was lost is sent again and never done twice, and
@@ -105,6 +119,57 @@ class LightningStoreClient(ReadingClient):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._session.base_url!r})"
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def _query(self, what: Queried, terms: dict[str, Any]) -> PaginatedResult[Any]:
+        record = _RECORDS[what]
+        if what == "resources":
+            return await self._exchange.listing("/resources", terms, record)
+        path = f"/{what}/search"
+        if what == "attempts":
+            path = f"/rollouts/{path_segment(terms.pop('rollout_id'), 'rollout_id')}/attempts/search"
+        return await self._exchange.search(path, terms, record)
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = (await self._exchange.get("/rollouts/" + path_segment(rollout_id, "rollout_id"))).json()
+        return None if found is None else rollout_from(found)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        answer = await self._exchange.get(
+            f"/rollouts/{path_segment(rollout_id, 'rollout_id')}/attempts/latest"
+        )
+        return decoded(answers.ATTEMPT_OR_NONE, answer)
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        check_timeout(timeout)
+        ids = list(dict.fromkeys(check_texts(rollout_ids, "rollout_ids")))
+        clock = asyncio.get_running_loop().time
+        deadline = math.inf if timeout is None else clock() + max(timeout, 0)
+        while True:
+            begun = clock()
+            seconds = min(WAIT_SECONDS, max(deadline - begun, 0))
+            ended = await self._exchange.wait(ids, seconds)
+            now = clock()
+            # An answer before the time is up means that all have ended that are known.
+            if len(ended) == len(ids) or now >= deadline or now - begun < seconds - ROUNDING_SECONDS:
+                return ended
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        if resources_id == "latest":
+            # At that path are the latest resources, whatever their id.
+            return next(iter(await self.query_resources(resources_id=resources_id)), None)
+        answer = await self._exchange.get("/resources/" + path_segment(resources_id, "resources_id"))
+        return decoded(answers.RESOURCES_OR_NONE, answer)
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        return decoded(answers.RESOURCES_OR_NONE, await self._exchange.get("/resources/latest"))
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        answer = await self._exchange.get("/workers/" + path_segment(worker_id, "worker_id"))
+        return decoded(answers.WORKER_OR_NONE, answer)
 
     # --- the queue ----------------------------------------------------------------------------------------
 

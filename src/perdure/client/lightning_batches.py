@@ -10,14 +10,13 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from perdure.client.lightning_answers import CLAIMS, MANY_ATTEMPTS, MANY_ROLLOUTS, decoded
-from perdure.client.lightning_exchange import encode, new_key
-from perdure.client.lightning_wire import PREFIX, SequenceIds, StoredSpans
+from perdure.client.lightning_requests import CLAIMS, MANY_ATTEMPTS, MANY_ROLLOUTS, decoded, encode, new_key
+from perdure.client.lightning_wire import PREFIX, SequenceIds
 from perdure.client.session import Answer, HttpSession, path_segment
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError, TooLarge
 from perdure.kernel.merge import Merger
-from perdure.rollouts.records import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout
+from perdure.rollouts.records import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, StoredSpans
 from perdure.rollouts.spans import Span
 
 logger = logging.getLogger(__name__)

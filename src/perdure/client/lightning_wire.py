@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.rollouts.contract import FilterLogic, SortOrder
+from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import (
+    MAX_SPANS,
     AttemptStatus,
     EnqueueRolloutRequest,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
     TaskInput,
-    WorkerStatus,
 )
 from perdure.rollouts.spans import Span
 
 PREFIX = "/v1/agl"
 """Where the protocol is spoken."""
-MAX_SPANS = 2000
-"""How many spans, or numbers for spans, one request may carry."""
 MAX_CALLS = 1000
 """How many callers may share a request."""
 MAX_WAIT = 60.0
@@ -123,50 +123,31 @@ class WaitForRollouts(msgspec.Struct, kw_only=True):
     timeout: float | None = None
 
 
-class Search(msgspec.Struct, kw_only=True):
-    """Which page, and in which order; a limit of -1 is everything."""
-
-    limit: int = -1
-    offset: int = 0
-    sort_by: str | None = None
-    sort_order: SortOrder = "asc"
-
-
-class RolloutSearch(Search, kw_only=True):
-    status_in: list[RolloutStatus] | None = None
-    rollout_id_in: list[str] | None = None
-    rollout_id_contains: str | None = None
-    filter_logic: FilterLogic = "and"
+def _search(title: str, method: Callable[..., Any], *without: str) -> Any:
+    """A search by the arguments of a method of the contract; lists travel as lists."""
+    hints = get_type_hints(method)
+    fields: list[Any] = []
+    for each in list(signature(method).parameters.values())[1:]:
+        if each.name not in without:
+            kind = _as_list(hints[each.name])
+            required = each.default is Parameter.empty
+            fields.append((each.name, kind) if required else (each.name, kind, each.default))
+    return msgspec.defstruct(title, fields, kw_only=True, module=__name__)
 
 
-class AttemptSearch(Search, kw_only=True):
-    sort_by: str | None = "sequence_id"
+def _as_list(hint: Any) -> Any:
+    """`Sequence[T] | None` as `list[T] | None`."""
+    for part in get_args(hint):
+        if get_origin(part) is Sequence:
+            return list[get_args(part)[0]] | None  # type: ignore[misc]
+    return hint
 
 
-class ResourcesSearch(Search, kw_only=True):
-    resources_id: str | None = None
-    resources_id_contains: str | None = None
-
-
-class SpanSearch(Search, kw_only=True):
-    rollout_id: str
-    attempt_id: str | None = None
-    trace_id: str | None = None
-    trace_id_contains: str | None = None
-    span_id: str | None = None
-    span_id_contains: str | None = None
-    parent_id: str | None = None
-    parent_id_contains: str | None = None
-    name: str | None = None
-    name_contains: str | None = None
-    filter_logic: FilterLogic = "and"
-    sort_by: str | None = "sequence_id"
-
-
-class WorkerSearch(Search, kw_only=True):
-    status_in: list[WorkerStatus] | None = None
-    worker_id_contains: str | None = None
-    filter_logic: FilterLogic = "and"
+RolloutSearch = _search("RolloutSearch", LightningStore.query_rollouts, "status", "rollout_ids")
+AttemptSearch = _search("AttemptSearch", LightningStore.query_attempts, "rollout_id")
+ResourcesSearch = _search("ResourcesSearch", LightningStore.query_resources)
+SpanSearch = _search("SpanSearch", LightningStore.query_spans)
+WorkerSearch = _search("WorkerSearch", LightningStore.query_workers)
 
 
 # --- answers that are no records ----------------------------------------------------------------------------
@@ -182,9 +163,3 @@ class SequenceId(msgspec.Struct, kw_only=True):
 
 class SequenceIds(msgspec.Struct, kw_only=True):
     sequence_ids: list[int]
-
-
-class StoredSpans(msgspec.Struct, kw_only=True):
-    """For each span, in order, whether it was new."""
-
-    stored: list[bool]

@@ -15,6 +15,7 @@ from perdure.kernel.record import Record
 
 __all__ = [
     "ATTEMPT_STATUSES",
+    "MAX_SPANS",
     "ROLLOUT_MODES",
     "ROLLOUT_STATUSES",
     "UNSET",
@@ -51,6 +52,8 @@ ATTEMPT_STATUSES: Final[tuple[AttemptStatus, ...]] = get_args(AttemptStatus)
 ROLLOUT_MODES: Final[tuple[RolloutMode, ...]] = get_args(RolloutMode)
 WORKER_STATUSES: Final[tuple[WorkerStatus, ...]] = get_args(WorkerStatus)
 
+MAX_SPANS = 2000
+"""How many spans, or numbers for spans, one request may carry."""
 MAX_SECONDS = 1e12
 """Times beyond this do not fit a 64-bit count of microseconds."""
 

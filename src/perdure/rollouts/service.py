@@ -55,6 +55,7 @@ from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.overview import QueueState, queue_state
 from perdure.rollouts.records import (
+    MAX_SPANS,
     ROLLOUT_STATUSES,
     Attempt,
     AttemptedRollout,
@@ -74,8 +75,6 @@ from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import Span
 from perdure.rollouts.watchdog import WatchedService
 
-MAX_SPANS = 2000
-"""How many spans, or numbers for spans, one request may carry."""
 SPANS_A_CALL = 500
 ROWS = 1000
 """How many items one transaction takes."""

@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import structs
 from starlette.responses import StreamingResponse
 
-from perdure.client.lightning_wire import Search
 from perdure.kernel.errors import BadQuery
 from perdure.kernel.pages import Page
 from perdure.rollouts.contract import LightningStore
@@ -41,7 +40,7 @@ SPANS = Listing("query_spans", tuple(field.name for field in Span._declared), ("
 WORKERS = Listing("query_workers", Worker.__struct_fields__, ("worker_id",))
 
 
-async def listed(listing: Listing, store: LightningStore, search: Search, **fixed: Any) -> Any:
+async def listed(listing: Listing, store: LightningStore, search: Any, **fixed: Any) -> Any:
     """The answer to a search: a page, or a stream of pages where one is not enough."""
     _check(listing, search)
     terms = {**structs.asdict(search), **fixed}
@@ -54,7 +53,7 @@ async def listed(listing: Listing, store: LightningStore, search: Search, **fixe
     return StreamingResponse(_stream(listing, ask, first, limit, offset), media_type="application/json")
 
 
-def _check(listing: Listing, search: Search) -> None:
+def _check(listing: Listing, search: Any) -> None:
     if search.sort_by is not None and search.sort_by not in listing.fields:
         allowed = ", ".join(listing.fields)
         raise BadQuery(f"Invalid sort_by: {search.sort_by}, allowed fields are: {allowed}")

@@ -1,4 +1,4 @@
-"""How the Agent-lightning protocol says no.
+"""The Agent-lightning protocol: its errors, and how its routes are declared beside their handlers.
 
 Its clients repeat a request after any 5xx and never after a 4xx: what a repetition cannot cure is a 400, and
 a write that may have happened, and may not happen twice, is a 409.
@@ -6,12 +6,19 @@ a write that may have happened, and may not happen twice, is a 409.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
+import msgspec
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
+from perdure.access.model import Scope
+from perdure.client.lightning_wire import PREFIX
 from perdure.kernel.errors import (
     BadBody,
     Conflict,
@@ -22,6 +29,10 @@ from perdure.kernel.errors import (
     SpansEvicted,
 )
 from perdure.server.http.bodies import encode
+from perdure.server.http.routes import Call, Handler, Route
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
 
 LONGEST_INPUT = 1000
 """How many bytes of a bad input are shown to who sent it."""
@@ -41,8 +52,8 @@ _WANTED = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _KINDS = {"object": "dict", "array": "list", "str": "string", "int": "int", "float": "float", "bool": "bool"}
 
 
-class LightningDoor:
-    """The Agent-lightning protocol's manner of saying no."""
+class LightningProtocol:
+    """How the Agent-lightning protocol answers with an error."""
 
     name = "lightning"
 
@@ -102,4 +113,76 @@ def _shown(given: Any) -> Any:
     return given if len(encode(given)) <= LONGEST_INPUT else None
 
 
-DOOR = LightningDoor()
+LIGHTNING = LightningProtocol()
+
+
+class Resource:
+    """The routes of one resource; `get` and `post` declare the function below them as a handler."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    def get(self, path: str, scope: Scope | None, summary: str, **rest: Any) -> Callable[[H], H]:
+        return partial(self._declare, "GET", path, scope, summary, False, rest)
+
+    def post(
+        self, path: str, scope: Scope, summary: str, *, once: bool = False, **rest: Any
+    ) -> Callable[[H], H]:
+        """`once` marks a write that must not be repeated, unless an idempotency key makes that safe."""
+        return partial(self._declare, "POST", path, scope, summary, once, rest)
+
+    def _declare(
+        self,
+        method: str,
+        path: str,
+        scope: Scope | None,
+        summary: str,
+        once: bool,
+        rest: dict[str, Any],
+        handler: H,
+    ) -> H:
+        route = Route(
+            method=method,
+            path=PREFIX + path,
+            handler=_once(handler) if once else handler,
+            protocol=LIGHTNING,
+            scope=scope,
+            summary=summary,
+            tag="agent-lightning",
+            **rest,
+        )
+        self.routes.append(route)
+        return handler
+
+
+def _once(handler: Handler) -> Handler:
+    @wraps(handler)
+    async def marked(call: Call) -> Any:
+        if call.idempotency_key is None:
+            do_not_repeat(call.request)
+        return await handler(call)
+
+    return marked
+
+
+def key_of(call: Call) -> dict[str, Any]:
+    """The idempotency key as an argument, where the caller gave one."""
+    return {} if call.idempotency_key is None else {"idempotency_key": call.idempotency_key}
+
+
+def set_fields(body: msgspec.Struct, *, mandatory: tuple[str, ...]) -> dict[str, Any]:
+    """The fields that the caller gave; the mandatory ones cannot be null."""
+    given = {name: value for name, value in structs.asdict(body).items() if value is not msgspec.UNSET}
+    for name in mandatory:
+        if name in given and given[name] is None:
+            raise InvalidInput(f"{name} is invalid; it cannot be a null value.")
+    return given
+
+
+async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """The answers of calls that are made at once, or the first error when all have ended."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return cast(list[T], answers)

@@ -1,4 +1,4 @@
-"""Single requests of the client: from arguments to bodies."""
+"""Requests of the Agent-lightning protocol: from arguments to bodies, from answers to records."""
 
 from __future__ import annotations
 
@@ -6,19 +6,49 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from perdure.client.lightning_answers import rollout_from
+from msgspec import MsgspecError
+from msgspec.json import Decoder
+
 from perdure.client.lightning_wire import PREFIX
 from perdure.client.session import Answer, Effect, HttpSession, in_header
 from perdure.kernel.checks import check_query_page
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
-from perdure.rollouts.records import UNSET, PaginatedResult, Rollout
+from perdure.rollouts.records import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout, Worker
+from perdure.rollouts.resources import ResourcesUpdate
 
 T = TypeVar("T")
 
+ATTEMPTED = Decoder(AttemptedRollout)
+MANY_ATTEMPTED = Decoder(list[AttemptedRollout])
+ROLLOUT = Decoder(Rollout)
+MANY_ROLLOUTS: Decoder[list[Rollout]] = Decoder(list[Rollout])
+CLAIMS: Decoder[list[list[AttemptedRollout]]] = Decoder(list[list[AttemptedRollout]])
+ATTEMPT = Decoder(Attempt)
+MANY_ATTEMPTS: Decoder[list[Attempt]] = Decoder(list[Attempt])
+ATTEMPT_OR_NONE: Decoder[Attempt | None] = Decoder(Attempt | None)
+WORKER = Decoder(Worker)
+WORKER_OR_NONE: Decoder[Worker | None] = Decoder(Worker | None)
+RESOURCES = Decoder(ResourcesUpdate)
+RESOURCES_OR_NONE: Decoder[ResourcesUpdate | None] = Decoder(ResourcesUpdate | None)
+
+
+def decoded(decoder: Decoder[T], answer: Answer) -> T:
+    """An answer as its type."""
+    try:
+        return decoder.decode(answer.body)
+    except (MsgspecError, UnicodeDecodeError) as error:
+        raise Unreachable(f"the answer is not from a perdure server: {error}") from error
+
+
+def rollout_from(found: Any) -> Rollout:
+    """A rollout, with its attempt if it has one."""
+    attempted = isinstance(found, dict) and found.get("attempt") is not None
+    return AttemptedRollout.model_validate(found) if attempted else Rollout.model_validate(found)
+
 
 class Exchange:
-    """Asks a server in the words of the Agent-lightning protocol."""
+    """Sends single requests to a server."""
 
     def __init__(self, session: HttpSession) -> None:
         self._session = session
@@ -78,11 +108,6 @@ def new_key() -> str:
 def given(**fields: Any) -> dict[str, Any]:
     """The fields that were given; None is a value."""
     return {name: value for name, value in fields.items() if value is not UNSET}
-
-
-def terms_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a search was called with; the protocol has the contract's names."""
-    return {name: value for name, value in arguments.items() if name != "self"}
 
 
 def _asked(terms: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,26 @@
+"""The store as a whole: health, statistics, capabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.client import lightning_wire as wire
+from perdure.server.http.routes import Call
+from perdure.server.lightning.protocol import Resource
+
+store = Resource()
+
+
+@store.get("/health", None, "Whether the server answers", answer=wire.Health)
+async def health(call: Call) -> wire.Health:
+    return wire.Health()
+
+
+@store.get("/statistics", "read", "How much the store holds", answer=dict[str, Any])
+async def statistics(call: Call) -> Any:
+    return await call.store.statistics()
+
+
+@store.get("/capabilities", "read", "What the store can do", answer=dict[str, bool])
+async def capabilities(call: Call) -> Any:
+    return call.store.capabilities

@@ -1,0 +1,163 @@
+"""The Agent-lightning protocol: rollouts and their queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from perdure.client import lightning_wire as wire
+from perdure.kernel.errors import BadQuery, NotFound
+from perdure.kernel.pages import Page
+from perdure.rollouts.model import DEFAULT_QUEUE
+from perdure.rollouts.records import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Rollout,
+)
+from perdure.server.http.routes import Call
+from perdure.server.lightning import listing
+from perdure.server.lightning.listing import listed
+from perdure.server.lightning.protocol import Resource, do_not_repeat, gather, key_of, set_fields
+
+rollouts = Resource()
+
+
+@rollouts.post(
+    "/rollouts",
+    "write",
+    "Start a rollout past the queue",
+    body=wire.StartRollout,
+    answer=AttemptedRollout,
+    status=201,
+    once=True,
+)
+async def start_rollout(call: Call) -> Any:
+    return await call.store.start_rollout(**structs.asdict(call.body), **key_of(call))
+
+
+@rollouts.post(
+    "/queues/rollouts/enqueue",
+    "write",
+    "Queue rollouts",
+    body=wire.EnqueueRollouts,
+    answer=list[Rollout],
+    status=201,
+)
+async def enqueue_rollouts(call: Call) -> Any:
+    requests = _keyed(call.body.rollouts, call.idempotency_key)
+    if not all(request.idempotency_key for request in requests):
+        do_not_repeat(call.request)
+    if len(requests) == 1:
+        # A single one is merged with those of other callers.
+        return [await call.store.enqueue_rollout(**_given(requests[0]))]
+    return list(await call.store.enqueue_many_rollouts(requests)) if requests else []
+
+
+def _keyed(requests: list[EnqueueRolloutRequest], key: str | None) -> list[EnqueueRolloutRequest]:
+    """Give a key of its own to each rollout of a request that has a key."""
+    if key is not None:
+        for number, request in enumerate(requests):
+            request.idempotency_key = request.idempotency_key or f"{key}/{number}"
+    return requests
+
+
+def _given(request: EnqueueRolloutRequest) -> dict[str, Any]:
+    """The arguments of a call; what every store may not know is left out unless it says something."""
+    arguments = structs.asdict(request)
+    if request.queue == DEFAULT_QUEUE:
+        del arguments["queue"]
+    for name in ("priority", "not_before", "idempotency_key"):
+        if not arguments[name]:
+            del arguments[name]
+    return arguments
+
+
+@rollouts.post(
+    "/queues/rollouts/dequeue",
+    "worker",
+    "Claim rollouts",
+    body=wire.DequeueRollouts,
+    body_optional=True,
+    answer=list[AttemptedRollout],
+    ends_with_caller=True,
+    once=True,
+)
+async def dequeue_rollouts(call: Call) -> Any:
+    return await _claim(call, call.body or wire.DequeueRollouts(), key_of(call))
+
+
+@rollouts.post(
+    "/queues/rollouts/dequeue/bulk",
+    "worker",
+    "Claim rollouts for many callers",
+    body=wire.Claims,
+    answer=list[list[AttemptedRollout]],
+)
+async def dequeue_for_many(call: Call) -> Any:
+    """Claims of many callers that came together; each has its own key, so that all may be repeated."""
+    claims: list[wire.Claim] = call.body.claims
+    return await gather(_claim(call, claim, {"idempotency_key": claim.idempotency_key}) for claim in claims)
+
+
+async def _claim(call: Call, wanted: wire.DequeueRollouts, key: dict[str, str]) -> list[AttemptedRollout]:
+    if wanted.limit <= 0:
+        return []
+    arguments: dict[str, Any] = {"worker_id": wanted.worker_id, **key}
+    if wanted.queue != DEFAULT_QUEUE:
+        arguments["queue"] = wanted.queue
+    if wanted.limit == 1:
+        found = await call.store.dequeue_rollout(**arguments)
+        claimed = [] if found is None else [found]
+    else:
+        claimed = list(await call.store.dequeue_many_rollouts(limit=wanted.limit, **arguments))
+    call.app.metrics.count_claim(len(claimed))
+    return claimed
+
+
+@rollouts.get(
+    "/rollouts", "read", "Search rollouts", query=wire.RolloutSearch, answer=Page[Any], errors=(BadQuery,)
+)
+@rollouts.post(
+    "/rollouts/search",
+    "read",
+    "Search rollouts",
+    body=wire.RolloutSearch,
+    answer=Page[Any],
+    errors=(BadQuery,),
+)
+async def query_rollouts(call: Call) -> Any:
+    return await listed(listing.ROLLOUTS, call.store, call.body or call.query)
+
+
+@rollouts.get("/rollouts/{rollout_id}", "read", "A rollout, or null", answer=Rollout | None)
+async def get_rollout(call: Call) -> Any:
+    return await call.store.get_rollout_by_id(call.path["rollout_id"])
+
+
+@rollouts.post(
+    "/rollouts/{rollout_id}",
+    "write",
+    "Change a rollout",
+    body=wire.UpdateRollout,
+    answer=Rollout,
+    errors=(NotFound,),
+    once=True,
+)
+async def update_rollout(call: Call) -> Any:
+    changes = set_fields(call.body, mandatory=("status", "config"))
+    return await call.store.update_rollout(call.path["rollout_id"], **changes)
+
+
+@rollouts.post(
+    "/waits/rollouts",
+    "read",
+    "Wait until rollouts have ended",
+    body=wire.WaitForRollouts,
+    answer=list[Rollout],
+    ends_with_caller=True,
+)
+async def wait_for_rollouts(call: Call) -> Any:
+    wanted: wire.WaitForRollouts = call.body
+    timeout = wire.MAX_WAIT if wanted.timeout is None else min(wanted.timeout, wire.MAX_WAIT)
+    return await call.store.wait_for_rollouts(rollout_ids=wanted.rollout_ids, timeout=timeout)
