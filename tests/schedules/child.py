@@ -14,15 +14,16 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
-from perdure.schedules.model import Order, Targets
+from perdure.schedules.model import Targets
 from perdure.schedules.timer import ScheduleTimer
+from perdure.threads.operations.create import NewRun
 
 
 class Doomed(RunTarget):
     """Dies when the runs are made and nothing is committed."""
 
-    async def start(self, tx: Tx, orders: Sequence[Order]) -> list[str | PerdureError]:
-        await super().start(tx, orders)
+    async def start(self, tx: Tx, prepared: Sequence[NewRun]) -> list[str | PerdureError]:
+        await super().start(tx, prepared)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("it lives on")
 

@@ -62,7 +62,7 @@ class ScheduleWorld(World):
         return await self.storage.read(_now)
 
     async def cron(self, expression: str = YEARLY, assistant: str = "echo", **options: Any) -> Schedule:
-        return await self.schedules.create(expression, assistant_id=assistant, **options)
+        return await self.schedules.create_for("run", expression, assistant_id=assistant, **options)
 
     async def come(self, schedule: Schedule, later: float = 1.0) -> None:
         """Let the time of a schedule come, and so many seconds more pass."""

@@ -206,22 +206,26 @@ class Moody:
 
     name = "moody"
 
-    def check(self, order: Order) -> None:
-        """Everything can be made."""
+    def prepare(self, order: Order) -> Order:
+        if order.schedule_id and order.payload.get("broken") == "prepare":
+            raise ZeroDivisionError("by\0zero")
+        return order
 
-    async def refusal(self, tx: Tx, order: Order) -> PerdureError | None:
+    async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
         return None
 
-    async def start(self, tx: Tx, orders: Sequence[Order]) -> list[str | PerdureError]:
-        if any(order.payload.get("broken") for order in orders):
+    async def start(self, tx: Tx, prepared: Sequence[Order]) -> list[str | PerdureError]:
+        if any(order.payload.get("broken") for order in prepared):
             raise ZeroDivisionError("by\0zero")
-        return [f"started {order.schedule_id}" for order in orders]
+        return [f"started {order.schedule_id}" for order in prepared]
 
 
-async def test_one_that_breaks_stands_in_nobodys_way(world: ScheduleWorld) -> None:
+@pytest.mark.parametrize("broken", ["prepare", "start"])
+async def test_one_that_breaks_does_not_stop_the_others(world: ScheduleWorld, broken: str) -> None:
     schedules = Schedules(world.storage, Targets(Moody()), namespace=world.namespace)
     made = [
-        await schedules.create_for("moody", YEARLY, payload={"broken": number == 1}) for number in range(3)
+        await schedules.create_for("moody", YEARLY, payload={"broken": broken if number == 1 else ""})
+        for number in range(3)
     ]
     await world.come(made[0])
     await ScheduleTimer(world.storage, Targets(Moody())).fire_due()

@@ -13,7 +13,7 @@ from tests.threads.test_interleavings import answering, ask, drop_thread, end, r
 
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import operations
-from perdure.schedules.model import Change, NewSchedule
+from perdure.schedules.model import Change, NewSchedule, Prepared, encoded, order_of
 
 LATER = 7200
 """Seconds after which the schedule is due, whatever the time was at first."""
@@ -33,8 +33,8 @@ def scheduled(setup: Operation, strategy: str = "enqueue") -> Operation:
             assistant="echo",
             thread_id="t",
             user_id=None,
-            metadata={},
-            payload={"multitask_strategy": strategy},
+            labels={},
+            texts=encoded({}, {"multitask_strategy": strategy}),
         )
         (schedule_id,) = await operations.create(tx, [request], TARGETS)
         return [*made, schedule_id]
@@ -43,7 +43,9 @@ def scheduled(setup: Operation, strategy: str = "enqueue") -> Operation:
 
 
 async def fire(tx: Tx, given: Any, lined: bool) -> Any:
-    return await operations.fire(tx, TARGETS)
+    due = await operations.due(tx, TARGETS.names())
+    prepared = [Prepared(row, TARGETS[row.target].prepare(order_of(row, row.next_at or 0))) for row in due]
+    return await operations.fire(tx, prepared, TARGETS)
 
 
 async def pass_over(tx: Tx, given: Any, lined: bool) -> Any:
@@ -51,9 +53,12 @@ async def pass_over(tx: Tx, given: Any, lined: bool) -> Any:
     return 0
 
 
-def change(**fields: Any) -> Operation:
+def change(payload: dict[str, Any] | None = None, **fields: Any) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        return await operations.update(tx, given[-1], Change(**fields), TARGETS)
+        row = await operations.get(tx, given[-1])
+        merged = {**order_of(row, 0).payload, **(payload or {})}
+        wanted = Change(labels={}, texts=encoded({}, merged), known=row.texts, **fields)
+        return await operations.update(tx, given[-1], wanted)
 
     return run
 

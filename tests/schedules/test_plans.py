@@ -27,7 +27,8 @@ CHUNK = 5_000
 EXPECTED = {
     "DUE_NAMESPACES": {"schedules_due"},
     "NEXT": {"schedules_due"},
-    "CLAIM": {"schedules_due"},
+    "DUE": {"schedules_due"},
+    "CLAIM": {"schedules_pkey"},
     "MOVE": {"schedules_pkey"},
     "GET": {"schedules_pkey"},
     "LOCK": {"schedules_pkey"},

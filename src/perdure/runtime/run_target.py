@@ -1,4 +1,4 @@
-"""What schedules start: runs of assistants, made in the transaction in which their time has come."""
+"""What schedules start: runs of assistants, created in the transaction that records the firing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.threads.policy import Policy
 from perdure.threads.records import RunRequest
 
 ON_COMPLETED: Final = "on_run_completed"
-"""What becomes of the thread of a run that has none of its own: `delete` or `keep`."""
+"""What happens to the temporary thread of a run after it: `delete` or `keep`."""
 _FIELDS: Final = frozenset(RunRequest.__struct_fields__) - {
     "assistant_id",
     "thread_id",
@@ -29,7 +29,7 @@ _FIELDS: Final = frozenset(RunRequest.__struct_fields__) - {
 
 
 class RunTarget:
-    """Starts runs. A payload holds what a run can be asked for, and beside it the options of its agent."""
+    """Starts runs. A payload holds fields of a run request, and beside them the options of its agent."""
 
     name = "run"
 
@@ -37,32 +37,22 @@ class RunTarget:
         self._kinds = kinds
         self._policy = policy
 
-    def check(self, order: Order) -> None:
-        self._run(order)
+    def prepare(self, order: Order) -> NewRun:
+        """The run that an order asks for, checked and encoded."""
+        return new_run(request_of(order), self._policy)
 
-    async def refusal(self, tx: Tx, order: Order) -> PerdureError | None:
-        thread_id = order.thread_id
+    async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
+        """NotFound if the thread does not exist."""
         if thread_id is None:
             return None
         thread = (await load_threads(tx, [thread_id])).get(thread_id)
         known = thread is not None and thread.gone_at is None
         return None if known else NotFound(f"Thread {thread_id} not found")
 
-    async def start(self, tx: Tx, orders: Sequence[Order]) -> list[str | PerdureError]:
-        answers: dict[int, str | PerdureError] = {}
-        asked: dict[int, NewRun] = {}
-        for number, order in enumerate(orders):
-            try:
-                asked[number] = self._run(order)
-            except PerdureError as error:
-                answers[number] = error
-        made = await create_runs(tx, list(asked.values()), self._kinds) if asked else []
-        for number, answer in zip(asked, made, strict=True):
-            answers[number] = answer if isinstance(answer, PerdureError) else str(answer[0])
-        return [answers[number] for number in range(len(orders))]
-
-    def _run(self, order: Order) -> NewRun:
-        return new_run(request_of(order), self._policy)
+    async def start(self, tx: Tx, prepared: Sequence[NewRun]) -> list[str | PerdureError]:
+        """Create the runs; answers each with its id."""
+        created = await create_runs(tx, prepared, self._kinds)
+        return [answer if isinstance(answer, PerdureError) else str(answer[0]) for answer in created]
 
 
 def request_of(order: Order) -> RunRequest:

@@ -12,7 +12,7 @@ from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.storage.labels import check_keys
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.schedules.records import Firing, Schedule
 from perdure.schedules.times import next_time
@@ -20,18 +20,18 @@ from perdure.schedules.times import next_time
 MAX_ERROR = 1000
 """How many characters of an error are kept."""
 LATE: Final = to_micros(60.0)
-"""So long after its end a schedule may still fire for a time that came before it."""
+"""How long after its end a schedule still fires for a time before it."""
 KEPT_FIRINGS = 100
 """How many firings of a schedule are kept."""
 LATEST: Final = to_micros(250_000_000_000.0)
-"""No time lies further in the future than this, in the year 9892."""
+"""The latest time that is accepted, in the year 9892."""
 
 
 # --- what schedules start ---------------------------------------------------------------------------------
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a target is asked to start. `due_at` is the time that has come, in microseconds."""
+    """What a target starts for a schedule. `due_at` is the time that has come, in microseconds."""
 
     schedule_id: str
     due_at: int
@@ -42,21 +42,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(Protocol):
-    """What schedules of one kind start. It uses nothing but the transaction that it is given."""
+    """What schedules of one kind start."""
 
     @property
     def name(self) -> str: ...
 
-    def check(self, order: Order) -> None:
-        """Raise what is wrong with an order that could never be started."""
+    def prepare(self, order: Order) -> Any:
+        """Check an order and encode what `start` needs; raises what is wrong with it."""
         ...
 
-    async def refusal(self, tx: Tx, order: Order) -> PerdureError | None:
-        """Why a schedule with this order cannot be made now, if it cannot."""
+    async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
+        """Why no schedule can be created for this thread, or None."""
         ...
 
-    async def start(self, tx: Tx, orders: Sequence[Order]) -> Sequence[str | PerdureError]:
-        """Start each, and answer with the id of what was started, or with why it was not."""
+    async def start(self, tx: Tx, prepared: Sequence[Any]) -> Sequence[str | PerdureError]:
+        """Start what was prepared; answers each with the id of what was started, or with an error."""
         ...
 
 
@@ -78,8 +78,15 @@ class Targets:
 # --- what callers give ------------------------------------------------------------------------------------
 
 
+class Texts(NamedTuple):
+    """Metadata and payload as they are stored: as JSON."""
+
+    metadata: str
+    payload: str
+
+
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule that is to be made, checked; `assistant` is what its caller calls it."""
+    """A schedule to be created, checked. `assistant` is an id, or the name of an agent."""
 
     target: str
     expression: str
@@ -89,19 +96,21 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     assistant: str | None
     thread_id: str | None
     user_id: str | None
-    metadata: Mapping[str, Any]
-    payload: Mapping[str, Any]
+    labels: Mapping[str, Any]
+    """The metadata, to be searched by."""
+    texts: Texts
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to change of a schedule, checked. Metadata and payload are merged, key by key."""
+    """What changes of a schedule, checked. `texts` replace those that were read before, `known`."""
 
     expression: str | UnsetType = UNSET
     timezone: str | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET
     end_at: int | UnsetType | None = UNSET
-    metadata: Mapping[str, Any] = {}
-    payload: Mapping[str, Any] = {}
+    labels: Mapping[str, Any]
+    texts: Texts
+    known: Texts
 
     @property
     def moves(self) -> bool:
@@ -135,9 +144,15 @@ def check_object(value: object, what: str) -> dict[str, Any]:
 
 
 def check_metadata(value: object) -> dict[str, Any]:
+    """Metadata whose keys can be searched for."""
     metadata = check_object(value, "metadata")
     check_keys(metadata)
     return metadata
+
+
+def encoded(metadata: Mapping[str, Any], payload: Mapping[str, Any]) -> Texts:
+    """Checked metadata and payload as they are stored."""
+    return Texts(encode_json(metadata, what="metadata"), encode_json(payload, what="payload"))
 
 
 def check_end(value: object) -> int | None:
@@ -177,7 +192,7 @@ def error_text(error: BaseException) -> str:
 
 
 class ScheduleRow(msgspec.Struct):
-    """A row of `schedules`, in the order of its columns but for `ns`."""
+    """A row of `schedules`."""
 
     id: str
     target: str
@@ -199,15 +214,9 @@ class ScheduleRow(msgspec.Struct):
     metadata: str
     payload: str
 
-    def order(self, due_at: int) -> Order:
-        return Order(
-            schedule_id=self.id,
-            due_at=due_at,
-            assistant_id=self.assistant_id,
-            thread_id=self.thread_id,
-            metadata=decode_json(self.metadata),
-            payload=decode_json(self.payload),
-        )
+    @property
+    def texts(self) -> Texts:
+        return Texts(self.metadata, self.payload)
 
     def comes_next(self, after: int) -> int | None:
         return comes_next(
@@ -215,7 +224,41 @@ class ScheduleRow(msgspec.Struct):
         )
 
 
+class FiringRow(NamedTuple):
+    """A row of `firings`."""
+
+    schedule_id: str
+    due_at: int
+    fired_at: int
+    started_id: str | None
+    error: str | None
+
+
+class Prepared(NamedTuple):
+    """A due schedule as it was read, and what its target prepared for it, or why it could not."""
+
+    row: ScheduleRow
+    start: Any
+
+    def is_current(self, row: ScheduleRow) -> bool:
+        """Whether nothing has changed since that matters for what is started."""
+        return (row.next_at, row.texts) == (self.row.next_at, self.row.texts)
+
+
+def order_of(row: ScheduleRow, due_at: int) -> Order:
+    """What the target of a schedule is to start."""
+    return Order(
+        schedule_id=row.id,
+        due_at=due_at,
+        assistant_id=row.assistant_id,
+        thread_id=row.thread_id,
+        metadata=decode_json(row.metadata),
+        payload=decode_json(row.payload),
+    )
+
+
 def schedule_of(row: ScheduleRow) -> Schedule:
+    """The record of a schedule."""
     return Schedule(
         schedule_id=row.id,
         target=row.target,
@@ -245,13 +288,12 @@ def _shown(payload: dict[str, Any]) -> dict[str, Any]:
     return {**payload, "webhook": mask_target(webhook)} if isinstance(webhook, str) else payload
 
 
-def firing_of(row: Row) -> Firing:
-    """A row of `FIRING_VIEW`."""
-    schedule_id, due_at, fired_at, started_id, error = row
+def firing_of(row: FiringRow) -> Firing:
+    """The record of a firing."""
     return Firing(
-        schedule_id=schedule_id,
-        due_at=to_seconds(due_at),
-        fired_at=to_seconds(fired_at),
-        started_id=started_id,
-        error=error,
+        schedule_id=row.schedule_id,
+        due_at=to_seconds(row.due_at),
+        fired_at=to_seconds(row.fired_at),
+        started_id=row.started_id,
+        error=row.error,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, get_args
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from perdure.access.base import Service
 from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
@@ -130,6 +131,8 @@ class Schedules(Service):
         idempotency_key: str | None = None,
     ) -> Schedule:
         """Create a schedule of any target, in the name of a user."""
+        checked_metadata = model.check_metadata(metadata)
+        checked_payload = model.check_object(payload, "payload")
         request = NewSchedule(
             target=target,
             expression=check_expression(expression),
@@ -139,20 +142,25 @@ class Schedules(Service):
             assistant=optional_id(assistant_id, "assistant_id"),
             thread_id=optional_id(thread_id, "thread_id"),
             user_id=optional_id(user_id, "user_id"),
-            metadata=model.check_metadata(metadata),
-            payload=model.check_object(payload, "payload"),
+            labels=checked_metadata,
+            texts=model.encoded(checked_metadata, checked_payload),
         )
-        self.targets[target].check(_order(request))
+        order = Order(
+            schedule_id="",
+            due_at=0,
+            assistant_id=request.assistant,
+            thread_id=request.thread_id,
+            metadata=checked_metadata,
+            payload=checked_payload,
+        )
+        self.targets[target].prepare(order)
         schedule_id: str = await self.write_once(idempotency_key, operations.create, request, self.targets)
         return await self.get(schedule_id)
 
     @call(GET("/schedules/{schedule_id}"), scope="read", errors=(NotFound,))
     async def get(self, schedule_id: Id) -> Schedule:
         """Get a schedule."""
-        (row,) = await self.read(operations.get, [check_id(schedule_id, "schedule_id")])
-        if row is None:
-            raise operations.not_found(schedule_id)
-        return model.schedule_of(row)
+        return model.schedule_of(await self.read(operations.get, check_id(schedule_id, "schedule_id")))
 
     @call(PATCH("/schedules/{schedule_id}"), scope="write", errors=(NotFound,), repeatable=True)
     async def update(
@@ -170,16 +178,28 @@ class Schedules(Service):
 
         What is left out stays as it is; `end_time=None` removes the end. Metadata and payload are merged.
         """
-        change = Change(
+        checked = check_id(schedule_id, "schedule_id")
+        change = partial(
+            Change,
             expression=UNSET if expression is UNSET else check_expression(expression),
             timezone=UNSET if timezone is UNSET else check_timezone(timezone),
             enabled=UNSET if enabled is UNSET else check_flag(enabled, "enabled"),
             end_at=UNSET if end_time is UNSET else model.check_end(end_time),
-            metadata=model.check_metadata(metadata),
-            payload=model.check_object(payload, "payload"),
         )
-        checked = check_id(schedule_id, "schedule_id")
-        await self.write(operations.update, checked, change, self.targets)
+        more_metadata = model.check_metadata(metadata)
+        more_payload = model.check_object(payload, "payload")
+        updated = False
+        # Metadata and payload are merged outside of the transaction; another change in between repeats it.
+        while not updated:
+            row = await self.read(operations.get, checked)
+            order = model.order_of(row, 0)
+            labels = {**order.metadata, **more_metadata}
+            merged = {**order.payload, **more_payload}
+            self.targets[row.target].prepare(structs.replace(order, metadata=labels, payload=merged))
+            texts = model.encoded(labels, merged)
+            updated = await self.write(
+                operations.update, checked, change(labels=labels, texts=texts, known=row.texts)
+            )
         return await self.get(schedule_id)
 
     async def pause(self, schedule_id: str) -> Schedule:
@@ -204,15 +224,3 @@ class Schedules(Service):
         checked = check_id(schedule_id, "schedule_id")
         rows = await self.read(operations.firings, checked, min(limit, model.KEPT_FIRINGS), offset)
         return [model.firing_of(row) for row in rows]
-
-
-def _order(request: NewSchedule) -> Order:
-    """What the target would be asked to start."""
-    return Order(
-        schedule_id="",
-        due_at=0,
-        assistant_id=request.assistant,
-        thread_id=request.thread_id,
-        metadata=request.metadata,
-        payload=request.payload,
-    )

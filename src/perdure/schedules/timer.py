@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any
 
-from perdure.kernel.errors import StorageClosed, StorageError
+from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, StorageError
 from perdure.kernel.storage.port import Storage
 from perdure.schedules import model, operations
-from perdure.schedules.model import Targets
+from perdure.schedules.model import Prepared, ScheduleRow, Targets
 from perdure.schedules.operations import ANY, CHANNEL, FIRE_ROWS
 
 POLL_SECONDS = 5.0
 SHORTEST_WAIT = 0.05
-"""What is due and yet not there is being fired by another process."""
+"""How soon to look again while another process fires what is due."""
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class ScheduleTimer:
             self._task = asyncio.get_running_loop().create_task(self._keep_firing())
 
     async def stop(self) -> None:
-        """Fire no more. A firing that has begun comes to its end."""
+        """Stop firing. A firing that has begun is finished."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -51,26 +53,38 @@ class ScheduleTimer:
         return await self.storage.read(operations.until_next, names)
 
     async def _fire_some(self, ns: int) -> int:
+        due = await self.storage.read(operations.due, self.targets.names(), ns=ns)
+        prepared = [Prepared(row, self._prepare(row)) for row in due]
+        if not prepared:
+            return 0
         try:
-            return await self.storage.run(operations.fire, self.targets, ns=ns)
+            return await self.storage.run(operations.fire, prepared, self.targets, ns=ns)
         except StorageError:
             raise
         except Exception:
             # One of them fails the others: fire each alone.
             logger.exception("schedules could not be fired together")
-            return await self._fire_alone(ns)
+            return await self._fire_alone(ns, prepared)
 
-    async def _fire_alone(self, ns: int) -> int:
-        found = await self.storage.read(operations.due, self.targets.names(), ns=ns)
-        for schedule_id, due_at in found:
+    def _prepare(self, row: ScheduleRow) -> Any:
+        """What the target needs to start a schedule, or the error that becomes its firing."""
+        try:
+            return self.targets[row.target].prepare(model.order_of(row, row.next_at or 0))
+        except PerdureError as error:
+            return error
+        except Exception as error:  # stored with the schedule, which goes on
+            logger.exception("schedule %s could not be prepared", row.id)
+            return InvalidInput(model.error_text(error))
+
+    async def _fire_alone(self, ns: int, prepared: Sequence[Prepared]) -> int:
+        for each in prepared:
             try:
-                await self.storage.run(operations.fire_one, schedule_id, due_at, self.targets, ns=ns)
+                await self.storage.run(operations.fire, [each], self.targets, ns=ns)
             except StorageError:
                 raise
-            except Exception as error:  # noqa: BLE001 - kept with the schedule, which goes on
-                text = model.error_text(error)
-                await self.storage.run(operations.fail_one, schedule_id, due_at, text, ns=ns)
-        return len(found)
+            except Exception as error:  # noqa: BLE001 - stored with the schedule, which goes on
+                await self.storage.run(operations.fail, each, model.error_text(error), ns=ns)
+        return len(prepared)
 
     async def _keep_firing(self) -> None:
         with self.storage.signals.watch(CHANNEL, [ANY]) as watch:
