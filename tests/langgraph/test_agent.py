@@ -14,14 +14,14 @@ import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph_sdk.runtime import ServerRuntime
-from tests.agents.support import MemoryContext, Thread, run, start
-from typing_extensions import TypedDict
-
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
+from langgraph_sdk.runtime import ServerRuntime
+from tests.agents.support import MemoryContext, Thread, run, start
+from typing_extensions import TypedDict
+
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Cancelled
 from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from tests.agents.support import Checkpoint, MemoryContext, Thread, run
-from typing_extensions import TypedDict
-
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
+from tests.agents.support import Checkpoint, MemoryContext, Thread, run
+from typing_extensions import TypedDict
+
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError
 from perdure.graphs.records import GraphQuery

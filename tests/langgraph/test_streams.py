@@ -14,13 +14,13 @@ import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
-from tests.agents.support import MemoryContext, Thread, run
-from typing_extensions import TypedDict
-
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph, add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Send, interrupt
+from tests.agents.support import MemoryContext, Thread, run
+from typing_extensions import TypedDict
+
 from perdure.agents.agent import Agent
 from perdure.langgraph.wire import plain
 from perdure.worker.registry import Agents

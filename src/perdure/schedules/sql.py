@@ -37,11 +37,11 @@ DUE = statement(
     """,
     row=ScheduleRow,
 )
-# Lock those of some schedules that are due and that no other process is firing.
+# Lock those of some schedules that no other process is firing.
 CLAIM = statement(
     """
     SELECT {columns} FROM schedules
-    WHERE ns = :ns AND id {among:ids} AND next_at <= :now ORDER BY id {skip}
+    WHERE ns = :ns AND id {among:ids} ORDER BY id {skip}
     """,
     row=ScheduleRow,
 )
