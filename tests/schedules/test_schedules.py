@@ -82,7 +82,7 @@ async def test_bad_input_makes_nothing(
 ) -> None:
     asked = {"expression": YEARLY, "assistant_id": "echo"} | options
     with pytest.raises(error):
-        await world.schedules.create(**asked)
+        await world.schedules.create_for(**{"target": "run", **asked})
     assert (await world.schedules.search()).total == 0
 
 
