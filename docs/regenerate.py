@@ -23,7 +23,7 @@ def error_classes() -> list[type[errors.PerdureError]]:
 
 def error_table() -> str:
     """The errors as a table."""
-    rows = ["| code | class | HTTP | what it means |", "|---|---|---|---|"]
+    rows = ["| code | class | HTTP | meaning |", "|---|---|---|---|"]
     for each in error_classes():
         meaning = (each.__doc__ or "").strip().partition("\n")[0]
         rows.append(f"| `{each.code}` | `{each.__name__}` | {each.http_status} | {meaning} |")
@@ -31,20 +31,20 @@ def error_table() -> str:
 
 
 def blocks() -> dict[str, dict[str, str]]:
-    """What stands between the marks of each page."""
+    """The generated text between the markers of each page."""
     charts = {f"machine {each.name}": f"```mermaid\n{each.chart()}```\n" for each in MACHINES}
     return {"state-machines.md": charts, "errors.md": {"errors": error_table()}}
 
 
 def filled(page: str, name: str, text: str) -> str:
-    """The page with `text` between the marks of `name`."""
+    """The page with `text` between the markers of `name`."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     head, rest = page.split(begin, 1)
     return head + begin + text + end + rest.split(end, 1)[1]
 
 
 def page_as_generated(name: str) -> str:
-    """A page as it should be."""
+    """A page with its generated parts up to date."""
     page = (DOCS / name).read_text(encoding="utf-8")
     for block, text in blocks()[name].items():
         page = filled(page, block, text)

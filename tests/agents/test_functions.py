@@ -77,6 +77,19 @@ def test_what_cannot_be_an_agent(agents: Agents) -> None:
     assert not agents
 
 
+def test_a_wrong_number_of_parameters_is_refused_at_registration(agents: Agents) -> None:
+    def one(input: Any) -> None: ...
+
+    def three(ctx: Any, input: Any, more: Any) -> None: ...
+
+    for target, taken in ((one, "one"), (three, "three")):
+        with pytest.raises(InvalidInput) as refused:
+            agents.register(taken, target)
+        expected = f"agent {taken!r} must take two parameters (ctx, input); it takes {taken}"
+        assert refused.value.message == expected
+    assert agents.register("factory", one, is_factory=True).spec.kind == "graph"
+
+
 # --- what a function may be -------------------------------------------------------------------------------
 
 

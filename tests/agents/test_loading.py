@@ -169,7 +169,7 @@ def test_one_that_fails_is_named_and_the_others_load(tmp_path: Path, module: str
         "no_module": ('"no_such_module_at_all:x"', "No module named 'no_such_module_at_all'"),
         "no_name": (f'"{module}:nobody"', f"there is no 'nobody' in {module}; it has greet, work, Inside"),
         "no_colon": (f'"{module}"', "names nothing; write module:name"),
-        "number": (f'"{module}:number"', "is a int, which cannot be run"),
+        "number": (f'"{module}:number"', "is a int, which cannot be executed"),
         "typed": ("3", "Expected `object`, got `int`"),
         "neither": ('{ description = "x" }', "needs either a path"),
         "both": (f'{{ path = "{module}:greet", command = ["x"] }}', "needs either a path"),

@@ -131,7 +131,7 @@ async def test_a_factory_of_something_else() -> None:
     def no_graph() -> Any:
         return {"no": "graph"}
 
-    with pytest.raises(AgentError, match="made a dict, which is no graph"):
+    with pytest.raises(AgentError, match="or return a graph; it returned a dict"):
         await run(agent_of(no_graph), MemoryContext())
 
 

@@ -33,7 +33,7 @@ DIFFERENCES = {
     "start an attempt at an unknown rollout": Wanted(400, "Rollout ro-unknown not found", FINAL),
     "add a span of an unknown rollout": Wanted(400, "Rollout ro-unknown not found", FINAL),
     "add a span of an unknown attempt": Wanted(400, "Attempt at-unknown not found for rollout <ro-1>", FINAL),
-    "an unknown path": Wanted(404, "There is nothing at this path.", "the words are ours"),
+    "an unknown path": Wanted(404, "No route has this path.", "the words are ours"),
     "a wrong method": Wanted(405, "this path takes GET, POST, not DELETE", "the words are ours"),
 }
 SCHEMA_DIFFERENCES = {

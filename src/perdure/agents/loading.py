@@ -31,7 +31,9 @@ T = TypeVar("T")
 class Registry(Protocol):
     """Where agents are registered by name."""
 
-    def register(self, name: str, target: Any, *, description: str | None = None) -> Any: ...
+    def register(
+        self, name: str, target: Any, *, description: str | None = None, is_factory: bool = False
+    ) -> Any: ...
 
 
 R = TypeVar("R", bound=Registry)
@@ -147,7 +149,7 @@ def _load_graphs(path: Path, loaded: Loaded[Any]) -> None:
             with _reported(loaded, name, str(path)):
                 graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
                 target = import_target(graph.path, path.parent)
-                loaded.agents.register(name, target, description=graph.description)
+                loaded.agents.register(name, target, description=graph.description, is_factory=True)
 
 
 def prepare(path: Path) -> _GraphsFile:

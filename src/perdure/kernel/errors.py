@@ -1,6 +1,6 @@
 """All errors of perdure, each with a stable code and the HTTP status of its response.
 
-The first line of an error's docstring is its message when none is given.
+The first line of the docstring is the default message.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class BadQuery(InvalidInput):
 
 
 class BadRequest(InvalidInput):
-    """The parts of the request contradict each other."""
+    """Parts of the request contradict each other."""
 
     code = "bad_request"
     http_status = 400
 
 
 class BadBody(InvalidInput):
-    """A part of the request does not have the form it must have."""
+    """A part of the request does not have the required form."""
 
     code = "bad_body"
 
@@ -98,7 +98,7 @@ class SuspendedOperation(PerdureError, RuntimeError):
 
 
 class StorageError(PerdureError):
-    """The database could not do what was asked."""
+    """The database could not execute the call."""
 
     code = "storage_error"
     http_status = 503
@@ -149,7 +149,7 @@ class ReadOnlyDatabase(StorageError):
 
 
 class NewerSchema(StorageError):
-    """The database was made by a newer, incompatible release of perdure."""
+    """The database was created by a newer, incompatible release of perdure."""
 
     code = "newer_schema"
 
@@ -176,14 +176,14 @@ class Forbidden(PerdureError):
 
 
 class UnknownRoute(PerdureError):
-    """There is nothing at this path."""
+    """No route has this path."""
 
     code = "unknown_route"
     http_status = 404
 
 
 class MethodNotAllowed(PerdureError):
-    """This path does not take that method."""
+    """This path does not support that method."""
 
     code = "method_not_allowed"
     http_status = 405
@@ -194,21 +194,21 @@ class MethodNotAllowed(PerdureError):
 
 
 class TooLarge(PerdureError):
-    """The request is larger than is taken."""
+    """The request is too large."""
 
     code = "too_large"
     http_status = 413
 
 
 class UnsupportedMedia(PerdureError):
-    """The body has a content type or an encoding that is not taken here."""
+    """The content type or encoding of the body is not supported."""
 
     code = "unsupported_media"
     http_status = 415
 
 
 class TooManyRequests(PerdureError):
-    """Too many requests; wait a moment."""
+    """Too many requests; try again later."""
 
     code = "too_many_requests"
     http_status = 429
@@ -229,7 +229,7 @@ class Unreachable(PerdureError, ConnectionError):
 
 
 class StartRefused(PerdureError, RuntimeError):
-    """The server cannot start like this."""
+    """The server cannot start with these settings."""
 
     code = "start_refused"
 

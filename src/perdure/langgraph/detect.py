@@ -20,6 +20,11 @@ def is_builder(target: Any) -> bool:
     )
 
 
+def names_config(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter takes a config, by its name or the name of its type."""
+    return "config" in f"{parameter.name} {parameter.annotation}".lower()
+
+
 def names_runtime(parameter: inspect.Parameter) -> bool:
     """Whether a parameter is annotated as LangGraph's `ServerRuntime`, by the name of the type."""
     hint = parameter.annotation

@@ -78,8 +78,8 @@ class GraphFactory:
         if is_graph(graph):
             return graph
         raise AgentError(
-            f"the agent {self._name!r} made a {type(made).__name__}, which is no graph;"
-            " an agent that is a function takes (ctx, input)"
+            f"agent {self._name!r} must take two parameters (ctx, input), or return a graph;"
+            f" it returned a {type(made).__name__}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Agents by name: the registry that a worker runs from. It is filled by code, never by what is stored."""
+"""The registry of a worker's agents, by name. Code fills it, never stored data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.agents.records import AgentSpec
 from perdure.assistants.model import check_description
 from perdure.kernel.checks import check_name
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.langgraph.detect import is_builder, is_graph, names_runtime
+from perdure.langgraph.detect import is_builder, is_graph, names_config, names_runtime
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Agents(Mapping[str, Agent]):
         self._agents: dict[str, Agent] = {}
 
     def agent(self, name: str, *, description: str | None = None) -> Callable[[T], T]:
-        """Register what is decorated, and leave it as it is."""
+        """Register the decorated object, and return it unchanged."""
 
         def decorate(target: T) -> T:
             self.register(name, target, description=description)
@@ -42,27 +42,30 @@ class Agents(Mapping[str, Agent]):
 
         return decorate
 
-    def register(self, name: str, target: Any, *, description: str | None = None) -> Agent:
+    def register(
+        self, name: str, target: Any, *, description: str | None = None, is_factory: bool = False
+    ) -> Agent:
         """Add an agent: a function `(ctx, input)`, a LangGraph graph or a factory of one, or a `Command`.
 
-        Another registry stands for the agent of the same name in it.
+        From another registry, the agent with the same name is taken. `is_factory` says that a function with
+        one parameter creates graphs, whatever the parameter is called.
         """
         check_name(name, "the name of an agent")
         if name in self._agents:
-            raise Conflict(f"the agent {name!r} is registered twice")
+            raise Conflict(f"agent {name!r} is registered twice")
         if isinstance(target, Agents):
-            made = target[name]
+            agent = target[name]
         else:
-            words = description if description is not None else _words(target)
-            made = make_agent(name, target, check_description(words))
-        self._agents[name] = made
-        return made
+            text = description if description is not None else _summary(target)
+            agent = make_agent(name, target, check_description(text), is_factory=is_factory)
+        self._agents[name] = agent
+        return agent
 
     def include(self, others: Agents) -> None:
         """Add all agents of another registry."""
         for name in others:
             if name in self._agents:
-                raise Conflict(f"the agent {name!r} is registered twice")
+                raise Conflict(f"agent {name!r} is registered twice")
             self._agents[name] = others[name]
 
     @property
@@ -71,7 +74,7 @@ class Agents(Mapping[str, Agent]):
 
     @property
     def specs(self) -> list[AgentSpec]:
-        """What a worker tells of its agents."""
+        """The specs that a worker registers, sorted by name."""
         return [self._agents[name].spec for name in self.names]
 
     def __getitem__(self, name: str) -> Agent:
@@ -94,22 +97,22 @@ class Agents(Mapping[str, Agent]):
         return len(self._agents)
 
 
-def make_agent(name: str, target: Any, description: str | None = None) -> Agent:
-    """An agent out of whatever can be one."""
+def make_agent(
+    name: str, target: Any, description: str | None = None, *, is_factory: bool = False
+) -> Agent:
+    """Create an agent from a command, a graph, a factory of graphs or a function."""
     if isinstance(target, Command):
         return CommandAgent(AgentSpec(name=name, description=description, kind="command"), target)
     if is_graph(target) or is_builder(target):
         return _graph(name, target, description)
     if not callable(target):
-        raise InvalidInput(f"the agent {name!r} is a {type(target).__name__}, which cannot be run")
+        raise InvalidInput(f"agent {name!r} is a {type(target).__name__}, which cannot be executed")
     if _takes(name, target, 2) and not _makes_graphs(target):
         return FunctionAgent(AgentSpec(name=name, description=description), target)
-    if _takes(name, target, 0) or _takes(name, target, 1) or _makes_graphs(target):
+    if _takes(name, target, 0) or _makes_graphs(target) or (is_factory and _takes(name, target, 1)):
         return _graph(name, target, description)
-    raise InvalidInput(
-        f"the agent {name!r} takes other arguments than an agent's: a function takes (ctx, input),"
-        " a factory of graphs takes nothing, (config), (runtime: ServerRuntime) or both"
-    )
+    taken = _count(_parameters(target))
+    raise InvalidInput(f"agent {name!r} must take two parameters (ctx, input); it takes {taken}")
 
 
 def _graph(name: str, target: Any, description: str | None) -> Agent:
@@ -117,7 +120,7 @@ def _graph(name: str, target: Any, description: str | None) -> Agent:
         from perdure.langgraph.agent import GraphAgent
     except ModuleNotFoundError as error:
         raise InvalidInput(
-            f"the agent {name!r} is a graph, which needs LangGraph: pip install 'perdure[langgraph]'"
+            f"agent {name!r} is a graph, which needs LangGraph: pip install 'perdure[langgraph]'"
         ) from error
     return GraphAgent(name, target, description)
 
@@ -128,17 +131,29 @@ def _takes(name: str, target: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     except ValueError as error:
-        raise InvalidInput(f"the agent {name!r} does not say which arguments it takes: {error}") from error
+        raise InvalidInput(f"cannot read the parameters of agent {name!r}: {error}") from error
     return True
 
 
+def _parameters(target: Any) -> list[inspect.Parameter]:
+    parameters = inspect.signature(target).parameters.values()
+    return [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+
 def _makes_graphs(target: Any) -> bool:
-    """Whether a function of two parameters asks for a server's runtime, as only factories of graphs do."""
-    parameters = list(inspect.signature(target).parameters.values())
+    """Whether the parameters are those of a factory of graphs: a config, a server's runtime, or both."""
+    parameters = _parameters(target)
+    if len(parameters) == 1:
+        return names_runtime(parameters[0]) or names_config(parameters[0])
     return len(parameters) == 2 and any(map(names_runtime, parameters))
 
 
-def _words(target: Any) -> str | None:
-    """The first line of what a function says of itself."""
+def _count(parameters: list[inspect.Parameter]) -> str:
+    words = ("none", "one", "two", "three", "four", "five")
+    return words[len(parameters)] if len(parameters) < len(words) else str(len(parameters))
+
+
+def _summary(target: Any) -> str | None:
+    """The first line of a function's docstring."""
     text = inspect.getdoc(target) if inspect.isroutine(target) else None
     return text.strip().partition("\n")[0] or None if text else None
