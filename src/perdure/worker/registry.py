@@ -97,9 +97,7 @@ class Agents(Mapping[str, Agent]):
         return len(self._agents)
 
 
-def make_agent(
-    name: str, target: Any, description: str | None = None, *, is_factory: bool = False
-) -> Agent:
+def make_agent(name: str, target: Any, description: str | None = None, *, is_factory: bool = False) -> Agent:
     """Create an agent from a command, a graph, a factory of graphs or a function."""
     if isinstance(target, Command):
         return CommandAgent(AgentSpec(name=name, description=description, kind="command"), target)
