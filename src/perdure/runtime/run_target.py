@@ -52,7 +52,7 @@ class RunTarget:
     async def start(self, tx: Tx, prepared: Sequence[NewRun]) -> list[str | PerdureError]:
         """Create the runs; answers each with its id."""
         created = await create_runs(tx, prepared, self._kinds)
-        return [answer if isinstance(answer, PerdureError) else str(answer[0]) for answer in created]
+        return [answer if isinstance(answer, PerdureError) else answer.record.id for answer in created]
 
 
 def request_of(order: Order) -> RunRequest:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from perdure.rollouts.model import UNRESPONSIVE
-from perdure.threads.operations.rows import RunLimits
 from perdure.threads.records import Lifetime, RunRequest
+from perdure.threads.rows import RunLimits
 
 BACKSTOP_SECONDS = 5.0
 """How long after a worker should have ended a run that takes too long the watchdog does."""

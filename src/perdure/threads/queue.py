@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
@@ -20,7 +20,7 @@ from perdure.graphs.rows import tuple_of
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
 from perdure.kernel.checks import check_id, check_text
-from perdure.kernel.codec import check_json, encode_json
+from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
@@ -40,17 +40,18 @@ from perdure.threads.encoding import (
     steps_of,
 )
 from perdure.threads.local_completions import LocalCompletions
-from perdure.threads.model import AGENTS_QUEUE
+from perdure.threads.model import AGENTS_QUEUE, merged
 from perdure.threads.operations import assign, execute, finish, queries
 from perdure.threads.operations import graphs as graph_operations
+from perdure.threads.operations.assign import ClaimedRun, NewAttempt
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
 from perdure.threads.operations.finish import Finish, Finished
 from perdure.threads.operations.graphs import RecordSteps
-from perdure.threads.operations.rows import Made, checkpoint_of, run_of
 from perdure.threads.operations.settle import StreamAppend, load_runs
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
+from perdure.threads.rows import Created, checkpoint_of, run_limits, run_of
 from perdure.threads.work import (
     APPENDED,
     ENDED,
@@ -178,7 +179,7 @@ class RunQueue(WatchedService):
         return claimed
 
     async def _claim(self, claim: Claim, key: str | None) -> list[Assignment]:
-        claimed: Any = await self.write_once(
+        claimed: Sequence[Created[ClaimedRun | None] | Sequence[Any]] = await self.write_once(
             key,
             assign.claim_runs,
             claim,
@@ -187,27 +188,34 @@ class RunQueue(WatchedService):
             # A caller with a key may ask again, so that nothing is released.
             undelivered=self._unclaimed if key is None else None,
         )
-        if all(isinstance(each, Made) for each in claimed):
-            return [each.whole for each in claimed if each.whole is not None]
-        return await self._assignments(claimed)
+        if all(isinstance(each, Created) for each in claimed):
+            found = [each.record for each in claimed if isinstance(each, Created)]
+            return [assignment_of(each) for each in found if each is not None]
+        return await self._assignments([NewAttempt(*each) for each in claimed])
 
-    async def _assignments(self, claimed: Sequence[Sequence[Any]]) -> list[Assignment]:
+    async def _assignments(self, claimed: Sequence[NewAttempt]) -> list[Assignment]:
         """The assignments of a claim whose first answer was lost."""
         try:
-            return await self.read(assign.assignments, [tuple(each) for each in claimed])
+            return [assignment_of(each) for each in await self.read(assign.assignments, claimed)]
         except BaseException:
             # Nobody else knows of this claim.
             self._unclaimed(claimed)
             raise
 
-    def _unclaimed(self, claimed: Sequence[Sequence[Any]]) -> None:
+    def _unclaimed(self, claimed: Sequence[Iterable[Any]]) -> None:
         """Release runs whose claimer was cancelled meanwhile."""
         if claimed:
-            self.release_later(partial(self._release, claimed))
+            self.release_later(partial(self._release, [NewAttempt(*each) for each in claimed]))
 
-    async def _release(self, claimed: Sequence[Sequence[Any]]) -> None:
-        runs = await self.read(load_runs, [each[0] for each in claimed])
-        await self.hand_back([Lease(id, runs[id].thread_id, at) for id, at, *_ in claimed if id in runs])
+    async def _release(self, claimed: Sequence[NewAttempt]) -> None:
+        runs = await self.read(load_runs, [each.run_id for each in claimed])
+        await self.hand_back(
+            [
+                Lease(each.run_id, runs[each.run_id].thread_id, each.attempt_id)
+                for each in claimed
+                if each.run_id in runs
+            ]
+        )
 
     @call(POST(WORK + "/release"), scope="worker", repeatable=True)
     async def hand_back(self, held: Leases) -> Acknowledged:
@@ -283,7 +291,7 @@ class RunQueue(WatchedService):
         size = len(new.checkpoint.values) + sum(len(event.body) for event in events)
         (state,) = await self._each(self._save_batch, [new], size=size)
         saved: State = _or_raise(state)
-        return checkpoint_of(saved.row[1:])
+        return checkpoint_of(saved.row)
 
     async def _save_batch(self, calls: Sequence[SaveCheckpoint]) -> Sequence[Any]:
         return self._offered(await self.write(execute.save_checkpoints, calls))
@@ -433,6 +441,31 @@ class RunQueue(WatchedService):
             if isinstance(placed, tuple) and self._number is not None:
                 self.streams.offer(self._number, *placed)
         return answers
+
+
+def assignment_of(claimed: ClaimedRun) -> Assignment:
+    """What a worker gets of a claimed run; its input is decoded here, and nowhere before."""
+    run, limits = run_of(claimed.run), run_limits(claimed.run)
+    thread, assistant, attempt = claimed.thread, claimed.assistant, claimed.attempt
+    return Assignment(
+        run=run,
+        attempt_id=attempt.attempt_id,
+        attempt=attempt.number,
+        last_attempt=attempt.number - claimed.uncharged >= limits.max_attempts,
+        config=merged(
+            assistant.config if assistant else {},
+            decode_json(thread.config) if thread else {},
+            run.kwargs.config,
+        ),
+        context={**(assistant.context if assistant else {}), **(run.kwargs.context or {})},
+        timeout_seconds=limits.run_timeout,
+        lease_seconds=limits.unresponsive_seconds,
+        origin=claimed.origin,
+        checkpoint=None if claimed.state is None else checkpoint_of(claimed.state),
+        steps=claimed.steps,
+        resources_id=claimed.run.resources_id,
+        last_seq=claimed.last_seq,
+    )
 
 
 def _or_raise(answer: T | PerdureError) -> T:

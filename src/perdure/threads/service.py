@@ -62,7 +62,6 @@ from perdure.threads.operations import (
 from perdure.threads.operations.cancel import control_key
 from perdure.threads.operations.live_workers import LiveWorkers, Standing
 from perdure.threads.operations.queries import QueueStats, RunSearch
-from perdure.threads.operations.rows import Made, RunRow, ThreadAnswer, checkpoint_of, run_of, thread_of
 from perdure.threads.operations.search import ThreadSearch
 from perdure.threads.operations.settle import STOPPED_CHANNEL, thread_stream
 from perdure.threads.operations.shown import resolve
@@ -85,6 +84,7 @@ from perdure.threads.records import (
     Thread,
     ThreadStatus,
 )
+from perdure.threads.rows import Created, RunRow, ThreadAnswer, checkpoint_of, run_of, thread_of
 from perdure.threads.why import Why
 
 PURGE_SECONDS = 15.0
@@ -157,8 +157,12 @@ class Threads(WatchedService):
             if_exists == "do_nothing",
             check_lifetime(lifetime or self.policy.lifetime),
         )
-        row: Any = await self.write_once(idempotency_key, states.create_threads, request)
-        return thread_of(*row.whole) if isinstance(row, Made) else await self.get_thread(row[0])
+        created: Created[ThreadAnswer] | Sequence[str]
+        created = await self.write_once(idempotency_key, states.create_threads, request)
+        if isinstance(created, Created):
+            return thread_of(*created.record)
+        (known_id,) = created
+        return await self.get_thread(known_id)
 
     @call(GET("/threads/{thread_id}"), scope="read", errors=(NotFound,))
     async def get_thread(self, thread_id: Id) -> Thread:
@@ -181,9 +185,8 @@ class Threads(WatchedService):
         """
         check_id(thread_id, "thread_id")
         metadata_text(metadata)
-        metadata_text(config, "config")
-        change = (metadata, config, check_lifetime(lifetime))
-        await self.write(states.update_thread, thread_id, *change)
+        new_config = None if config is None else metadata_text(config, "config")
+        await self.write(states.update_thread, thread_id, metadata, new_config, check_lifetime(lifetime))
         return await self.get_thread(thread_id)
 
     @call(DELETE("/threads/{thread_id}"), scope="write", errors=(NotFound,))
@@ -334,8 +337,12 @@ class Threads(WatchedService):
         """Create a run; a repeated idempotency key gives the first one."""
         new = new_run(request, self.policy)
         size = len(new.kwargs) + len(new.metadata)
-        row: Any = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
-        return run_of(row.whole) if isinstance(row, Made) else await self._run(row[0])
+        created: Created[RunRow] | Sequence[str]
+        created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
+        if isinstance(created, Created):
+            return run_of(created.record)
+        (run_id,) = created
+        return await self._run(run_id)
 
     @call(POST("/runs/batch"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create_runs(
@@ -345,8 +352,8 @@ class Threads(WatchedService):
         if len(requests) > MAX_BATCH:
             raise InvalidInput(f"{len(requests)} runs in one call; at most {MAX_BATCH} are allowed")
         new = [new_run(request, self.policy) for request in requests]
-        rows = await self.write(create.create_all, new, self.kinds) if new else []
-        return [run_of(row.whole) for row in rows]
+        created = await self.write(create.create_all, new, self.kinds) if new else []
+        return [run_of(each.record) for each in created]
 
     @call(GET("/runs/{run_id}"), scope="read", errors=(NotFound,))
     async def get_run(self, run_id: Id, thread_id: str | None = None) -> Run:
@@ -421,7 +428,7 @@ class Threads(WatchedService):
         while found:
             for answer in await self._cancel(found, action):
                 if not isinstance(answer, Exception):
-                    ended.append(await self._run(answer[0]))
+                    ended.append(await self._run(answer))
             more = thread_id is None and run_ids is None and len(found) == cancel.MANY
             found = await self.read(cancel.find_live, None, None, wanted) if more else []
         return ended
@@ -495,7 +502,7 @@ class Threads(WatchedService):
 
         async def done(_: frozenset[str]) -> bool:
             rows = await self.read(queries.latest_attempts, [run_id])
-            return all(row[2] not in LIVE for row in rows)
+            return all(row.status not in LIVE for row in rows)
 
         signals, key = self.storage.signals, control_key(await self.ns(), run_id)
         return await until(signals, STOPPED_CHANNEL, [key], done, timeout=timeout, poll=POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""The SQL of the threads room, written once for both engines."""
+"""The SQL of threads, runs and their states, written once for both engines."""
 
 from __future__ import annotations
 
@@ -6,22 +6,43 @@ from typing import Final
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.rows import columns_of
+from perdure.rollouts.tables import ATTEMPTS
 from perdure.threads.model import StateBody, StateKey
+from perdure.threads.rows import (
+    ROLLOUT_COLUMNS,
+    Count,
+    HeldAttempt,
+    LatestAttempt,
+    LifetimeRow,
+    LineHolder,
+    LiveRun,
+    NextOf,
+    Place,
+    RolloutStatus,
+    RunRow,
+    StartTime,
+    StateChange,
+    StateRow,
+    StepRow,
+    ThreadRow,
+)
 from perdure.threads.tables import CHECKPOINTS, RUN_STEPS, RUNS, THREAD_LIFETIMES, THREADS
 
 # --- threads ----------------------------------------------------------------------------------------------
 
-THREAD_VIEW = (
-    "id, status, rest, temporary, gone_at, created_at, updated_at, state_at, checkpoint_id, steps, error,"
-    " config, metadata"
-)
-GET_THREADS = statement("SELECT " + THREAD_VIEW + " FROM threads WHERE ns = :ns AND id {among:ids}")
+# Threads by their ids.
+GET_THREADS = statement("SELECT {columns} FROM threads WHERE ns = :ns AND id {among:ids}", row=ThreadRow)
+# Threads by their ids, locked.
 LOCK_THREADS = statement(
-    "SELECT " + THREAD_VIEW + " FROM threads WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}"
+    "SELECT {columns} FROM threads WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=ThreadRow
 )
-ADD_THREADS = BulkInsert(THREADS)
+# New threads.
+ADD_THREADS = BulkInsert(THREADS, ThreadRow)
+# Threads whose status or state has changed.
 MOVE_THREADS = BulkUpdate(
     THREADS,
+    ThreadRow,
     sets=(
         "status",
         "rest",
@@ -34,9 +55,11 @@ MOVE_THREADS = BulkUpdate(
     ),
     keys=("ns", "id"),
 )
-EDIT_THREADS = BulkUpdate(THREADS, sets=("config", "metadata", "updated_at"), keys=("ns", "id"))
+# Threads that a caller has changed.
+EDIT_THREADS = BulkUpdate(THREADS, ThreadRow, sets=("config", "metadata", "updated_at"), keys=("ns", "id"))
+# Threads that callers see.
 LIST_THREADS = Listing(
-    THREAD_VIEW, "threads WHERE ns = :ns AND temporary IS NULL AND {plain:gone_at} IS NULL"
+    "{columns}", "threads WHERE ns = :ns AND temporary IS NULL AND {plain:gone_at} IS NULL", ThreadRow
 )
 THREAD_FIELDS: Final = {
     "thread_id": Field("id", "text"),
@@ -45,43 +68,52 @@ THREAD_FIELDS: Final = {
     "updated_at": Field("updated_at", "time"),
     "state_updated_at": Field("state_at", "time"),
 }
+# Remove threads.
 DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}")
-GONE_THREADS = statement("SELECT ns, id FROM threads WHERE gone_at <= :before ORDER BY gone_at LIMIT :n")
+# Threads that were deleted before a time, in every namespace.
+GONE_THREADS = statement(
+    "SELECT {columns} FROM threads WHERE gone_at <= :before ORDER BY gone_at LIMIT :n", row=Place
+)
+# Remove lines that nobody holds.
 DROP_LINES = statement("DELETE FROM lines WHERE ns = :ns AND line {among:names} AND holder IS NULL")
 
 # --- lifetimes --------------------------------------------------------------------------------------------
 
-ADD_LIFETIMES = BulkInsert(THREAD_LIFETIMES)
+# New lifetimes.
+ADD_LIFETIMES = BulkInsert(THREAD_LIFETIMES, LifetimeRow)
+# The lifetimes of threads.
 GET_LIFETIMES = statement(
-    """
-    SELECT thread_id, expires_at, length, strategy
-    FROM thread_lifetimes
-    WHERE ns = :ns AND thread_id {among:ids}
-    """
+    "SELECT {columns} FROM thread_lifetimes WHERE ns = :ns AND thread_id {among:ids}", row=LifetimeRow
 )
+# Remove lifetimes.
 DROP_LIFETIMES = statement("DELETE FROM thread_lifetimes WHERE ns = :ns AND thread_id {among:ids}")
+# Threads whose lifetime is over, in every namespace.
 DUE_LIFETIMES = statement(
-    "SELECT ns, thread_id FROM thread_lifetimes WHERE expires_at <= :now ORDER BY expires_at LIMIT :n"
+    "SELECT ns, thread_id AS id FROM thread_lifetimes WHERE expires_at <= :now ORDER BY expires_at LIMIT :n",
+    row=Place,
 )
+# Let a lifetime end later.
 POSTPONE_LIFETIME = statement(
     "UPDATE thread_lifetimes SET expires_at = :time WHERE ns = :ns AND thread_id = :thread_id"
 )
 
 # --- runs -------------------------------------------------------------------------------------------------
 
-RUN_COLUMNS = (
-    "n.id, n.thread_id, n.assistant_id, n.agent, r.status, r.outcome, r.metadata, r.input, n.strategy,"
-    " n.created_at, n.updated_at, r.end_time, r.attempts, n.error, n.temporary, n.on_disconnect,"
-    " n.on_completion, n.webhook, n.gone_at, r.config, r.resources_id"
+RUN_COLUMNS: Final = ", ".join(ROLLOUT_COLUMNS.get(name, "n." + name) for name in columns_of(RunRow))
+RUNS_WITH_ROLLOUTS: Final = "runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id WHERE n.ns = :ns"
+# Runs by their ids.
+GET_RUNS = statement(
+    "SELECT " + RUN_COLUMNS + " FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}", row=RunRow
 )
-RUNS_WITH_ROLLOUTS = "runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id WHERE n.ns = :ns"
-GET_RUNS = statement("SELECT " + RUN_COLUMNS + " FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}")
-LIST_RUNS = Listing(RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.gone_at IS NULL")
+# Runs that callers see.
+LIST_RUNS = Listing(RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.gone_at IS NULL", RunRow)
+# The runs of a thread.
 LIST_THREAD_RUNS = Listing(
-    RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.thread_id = :thread_id AND n.gone_at IS NULL"
+    RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.thread_id = :thread_id AND n.gone_at IS NULL", RunRow
 )
+# The runs of a thread without those that were rolled back.
 LIST_KEPT_RUNS = Listing(
-    RUN_COLUMNS, LIST_THREAD_RUNS.source + " AND (r.outcome IS NULL OR r.outcome <> :undone)"
+    RUN_COLUMNS, LIST_THREAD_RUNS.source + " AND (r.outcome IS NULL OR r.outcome <> :undone)", RunRow
 )
 RUN_FIELDS: Final = {
     "created_at": Field("n.created_at", "time"),
@@ -91,16 +123,21 @@ RUN_FIELDS: Final = {
     "agent": Field("n.agent", "text"),
 }
 RUN_ORDER: Final = "n.created_at DESC, n.id DESC"
-ADD_RUNS = BulkInsert(RUNS)
-MOVE_RUNS = BulkUpdate(RUNS, sets=("live", "gone_at", "updated_at", "error"), keys=("ns", "id"))
+# New runs.
+ADD_RUNS = BulkInsert(RUNS, RunRow)
+# Runs that have ended or were deleted.
+MOVE_RUNS = BulkUpdate(RUNS, RunRow, sets=("live", "gone_at", "updated_at", "error"), keys=("ns", "id"))
+# The runs of threads that have not ended, in the order of their creation.
 LIVE_RUNS = statement(
     """
-    SELECT n.thread_id, n.id
+    SELECT {columns:n}
     FROM runs AS n
     WHERE n.ns = :ns AND n.thread_id {among:thread_ids} AND n.live IS NOT NULL
     ORDER BY n.thread_id, n.created_at
-    """
+    """,
+    row=LiveRun,
 )
+# The oldest runs with some statuses.
 LIVE_ANYWHERE = statement(
     """
     SELECT n.id
@@ -109,93 +146,128 @@ LIVE_ANYWHERE = statement(
     WHERE r.ns = :ns AND r.kind = :kind AND r.status {among:statuses}
     ORDER BY r.start_time
     LIMIT :n
-    """
+    """,
+    row=str,
 )
+# Delete the runs of a thread.
 HIDE_RUNS = statement(
     "UPDATE runs SET gone_at = :now WHERE ns = :ns AND thread_id = :thread_id AND gone_at IS NULL"
 )
-RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n")
+# Some runs of threads.
+RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n", row=str)
+# Remove runs.
 DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids}")
-GONE_RUNS = statement("SELECT ns, id FROM runs WHERE gone_at <= :before ORDER BY gone_at LIMIT :n")
-RUN_STATUSES = statement(
-    "SELECT id, status, outcome, attempts FROM rollouts WHERE ns = :ns AND id {among:ids}"
+# Runs that were deleted before a time, in every namespace.
+GONE_RUNS = statement(
+    "SELECT {columns} FROM runs WHERE gone_at <= :before ORDER BY gone_at LIMIT :n", row=Place
 )
+# The statuses of the rollouts of runs.
+RUN_STATUSES = statement(
+    "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids}", row=RolloutStatus
+)
+# When runs were started first.
 STARTED = statement(
     """
-    SELECT rollout_id, min(start_time)
+    SELECT rollout_id, min(start_time) AS start_time
     FROM attempts
     WHERE ns = :ns AND rollout_id {among:ids}
     GROUP BY rollout_id
-    """
+    """,
+    row=StartTime,
 )
-
+# How many attempts of runs do not count.
 UNCHARGED = statement(
     """
-    SELECT rollout_id, count(*)
+    SELECT rollout_id AS name, count(*) AS total
     FROM attempts
     WHERE ns = :ns AND rollout_id {among:ids} AND charged = 0
     GROUP BY rollout_id
-    """
+    """,
+    row=Count,
 )
 
 # --- who holds what ---------------------------------------------------------------------------------------
 
+# The holders of lines, locked.
 LOCK_HOLDERS = statement(
     """
-    SELECT line, holder, holder_attempt
+    SELECT {columns}
     FROM lines
     WHERE ns = :ns AND line {among:names}
     ORDER BY line {lock}
-    """
+    """,
+    row=LineHolder,
 )
+# Let a line be free at a time, whoever holds it.
 RELEASE_BY = statement("UPDATE lines SET release_by = :time WHERE ns = :ns AND line = :line")
+# The latest attempts of runs.
 LATEST_ATTEMPTS = statement(
     """
-    SELECT a.rollout_id, a.id, a.status, a.sequence_id, r.status, r.outcome
+    SELECT a.rollout_id, a.id, a.status, r.status AS rollout_status, r.outcome
     FROM rollouts AS r
     JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
     WHERE r.ns = :ns AND r.id {among:ids}
-    """
+    """,
+    row=LatestAttempt,
+)
+
+# The attempts of runs, locked.
+LOCK_ATTEMPTS = statement(
+    "SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id {among:ids}"
+    " ORDER BY rollout_id, sequence_id {lock}",
+    row=HeldAttempt,
+)
+# Attempts whose lease is renewed.
+RENEW_ATTEMPTS = BulkUpdate(
+    ATTEMPTS, HeldAttempt, sets=("last_heartbeat_time",), keys=("ns", "rollout_id", "sequence_id")
 )
 
 # --- checkpoints and steps --------------------------------------------------------------------------------
 
-CHECKPOINT_VIEW = (
-    "thread_id, id, position, step, parent_id, run_id, attempt, created_at, next, interrupts, metadata, body,"
-    " state"
+# New states.
+ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS, StateRow)
+# New states of graphs, unless they are stored.
+ADD_GRAPH_STATES = BulkInsert(CHECKPOINTS, StateRow, on_conflict="NOTHING")
+# States of graphs that have changed.
+CHANGE_STATES = BulkUpdate(
+    CHECKPOINTS, StateChange, sets=("next", "interrupts", "body"), keys=("ns", "id", "thread_id")
 )
-ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS)
-ADD_GRAPH_STATES = BulkInsert(CHECKPOINTS, on_conflict="NOTHING")
-CHANGE_STATES = BulkUpdate(CHECKPOINTS, sets=("next", "interrupts", "body"), keys=("ns", "id", "thread_id"))
+# A state of a thread.
 GET_CHECKPOINT = statement(
-    "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id"
+    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id",
+    row=StateRow,
 )
-# An expression, so that ids alone lead to the rows: with both in the index every pair would be looked up.
+# States of threads. An expression, so that ids alone lead to the rows: with both in the index every pair
+# would be looked up.
 GET_CHECKPOINTS = statement(
-    "SELECT " + CHECKPOINT_VIEW + " FROM checkpoints WHERE ns = :ns AND id {among:ids}"
-    " AND thread_id || '' {among:thread_ids}"
+    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND id {among:ids}"
+    " AND thread_id || '' {among:thread_ids}",
+    row=StateRow,
 )
+# What is next after states.
 NEXT_OF = statement(
-    """
-    SELECT thread_id, id, next
-    FROM checkpoints
-    WHERE ns = :ns AND id {among:ids} AND thread_id || '' {among:thread_ids}
-    """
+    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND id {among:ids}"
+    " AND thread_id || '' {among:thread_ids}",
+    row=NextOf,
 )
+# The latest state of a thread that neither a run nor one that was rolled back has made.
 LATEST_WITHOUT = statement(
     """
-    SELECT c.id, c.next
+    SELECT c.id
     FROM checkpoints AS c
     LEFT JOIN rollouts AS r ON r.ns = c.ns AND r.id = c.run_id
     WHERE c.ns = :ns AND c.thread_id = :thread_id AND (r.outcome IS NULL OR r.outcome <> :rollback)
       AND (c.run_id IS NULL OR c.run_id <> :run_id)
     ORDER BY c.position DESC
     LIMIT 1
-    """
+    """,
+    row=str,
 )
+# The states of a thread before a place.
 LIST_CHECKPOINTS = Listing(
-    CHECKPOINT_VIEW, "checkpoints WHERE ns = :ns AND thread_id = :thread_id AND position < :before"
+    "{columns}", "checkpoints WHERE ns = :ns AND thread_id = :thread_id AND position < :before", StateRow
 )
+# Copy the states of a thread to another, without those of runs that were rolled back.
 COPY_CHECKPOINTS = statement(
     """
     INSERT INTO checkpoints (ns, thread_id, id, position, step, parent_id, run_id, attempt, created_at, next,
@@ -218,18 +290,28 @@ GET_BODIES = statement(
 STATES_OF_RUNS = statement(
     "SELECT {columns} FROM checkpoints WHERE ns = :ns AND run_id {among:ids}", row=StateKey
 )
+# Remove the states of runs.
 DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
+# Remove the states of threads.
 DROP_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id {among:ids}")
+# Remove all states of a thread but one.
 DROP_EARLIER = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id <> :id")
-KEEP_STEPS = BulkInsert(RUN_STEPS, on_conflict="NOTHING")
-GET_STEPS = statement("SELECT run_id, name, body FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
+# Results of steps, unless they are stored.
+KEEP_STEPS = BulkInsert(RUN_STEPS, StepRow, on_conflict="NOTHING")
+# The results of steps of runs.
+GET_STEPS = statement("SELECT {columns} FROM run_steps WHERE ns = :ns AND run_id {among:ids}", row=StepRow)
+# Remove the results of steps of runs.
 DROP_STEPS = statement("DELETE FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
 
 # --- statistics -------------------------------------------------------------------------------------------
 
+# How many runs have each status.
 COUNT_RUNS = statement(
-    "SELECT status, sum(total) FROM rollout_counts WHERE ns = :ns AND kind = :kind GROUP BY status"
+    "SELECT status AS name, sum(total) AS total FROM rollout_counts"
+    " WHERE ns = :ns AND kind = :kind GROUP BY status",
+    row=Count,
 )
+# The start time of the run at a place of those with a status, the oldest first.
 OLDEST_RUN = statement(
     """
     SELECT start_time
@@ -237,7 +319,8 @@ OLDEST_RUN = statement(
     WHERE ns = :ns AND kind = :kind AND status = :status
     ORDER BY start_time
     LIMIT 1 OFFSET :at
-    """
+    """,
+    row=int,
 )
 
 # --- why ---------------------------------------------------------------------------------------------------

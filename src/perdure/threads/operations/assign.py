@@ -3,62 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve
 from perdure.assistants.records import Assistant
-from perdure.kernel.codec import decode_json
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.conditions import watched
 from perdure.streams.model import Head
 from perdure.streams.operations import heads
 from perdure.threads import sql
-from perdure.threads.model import AGENTS_QUEUE, RUN, merged
-from perdure.threads.operations.rows import Made, RunRow, ThreadRow, checkpoint_of, run_limits, run_of
+from perdure.threads.model import AGENTS_QUEUE, RUN
 from perdure.threads.operations.settle import load_runs, load_threads
-from perdure.threads.records import Checkpoint
-from perdure.threads.work import Assignment
+from perdure.threads.rows import (
+    AttemptView,
+    Created,
+    RolloutView,
+    RunReferences,
+    RunRow,
+    StateRow,
+    ThreadRow,
+    origin_of,
+    references_of,
+)
 
-ORIGIN = "origin"
-"""Where the metadata of an interrupted state names the run whose steps count when it is resumed."""
 
-Claimed = tuple[str, str, int]
-"""A run's id, and the id and the number of its new attempt."""
+class NewAttempt(NamedTuple):
+    """An attempt that a claim has begun."""
+
+    run_id: str
+    attempt_id: str
+    number: int
+
+
+class ClaimedRun(NamedTuple):
+    """A claimed run with what its agent needs, as it is stored."""
+
+    attempt: NewAttempt
+    run: RunRow
+    thread: ThreadRow | None
+    assistant: Assistant | None
+    state: StateRow | None
+    """The state to go on from."""
+    origin: str
+    """The run whose steps count."""
+    steps: dict[str, str]
+    uncharged: int
+    """How many earlier attempts do not count."""
+    last_seq: int
+    """The number of the last event in the run's stream."""
 
 
 @watched
 @keyed_as("claim_run")
-async def claim_runs(tx: Tx, claims: Sequence[Claim], kinds: Kinds) -> list[list[Made]]:
-    """Give each claim the next runs of the queue: (run_id, attempt_id, its number), each with its assignment.
+async def claim_runs(tx: Tx, claims: Sequence[Claim], kinds: Kinds) -> list[list[Created[ClaimedRun | None]]]:
+    """Give each claim the next runs of the queue.
 
     What a run needs is read here, so that it begins one transaction sooner.
     """
-    answers = await claim(tx, claims, AGENTS_QUEUE, RUN, kinds)
-    shares = [[(rollout[0], attempt[2], attempt[1]) for rollout, attempt in share] for share in answers]
+    shares = [
+        [_new_attempt(RolloutView(*rollout), AttemptView(*attempt)) for rollout, attempt in share]
+        for share in await claim(tx, claims, AGENTS_QUEUE, RUN, kinds)
+    ]
     claimed = [each for share in shares for each in share]
-    found = {each.run.run_id: each for each in await assignments(tx, claimed)} if claimed else {}
-    await audit(tx, "claim_run", [run_id + "/" + attempt_id for run_id, attempt_id, _ in claimed])
-    return [[Made(each, found.get(each[0])) for each in share] for share in shares]
+    found = {each.attempt: each for each in await assignments(tx, claimed)} if claimed else {}
+    await audit(tx, "claim_run", [each.run_id + "/" + each.attempt_id for each in claimed])
+    return [[Created(each, found.get(each)) for each in share] for share in shares]
 
 
-async def assignments(tx: Tx, claimed: Sequence[Claimed]) -> list[Assignment]:
-    """Everything about claimed runs; one whose view is gone meanwhile is left out."""
+def _new_attempt(rollout: RolloutView, attempt: AttemptView) -> NewAttempt:
+    return NewAttempt(rollout.id, attempt.id, attempt.sequence_id)
+
+
+async def assignments(tx: Tx, claimed: Sequence[NewAttempt]) -> list[ClaimedRun]:
+    """Everything about claimed runs; one whose row was removed meanwhile is left out."""
     reading = _Reading(tx)
-    await reading.load([run_id for run_id, _, _ in claimed])
-    return [reading.assignment(*each) for each in claimed if each[0] in reading.runs]
+    await reading.load([each.run_id for each in claimed])
+    return [reading.claimed(each) for each in claimed if each.run_id in reading.runs]
 
 
 class _Reading:
-    """What belongs to some runs, read with a few questions for all of them."""
+    """What belongs to some runs, read with a few queries for all of them."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self.runs: dict[str, RunRow] = {}
+        self._references: dict[str, RunReferences] = {}
         self._threads: dict[str, ThreadRow] = {}
-        self._states: dict[tuple[str, str], Row] = {}
+        self._states: dict[tuple[str, str], StateRow] = {}
         self._assistants: dict[str, Assistant] = {}
+        self._origins: dict[str, str] = {}
         self._steps: dict[str, dict[str, str]] = {}
         self._heads: dict[str, Head] = {}
         self._uncharged: dict[str, int] = {}
@@ -66,18 +102,20 @@ class _Reading:
     async def load(self, run_ids: Sequence[str]) -> None:
         tx = self._tx
         self.runs = await load_runs(tx, run_ids)
+        self._references = {run.id: references_of(run) for run in self.runs.values()}
         self._threads = await load_threads(tx, [run.thread_id for run in self.runs.values()])
         self._assistants = await resolve(tx, sorted({run.assistant_id for run in self.runs.values()}))
         await self._load_states()
+        self._origins = {run.id: self._origin(run) for run in self.runs.values()}
         retried = [run.id for run in self.runs.values() if run.attempts > 1]
         if retried:
             self._heads = await heads(tx, retried)
             rows = await tx.all(sql.UNCHARGED, ids=retried)
-            self._uncharged = {row[0]: int(row[1]) for row in rows}
-        origins = [self._origin(run) for run in self.runs.values() if self._has_steps(run)]
+            self._uncharged = {row.name: row.total for row in rows}
+        origins = [self._origins[run.id] for run in self.runs.values() if self._has_steps(run)]
         if origins:
-            for run_id, name, body in await tx.all(sql.GET_STEPS, ids=origins):
-                self._steps.setdefault(run_id, {})[name] = body
+            for step in await tx.all(sql.GET_STEPS, ids=origins):
+                self._steps.setdefault(step.run_id, {})[step.name] = step.body
 
     async def _load_states(self) -> None:
         wanted = [
@@ -86,62 +124,42 @@ class _Reading:
         if wanted:
             threads, states = map(list, zip(*wanted, strict=True))
             for row in await self._tx.all(sql.GET_CHECKPOINTS, thread_ids=threads, ids=states):
-                self._states[row[0], row[1]] = row
+                self._states[row.thread_id, row.id] = row
 
     def _candidates(self, run: RunRow) -> tuple[str | None, str | None]:
         """The thread's state, and the one that was asked for."""
         thread = self._threads.get(run.thread_id)
-        return None if thread is None else thread.checkpoint_id, decode_json(run.input).get("checkpoint_id")
+        return None if thread is None else thread.checkpoint_id, self._references[run.id].checkpoint_id
 
-    def _state(self, run: RunRow) -> Row | None:
+    def _state(self, run: RunRow) -> StateRow | None:
         """The state to go on from: the run's own latest, or the one that was asked for, or the thread's."""
         latest_id, asked = self._candidates(run)
         latest = self._states.get((run.thread_id, latest_id or ""))
-        if asked is None or (latest is not None and latest[5] == run.id):
+        if asked is None or (latest is not None and latest.run_id == run.id):
             return latest
         return self._states.get((run.thread_id, asked))
 
     def _has_steps(self, run: RunRow) -> bool:
-        return run.attempts > 1 or self._origin(run) != run.id
+        return run.attempts > 1 or self._origins[run.id] != run.id
 
     def _origin(self, run: RunRow) -> str:
         """The run whose steps count: with an answer to an interrupt, the one that asked."""
         state = self._state(run)
-        command = decode_json(run.input).get("command") or {}
-        if state is None or "resume" not in command:
+        if state is None or not self._references[run.id].resumes:
             return run.id
-        origin = decode_json(state[10]).get(ORIGIN)
-        return origin if isinstance(origin, str) else run.id
+        return origin_of(state) or run.id
 
-    def assignment(self, run_id: str, attempt_id: str, attempt: int) -> Assignment:
-        row = self.runs[run_id]
-        run, thread = run_of(row), self._threads.get(row.thread_id)
-        assistant = self._assistants.get(row.assistant_id)
-        state = self._state(row)
-        limits = run_limits(row)
-        origin = self._origin(row)
-        head = self._heads.get(run_id)
-        config = merged(
-            assistant.config if assistant else {},
-            decode_json(thread.config) if thread else {},
-            run.kwargs.config,
-        )
-        return Assignment(
-            run=run,
-            attempt_id=attempt_id,
+    def claimed(self, attempt: NewAttempt) -> ClaimedRun:
+        run = self.runs[attempt.run_id]
+        origin, head = self._origins[run.id], self._heads.get(run.id)
+        return ClaimedRun(
             attempt=attempt,
-            last_attempt=attempt - self._uncharged.get(run_id, 0) >= limits.max_attempts,
-            config=config,
-            context={**(assistant.context if assistant else {}), **(run.kwargs.context or {})},
-            timeout_seconds=limits.run_timeout,
-            lease_seconds=limits.unresponsive_seconds,
+            run=run,
+            thread=self._threads.get(run.thread_id),
+            assistant=self._assistants.get(run.assistant_id),
+            state=self._state(run),
             origin=origin,
-            checkpoint=_checkpoint(state),
             steps=self._steps.get(origin, {}),
-            resources_id=row.resources_id,
+            uncharged=self._uncharged.get(run.id, 0),
             last_seq=0 if head is None else head.last_seq,
         )
-
-
-def _checkpoint(state: Row | None) -> Checkpoint | None:
-    return None if state is None else checkpoint_of(state)

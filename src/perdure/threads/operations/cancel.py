@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perdure.access.operations import audit
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, Kinds, set_to
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.report import save_all
@@ -29,12 +29,12 @@ def control_key(ns: int | None, run_id: str) -> str:
 @watched
 async def cancel_runs(
     tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds
-) -> list[Row | NotFound | Conflict]:
+) -> list[str | NotFound | Conflict]:
     """End each run now. Whoever executes one has `grace` microseconds to stop; its line waits for that."""
-    known = {row[0] for row in await tx.all(sql.GET_RUNS, ids=list(run_ids)) if row[18] is None}
+    known = {run.id for run in await tx.all(sql.GET_RUNS, ids=list(run_ids)) if run.gone_at is None}
     work = Work(tx, kinds)
     await work.load([run_id for run_id in run_ids if run_id in known], [RUN], lined=True)
-    answers: list[Row | NotFound | Conflict] = []
+    answers: list[str | NotFound | Conflict] = []
     for run_id in run_ids:
         rollout = work.rollouts.get(run_id)
         if rollout is None:
@@ -44,9 +44,9 @@ async def cancel_runs(
             answers.append(Conflict(f"Run {run_id} has ended already: {status}"))
         else:
             await end_now(work, rollout, action, grace)
-            answers.append((run_id,))
+            answers.append(run_id)
     await save_all(work, Workers(tx), True)
-    await audit(tx, "cancel_run", [each[0] for each in answers if not isinstance(each, Exception)])
+    await audit(tx, "cancel_run", [each for each in answers if isinstance(each, str)])
     return answers
 
 
@@ -71,10 +71,9 @@ async def find_live(
     if run_ids is not None:
         found = list(run_ids)
     elif thread_id is not None:
-        found = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
+        found = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
     else:
-        rows = await tx.all(sql.LIVE_ANYWHERE, kind=RUN, statuses=list(statuses), n=MANY)
-        return [row[0] for row in rows]
+        return await tx.all(sql.LIVE_ANYWHERE, kind=RUN, statuses=list(statuses), n=MANY)
     runs = await tx.all(sql.GET_RUNS, ids=found)
-    kept = {row[0] for row in runs if row[4] in statuses and thread_id in (None, row[1])}
+    kept = {run.id for run in runs if run.rollout_status in statuses and thread_id in (None, run.thread_id)}
     return [run_id for run_id in found if run_id in kept]

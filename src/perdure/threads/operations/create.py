@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -12,7 +11,7 @@ from perdure.assistants.operations import resolve
 from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.enqueue import NewRollout, enqueue
@@ -26,9 +25,9 @@ from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.inherit import mark_threads, run_metadata
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import purge_threads
-from perdure.threads.operations.rows import Made, RunRow, ThreadRow
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy
+from perdure.threads.rows import Created, RolloutView, RunRow, ThreadRow, new_thread_row
 
 _STOPPING: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "rollback": "rollback"}
 
@@ -58,17 +57,19 @@ class NewRun(msgspec.Struct, frozen=True):
 
 @watched
 @keyed_as("create_run")
-async def create_runs(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made | PerdureError]:
+async def create_runs(
+    tx: Tx, requests: Sequence[NewRun], kinds: Kinds
+) -> list[Created[RunRow] | PerdureError]:
     """Make each run, or say why not; the answers are rows with the run's id, and whole runs with them.
 
     Of several for one thread each sees what those before it did.
     """
     answers = await _create(tx, requests, kinds)
-    await audit(tx, "create_run", [each[0] for each in answers if not isinstance(each, PerdureError)])
+    await audit(tx, "create_run", [each.record.id for each in answers if isinstance(each, Created)])
     return answers
 
 
-async def _create(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made | PerdureError]:
+async def _create(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Created[RunRow] | PerdureError]:
     creation = _Creation(tx, kinds)
     await creation.prepare(requests)
     rest = list(range(len(requests)))
@@ -80,14 +81,14 @@ async def _create(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made
 
 
 @watched
-async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Made]:
+async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Created[RunRow]]:
     """Make all of the runs, or none."""
     answers = await _create(tx, requests, kinds)
     for answer in answers:
         if isinstance(answer, PerdureError):
             raise answer
-    made = [answer for answer in answers if not isinstance(answer, PerdureError)]
-    await audit(tx, "create_run", [each[0] for each in made])
+    made = [answer for answer in answers if isinstance(answer, Created)]
+    await audit(tx, "create_run", [each.record.id for each in made])
     return made
 
 
@@ -109,7 +110,7 @@ class _Creation:
     def __init__(self, tx: Tx, kinds: Kinds) -> None:
         self._tx = tx
         self._kinds = kinds
-        self.answers: dict[int, Made | PerdureError] = {}
+        self.answers: dict[int, Created[RunRow] | PerdureError] = {}
         self._assistants: dict[str, Assistant] = {}
         self._threads: dict[str, ThreadRow] = {}
         self._states: set[tuple[str, str]] = set()
@@ -132,7 +133,7 @@ class _Creation:
         asked = [r.checkpoint_id for r in requests if r.checkpoint_id is not None]
         if asked:
             rows = await tx.all(sql.NEXT_OF, thread_ids=list(self._threads), ids=asked)
-            self._states = {(row[0], row[1]) for row in rows}
+            self._states = {(row.thread_id, row.id) for row in rows}
 
     async def tidy(self) -> None:
         """A thread that does not exist leaves no line behind."""
@@ -146,8 +147,8 @@ class _Creation:
         named = [r.thread_id for _, r in requests if r.thread_id is not None]
         live: dict[str, list[str]] = {}
         if named:
-            for thread_id, run_id in await tx.all(sql.LIVE_RUNS, thread_ids=named):
-                live.setdefault(thread_id, []).append(run_id)
+            for run in await tx.all(sql.LIVE_RUNS, thread_ids=named):
+                live.setdefault(run.thread_id, []).append(run.id)
         made = [each for each in requests if not self._refused(*each, live)]
         await self._make_room(made)
         await self._stop_others(made, live)
@@ -180,7 +181,7 @@ class _Creation:
             return NotFound(f"Checkpoint {asked} not found in thread {thread_id}")
         if live and request.strategy == "reject":
             return Conflict(
-                f"Thread {thread_id} is busy with run {live[0]}. Wait for it, or choose another "
+                f"Thread {thread_id} is busy with run {next(iter(live))}. Wait for it, or choose another "
                 "multitask_strategy: enqueue, interrupt or rollback"
             )
         return None
@@ -211,8 +212,8 @@ class _Creation:
         temporary = 1 if request.thread_id is None and request.on_completion == "delete" else None
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
         metadata = request.metadata if request.inherits else "{}"
-        return ThreadRow(
-            thread_id, "", "idle", temporary, None, tx.now, tx.now, tx.now, None, 0, None, "{}", metadata
+        return new_thread_row(
+            thread_id, tx.now, status="", temporary=temporary, config="{}", metadata=metadata
         )
 
     async def _add(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
@@ -223,23 +224,21 @@ class _Creation:
         await self._mark(made)
         rollouts = [self._rollout(request, thread) for _, request, thread in made]
         queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders)
-        runs: list[tuple[Any, ...]] = []
+        runs: list[RunRow] = []
         new: list[ThreadRow] = []
         busy: list[ThreadRow] = []
         await set_lifetimes(tx, _lifetimes(made))
         for (number, request, thread), rollout in zip(made, queued, strict=True):
-            run = self._run_row(rollout[0], request, thread)
+            run = self._run_row(RolloutView(*rollout), request, thread)
             runs.append(run)
-            self.answers[number] = Made((rollout[0],), _whole(run, rollout))
+            self.answers[number] = Created((run.id,), run)
             self._made += 1
             (new if not thread.status else busy).append(thread)
             # One of its own may have gone just now with the runs that gave way.
             thread.status, thread.updated_at, thread.gone_at = "busy", tx.now, None
             self._threads[thread.id] = thread
-        added = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in new]
-        moved = [thread.moved(tx.ns) for thread in busy]
-        await tx.defer((sql.ADD_RUNS, runs), (sql.ADD_THREADS, added), (sql.MOVE_THREADS, moved))
-        changes.tell(tx, "run", ((row[1], "pending") for row in runs))
+        await tx.defer(sql.ADD_RUNS.of(runs), sql.ADD_THREADS.of(new), sql.MOVE_THREADS.of(busy))
+        changes.tell(tx, "run", ((run.id, "pending") for run in runs))
         changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in made))
 
     async def _mark(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
@@ -267,24 +266,30 @@ class _Creation:
             rollout_id=ids.uuid(tx.now, tx.ids),
         )
 
-    def _run_row(self, run_id: str, request: NewRun, thread: ThreadRow) -> tuple[Any, ...]:
+    def _run_row(self, rollout: RolloutView, request: NewRun, thread: ThreadRow) -> RunRow:
         tx, assistant = self._tx, self._assistants[request.assistant]
-        return (
-            tx.ns,
-            run_id,
-            thread.id,
-            assistant.assistant_id,
-            assistant.agent,
-            request.strategy,
-            1,
-            None,
-            tx.now + request.delay + self._made,
-            tx.now,
-            thread.temporary,
-            request.on_disconnect,
-            request.on_completion,
-            request.webhook,
-            None,
+        return RunRow(
+            id=rollout.id,
+            thread_id=thread.id,
+            assistant_id=assistant.assistant_id,
+            agent=assistant.agent,
+            rollout_status=rollout.status,
+            outcome=None,
+            metadata=rollout.metadata,
+            input=rollout.input,
+            strategy=request.strategy,
+            created_at=tx.now + request.delay + self._made,
+            updated_at=tx.now,
+            end_time=rollout.end_time,
+            attempts=rollout.attempts,
+            error=None,
+            temporary=thread.temporary,
+            on_disconnect=request.on_disconnect,
+            on_completion=request.on_completion,
+            webhook=request.webhook,
+            gone_at=None,
+            config=rollout.config,
+            resources_id=rollout.resources_id,
         )
 
 
@@ -295,33 +300,3 @@ def _lifetimes(made: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, Lifet
         for _, request, thread in made
         if request.lifetime is not None and not thread.status and thread.temporary is None
     }
-
-
-def _whole(run: tuple[Any, ...], rollout: Row) -> RunRow:
-    """The run as it would be read: a row of runs, with its rollout as `ROLLOUT_VIEW` shows it."""
-    _, run_id, thread_id, assistant_id, agent, strategy, _, gone_at, created_at, updated_at, *rest = run
-    temporary, on_disconnect, on_completion, webhook, error = rest
-    _, _, end_time, _, resources_id, status, config, metadata, input, attempts = rollout
-    return RunRow(
-        run_id,
-        thread_id,
-        assistant_id,
-        agent,
-        status,
-        None,
-        metadata,
-        input,
-        strategy,
-        created_at,
-        updated_at,
-        end_time,
-        attempts,
-        error,
-        temporary,
-        on_disconnect,
-        on_completion,
-        webhook,
-        gone_at,
-        config,
-        resources_id,
-    )

@@ -11,16 +11,23 @@ from perdure.access.operations import audit
 from perdure.kernel import ids
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import sql as rollout_sql
 from perdure.rollouts.model import LIVE
 from perdure.rollouts.operations import workers
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append, heads
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK
-from perdure.threads.operations.rows import ThreadRow
 from perdure.threads.operations.settle import StreamAppend, load_threads, thread_stream
 from perdure.threads.operations.shown import showing_graph, showing_state, stored_before
+from perdure.threads.rows import (
+    NOTHING_NEXT,
+    HeldAttempt,
+    LatestAttempt,
+    LineHolder,
+    StateRow,
+    StepRow,
+    ThreadRow,
+)
 from perdure.threads.work import Lease, Verdict
 
 _VERDICTS: Mapping[str | None, Verdict] = {INTERRUPT: "interrupt", ROLLBACK: "rollback"}
@@ -38,6 +45,11 @@ class Checked(msgspec.Struct, frozen=True):
     parent_id: str | None
     shown: str | None = None
     """The values of a state that does not hold them itself, where they are known."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has something next."""
+        return self.next != NOTHING_NEXT
 
 
 class HasLease(Protocol):
@@ -86,14 +98,15 @@ class SaveStep(msgspec.Struct, frozen=True):
 async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
     """Lock the lines of these claims. Gives the number of each attempt that still holds its run."""
     wanted = sorted({held.thread_id for held in holders})
-    lines = {row[0]: (row[1], row[2]) for row in await tx.all(sql.LOCK_HOLDERS, names=wanted)}
+    lines = {row.line: row for row in await tx.all(sql.LOCK_HOLDERS, names=wanted)}
     rows = await tx.all(sql.RUN_STATUSES, ids=sorted({held.run_id for held in holders}))
-    runs = {row[0]: (row[1], row[3]) for row in rows}
+    runs = {row.id: row for row in rows}
     answers: dict[Lease, int | Fenced] = {}
     for held in holders:
-        status, attempts = runs.get(held.run_id, (None, 0))
-        if status in LIVE and lines.get(held.thread_id) == (held.run_id, held.attempt_id):
-            answers[held] = int(attempts)
+        run = runs.get(held.run_id)
+        holder = LineHolder(held.thread_id, held.run_id, held.attempt_id)
+        if run is not None and run.status in LIVE and lines.get(held.thread_id) == holder:
+            answers[held] = run.attempts
         else:
             answers[held] = Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
     return answers
@@ -160,7 +173,7 @@ def events_of(held: Lease, attempt: int, events: Sequence[NewEvent]) -> Append:
 class State(msgspec.Struct, frozen=True):
     """A state that was kept: its row, and where its events stand."""
 
-    row: tuple[Any, ...]
+    row: StateRow
     placed: StreamAppend | None
 
 
@@ -170,7 +183,7 @@ async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[Stat
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
     there = await known_states(tx, [(call.held, call.checkpoint) for call in calls])
     answers: list[State | Fenced | Conflict] = []
-    rows: list[tuple[Any, ...]] = []
+    rows: list[StateRow] = []
     appends: list[tuple[int, Append]] = []
     places: list[StreamAppend | None] = [None] * len(calls)
     for number, call in enumerate(calls):
@@ -180,19 +193,18 @@ async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[Stat
             continue
         known = there.get((call.held.thread_id, call.checkpoint.checkpoint_id))
         if known is not None:
-            again = call.after is not None and (known[6], known[7]) == (call.held.run_id, attempt)
+            again = call.after is not None and (known.run_id, known.attempt) == (call.held.run_id, attempt)
             answers.append(State(known, None) if again else taken(call.held, call.checkpoint))
             continue
         row = new_state(tx, threads[call.held.thread_id], call.checkpoint, call.held.run_id, attempt)
         rows.append(row)
-        there[row[1], row[2]] = row
+        there[row.thread_id, row.id] = row
         if call.events:
-            events = showing_state(call.events, call.checkpoint.values, row[2])
+            events = showing_state(call.events, call.checkpoint.values, row.id)
             appends.append((number, events_of(call.held, attempt, events)))
         answers.append(State(row, None))
     await append_all(tx, appends, places)
-    moved = [thread.moved(tx.ns) for thread in threads.values()]
-    await tx.write((sql.ADD_CHECKPOINTS, rows), (sql.MOVE_THREADS, moved))
+    await tx.write(sql.ADD_CHECKPOINTS.of(rows), sql.MOVE_THREADS.of(list(threads.values())))
     await audit(tx, "save_checkpoint", not_refused(calls, answers))
     return [
         State(answer.row, place) if isinstance(answer, State) else answer
@@ -206,8 +218,8 @@ def not_refused(calls: Sequence[HasLease], answers: Sequence[Any]) -> list[str]:
     return [call.held.name for call, answer in done if not isinstance(answer, Exception)]
 
 
-Known = dict[tuple[str, str | None], tuple[Any, ...]]
-"""Rows of checkpoints by their thread and id."""
+Known = dict[tuple[str, str | None], StateRow]
+"""Checkpoints by their thread and id."""
 
 
 async def known_states(tx: Tx, new: Sequence[tuple[Lease, Checked | None]]) -> Known:
@@ -217,7 +229,7 @@ async def known_states(tx: Tx, new: Sequence[tuple[Lease, Checked | None]]) -> K
         return {}
     threads, ids = [held.thread_id for held, _ in named], [state.checkpoint_id for _, state in named]
     rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=threads, ids=ids)
-    return {(row[0], row[1]): (tx.ns, *row) for row in rows}
+    return {(row.thread_id, row.id): row for row in rows}
 
 
 def taken(held: Lease, state: Checked) -> Conflict:
@@ -226,27 +238,24 @@ def taken(held: Lease, state: Checked) -> Conflict:
 
 def new_state(
     tx: Tx, thread: ThreadRow, checkpoint: Checked, run_id: str | None, attempt: int | None
-) -> tuple[Any, ...]:
-    """A row of checkpoints; it becomes the thread's state."""
-    checkpoint_id = checkpoint.checkpoint_id or ids.uuid(tx.now, tx.ids)
-    parent_id = checkpoint.parent_id or thread.checkpoint_id
-    row = (
-        tx.ns,
-        thread.id,
-        checkpoint_id,
-        max(tx.now, thread.state_at + 1),
-        thread.steps,
-        parent_id,
-        run_id,
-        attempt,
-        tx.now,
-        checkpoint.next,
-        checkpoint.interrupts,
-        checkpoint.metadata,
-        checkpoint.values,
-        checkpoint.state,
+) -> StateRow:
+    """A checkpoint that becomes the thread's state."""
+    row = StateRow(
+        thread_id=thread.id,
+        id=checkpoint.checkpoint_id or ids.uuid(tx.now, tx.ids),
+        position=max(tx.now, thread.state_at + 1),
+        step=thread.steps,
+        parent_id=checkpoint.parent_id or thread.checkpoint_id,
+        run_id=run_id,
+        attempt=attempt,
+        created_at=tx.now,
+        next=checkpoint.next,
+        interrupts=checkpoint.interrupts,
+        metadata=checkpoint.metadata,
+        body=checkpoint.values,
+        state=checkpoint.state,
     )
-    thread.checkpoint_id, thread.state_at, thread.updated_at = checkpoint_id, row[3], tx.now
+    thread.checkpoint_id, thread.state_at, thread.updated_at = row.id, row.position, tx.now
     thread.steps += 1
     return row
 
@@ -255,11 +264,12 @@ async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[Fenced | None]:
     """Keep the results of steps; one that is kept already stays."""
     fenced = await fence(tx, [call.held for call in calls])
     rows = [
-        (tx.ns, call.origin, call.name, attempt, call.body)
+        StepRow(call.origin, call.name, attempt, call.body)
         for call in calls
         if isinstance(attempt := fenced[call.held], int)
     ]
-    await tx.write((sql.KEEP_STEPS, list({row[:3]: row for row in reversed(rows)}.values())))
+    first = {(row.run_id, row.name): row for row in reversed(rows)}
+    await tx.write(sql.KEEP_STEPS.of(list(first.values())))
     answers = [fenced[call.held] for call in calls]
     await audit(tx, "keep_step", not_refused(calls, answers))
     return [answer if isinstance(answer, Fenced) else None for answer in answers]
@@ -268,33 +278,39 @@ async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[Fenced | None]:
 async def renew(tx: Tx, worker_id: str, holders: Sequence[Lease]) -> list[Verdict]:
     """Renew the leases that still hold, and say of each run whether it goes on."""
     run_ids = sorted({held.run_id for held in holders})
-    rows = await tx.all(rollout_sql.LOAD_ATTEMPTS, ids=run_ids)
-    latest = {row[0]: (row[2], row[3], row[1]) for row in rows}
-    runs = {row[0]: (row[1], row[2]) for row in await tx.all(sql.RUN_STATUSES, ids=run_ids)}
+    latest = {row.rollout_id: row for row in await tx.all(sql.LOCK_ATTEMPTS, ids=run_ids)}
+    runs = {row.id: row for row in await tx.all(sql.RUN_STATUSES, ids=run_ids)}
     verdicts: list[Verdict] = []
-    beats: list[tuple[Any, ...]] = []
+    renewed: list[HeldAttempt] = []
     for held in holders:
-        verdict = _verdict(held, latest.get(held.run_id), runs.get(held.run_id))
+        attempt, run = latest.get(held.run_id), runs.get(held.run_id)
+        if attempt is None or run is None:
+            verdicts.append("lost")
+            continue
+        verdict = _verdict(held, attempt, run.status, run.outcome)
         verdicts.append(verdict)
         if verdict == "go":
-            beats.append((tx.now, tx.ns, held.run_id, latest[held.run_id][2]))
-    await tx.write((rollout_sql.HEARTBEAT, beats))
+            attempt.last_heartbeat_time = tx.now
+            renewed.append(attempt)
+    await tx.write(sql.RENEW_ATTEMPTS.of(renewed))
     await workers.beat(tx, [workers.Beat(worker_id, None)])
     return verdicts
 
 
-def _verdict(held: Lease, attempt: tuple[Any, ...] | None, run: tuple[Any, ...] | None) -> Verdict:
-    if attempt is None or run is None or attempt[0] != held.attempt_id or attempt[1] not in LIVE:
+def _verdict(
+    held: Lease, attempt: HeldAttempt | LatestAttempt, run_status: str, outcome: str | None
+) -> Verdict:
+    if attempt.id != held.attempt_id or attempt.status not in LIVE:
         return "lost"
-    return "go" if run[0] in LIVE else _VERDICTS.get(run[1], "lost")
+    return "go" if run_status in LIVE else _VERDICTS.get(outcome, "lost")
 
 
 async def verdicts(tx: Tx, holders: Sequence[Lease]) -> list[Verdict]:
     """What is said of each run, without a renewal."""
     rows = await tx.all(sql.LATEST_ATTEMPTS, ids=sorted({held.run_id for held in holders}))
-    found = {row[0]: row for row in rows}
+    found = {row.rollout_id: row for row in rows}
     answers: list[Verdict] = []
     for held in holders:
         row = found.get(held.run_id)
-        answers.append("lost" if row is None else _verdict(held, (row[1], row[2]), (row[4], row[5])))
+        answers.append("lost" if row is None else _verdict(held, row, row.rollout_status, row.outcome))
     return answers

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from perdure.access.operations import audit
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import (
     ATTEMPT,
     ENDED,
@@ -40,19 +39,19 @@ from perdure.threads.operations.execute import (
     taken,
 )
 from perdure.threads.operations.graphs import (
-    Made,
     Rows,
     Steps,
+    ThreadSteps,
     known,
     put_changes,
     rows_of,
     stored_in,
     unstored,
 )
-from perdure.threads.operations.rows import RunRow, ThreadAnswer, ThreadRow, failure_text
 from perdure.threads.operations.settle import Note, StreamAppend, load_threads
 from perdure.threads.operations.shown import Checkpoints, showing_graph, showing_state, stored_before
 from perdure.threads.records import Failure
+from perdure.threads.rows import RunRow, StateRow, ThreadAnswer, ThreadRow, failure_text
 from perdure.threads.work import Lease, Result
 
 _RETRY = "reported failure, retry"
@@ -93,10 +92,10 @@ async def finish_runs(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[F
     answers = [finishing.end(ending) for ending in endings]
     await finishing.save()
     await audit(tx, "finish_run", not_refused(endings, answers))
-    return [each if isinstance(each, PerdureError) else finishing.finished(each[0]) for each in answers]
+    return [each if isinstance(each, PerdureError) else finishing.finished(each) for each in answers]
 
 
-async def hand_back(tx: Tx, holders: Sequence[Lease], kinds: Kinds) -> list[Row | Fenced]:
+async def hand_back(tx: Tx, holders: Sequence[Lease], kinds: Kinds) -> list[str | Fenced]:
     """Give runs back that nobody executes any longer: uncharged, ready at once, and at their old place."""
     finishing = _Finishing(tx, kinds)
     await finishing.load(holders)
@@ -121,10 +120,10 @@ class _Finishing:
         """The states that are there under the ids of last ones."""
         self.stored: dict[str, Checkpoints] = {}
         """The checkpoints that runs stored before, and that their last events show."""
-        self._states: dict[str, tuple[Any, ...] | None] = {}
+        self._states: dict[str, StateRow | None] = {}
         """The new state of each thread that gets one, if its values are at hand."""
-        self._new: list[tuple[Any, ...]] = []
-        self._made: list[Made] = []
+        self._new: list[StateRow] = []
+        self._made: list[ThreadSteps] = []
         self._graph_rows = Rows([], [])
         self._appends: list[Append] = []
 
@@ -142,7 +141,7 @@ class _Finishing:
             return None
         return (rollout, attempt) if rollout.line == held.thread_id else None
 
-    def _refusal(self, held: Lease, *, released: bool) -> Row | Fenced:
+    def _refusal(self, held: Lease, *, released: bool) -> str | Fenced:
         """What is said of an attempt that has ended: the same again if it said so itself.
 
         One that gave its run back has nothing more to say of it, but to do so again.
@@ -152,10 +151,10 @@ class _Finishing:
                 attempt.id == held.attempt_id and attempt.status not in LIVE and attempt.end_time is not None
             )
             if told and (released or attempt.reason != RELEASED):
-                return (held.run_id,)
+                return held.run_id
         return Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
 
-    def end(self, ending: Finish) -> Row | Fenced | Conflict:
+    def end(self, ending: Finish) -> str | Fenced | Conflict:
         found = self._holder(ending.held)
         if found is None:
             return self._refusal(ending.held, released=ending.result == STOPPED)
@@ -172,12 +171,12 @@ class _Finishing:
         else:
             events = self._keep(ending, attempt)
             self._conclude(msgspec.structs.replace(ending, events=events), rollout, attempt)
-        return (ending.held.run_id,)
+        return ending.held.run_id
 
     def _is_taken(self, held: Lease, state: Checked) -> bool:
         return (held.thread_id, state.checkpoint_id) in self.known
 
-    def give_back(self, held: Lease) -> Row | Fenced:
+    def give_back(self, held: Lease) -> str | Fenced:
         found = self._holder(held)
         if found is None:
             return self._refusal(held, released=True)
@@ -187,7 +186,7 @@ class _Finishing:
             self._work.stopped.append(rollout)
         else:
             self._release(rollout, attempt)
-        return (held.run_id,)
+        return held.run_id
 
     def _release(self, rollout: RolloutRow, attempt: AttemptRow) -> None:
         attempt.charged = 0
@@ -208,7 +207,7 @@ class _Finishing:
             state = new_state(self._tx, thread, ending.checkpoint, ending.held.run_id, attempt.sequence_id)
             self._states[thread.id] = state
             self._new.append(state)
-            events = showing_state(events, ending.checkpoint.values, state[2])
+            events = showing_state(events, ending.checkpoint.values, state.id)
             self._keep_steps(ending, attempt)
             return events
         new = self._keep_steps(ending, attempt)
@@ -220,7 +219,7 @@ class _Finishing:
         thread = self._threads.get(ending.held.thread_id)
         if ending.steps is None or thread is None or thread.gone_at is not None:
             return set()
-        made = Made(thread, ending.held.run_id, attempt.sequence_id, ending.steps)
+        made = ThreadSteps(thread, ending.held.run_id, attempt.sequence_id, ending.steps)
         rows = rows_of(self._tx, [made])
         self._made.append(made)
         self._graph_rows.new.extend(rows.new)
@@ -271,17 +270,18 @@ class _Finishing:
         if not isinstance(note, Note) or note.run is None:
             return Finished(run_id)
         known = note.thread is not None and (note.state is not None or note.thread.checkpoint_id is None)
-        state = None if note.state is None else note.state[1:]
-        thread = (note.thread, state) if note.thread is not None and known else None
+        thread = (note.thread, note.state) if note.thread is not None and known else None
         return Finished(run_id, note.placed, note.run, thread)
 
     async def save(self) -> None:
         """States and events come before what the end itself writes."""
         tx = self._tx
         ending = {note.thread.id for note in self._work.notes.values() if note.thread is not None}
-        moved = [self._threads[id].moved(tx.ns) for id in sorted(self._states) if id not in ending]
+        moved = [self._threads[id] for id in sorted(self._states) if id not in ending]
         await put_changes(tx, self._made)
-        await tx.defer((sql.ADD_CHECKPOINTS, self._new), *self._graph_rows.writes, (sql.MOVE_THREADS, moved))
+        await tx.defer(
+            sql.ADD_CHECKPOINTS.of(self._new), *self._graph_rows.writes, sql.MOVE_THREADS.of(moved)
+        )
         if self._appends:
             await append(tx, self._appends)
         await save_all(self._work, self._workers, True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from perdure.graphs import operations as graphs
 from perdure.graphs.rows import EncodedChanges
 from perdure.kernel import changes
-from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
@@ -26,10 +25,10 @@ from perdure.threads.operations.execute import (
     repeated,
     stream_places,
 )
-from perdure.threads.operations.filling import BODY, IN_PIECES
-from perdure.threads.operations.rows import ThreadRow
+from perdure.threads.operations.filling import IN_PIECES
 from perdure.threads.operations.settle import StreamAppend, load_threads
 from perdure.threads.operations.shown import Checkpoints, are_shown, showing_graph, stored_before
+from perdure.threads.rows import StateChange, StateRow, ThreadRow
 from perdure.threads.work import Lease
 
 
@@ -57,7 +56,7 @@ class RecordSteps(msgspec.Struct, frozen=True):
     """The number of the event that these follow; a call that is repeated by it is not carried out again."""
 
 
-class Made(NamedTuple):
+class ThreadSteps(NamedTuple):
     """The steps of one graph on their way into the tables; the line of its thread is locked."""
 
     thread: ThreadRow
@@ -74,12 +73,12 @@ async def record_steps(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppen
     stored = await stored_before(tx, [(call.held, unstored(call.events, call.steps)) for call in calls])
     answers: list[StreamAppend | int | Fenced | Conflict] = []
     appends: list[tuple[int, Append]] = []
-    made: list[Made] = []
+    made: list[ThreadSteps] = []
     for number, call in enumerate(calls):
         attempt, run_id = fenced[call.held], call.held.run_id
         answer = attempt if isinstance(attempt, Fenced) else repeated(call, known)
         if answer is None and isinstance(attempt, int):
-            made.append(Made(threads[call.held.thread_id], run_id, attempt, call.steps))
+            made.append(ThreadSteps(threads[call.held.thread_id], run_id, attempt, call.steps))
             if call.events:
                 events = showing_graph(call.events, stored_in(call.steps) | stored.get(run_id, set()))
                 appends.append((number, events_of(call.held, attempt, events)))
@@ -87,7 +86,7 @@ async def record_steps(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppen
         answers.append(known.get(run_id, 0) if answer is None else answer)
     await append_all(tx, appends, answers)
     await put_changes(tx, made)
-    await tx.defer(*rows_of(tx, made).writes, moved(tx, made))
+    await tx.defer(*rows_of(tx, made).writes, moved(made))
     return answers
 
 
@@ -107,48 +106,48 @@ def unstored(events: Sequence[NewEvent], steps: Steps | None) -> Sequence[NewEve
 class Rows(NamedTuple):
     """What steps mean for the table of states; their threads have moved with them."""
 
-    new: list[tuple[Any, ...]]
-    changed: list[tuple[Any, ...]]
+    new: list[StateRow]
+    changed: list[StateChange]
 
     @property
     def writes(self) -> tuple[Write, Write]:
-        return (sql.ADD_GRAPH_STATES, self.new), (sql.CHANGE_STATES, self.changed)
+        return sql.ADD_GRAPH_STATES.of(self.new), sql.CHANGE_STATES.of(self.changed)
 
 
-def rows_of(tx: Tx, made: Iterable[Made]) -> Rows:
+def rows_of(tx: Tx, made: Iterable[ThreadSteps]) -> Rows:
     """The states that steps make; a new one becomes its thread's."""
     rows = Rows([], [])
     for thread, run_id, attempt, steps in made:
         for step in steps.states:
             if step.again:
-                rows.changed.append(_changed(tx, thread.id, step.state))
+                rows.changed.append(_changed(thread.id, step.state))
             else:
                 rows.new.append(new_state(tx, thread, step.state, run_id, attempt))
     return rows
 
 
-async def put_changes(tx: Tx, made: Iterable[Made]) -> None:
+async def put_changes(tx: Tx, made: Iterable[ThreadSteps]) -> None:
     """Keep the checkpoints themselves."""
     encoded = [each.steps.changes for each in made]
     if any(each.puts or each.writes for each in encoded):
         await graphs.put(tx, encoded)
 
 
-def _changed(tx: Tx, thread_id: str, state: Checked) -> tuple[Any, ...]:
-    return (state.next, state.interrupts, state.values, tx.ns, state.checkpoint_id, thread_id)
+def _changed(thread_id: str, state: Checked) -> StateChange:
+    return StateChange(thread_id, state.checkpoint_id or "", state.next, state.interrupts, state.values)
 
 
-def moved(tx: Tx, made: Iterable[Made]) -> Write:
+def moved(made: Iterable[ThreadSteps]) -> Write:
     threads = {each.thread.id: each.thread for each in made}
-    return (sql.MOVE_THREADS, [threads[id].moved(tx.ns) for id in sorted(threads)])
+    return sql.MOVE_THREADS.of([threads[id] for id in sorted(threads)])
 
 
-def known(row: tuple[Any, ...], step: Step) -> tuple[Any, ...] | None:
-    """A new state's row with its values, for whoever waits for it; None if they are not at hand."""
-    if row[BODY + 1] != IN_PIECES:
+def known(row: StateRow, step: Step) -> StateRow | None:
+    """A new state with its values, for those who wait for it; None if they are not at hand."""
+    if row.body != IN_PIECES:
         return row
     shown = step.state.shown
-    return None if shown is None else (*row[: BODY + 1], shown, *row[BODY + 2 :])
+    return None if shown is None else msgspec.structs.replace(row, body=shown)
 
 
 # --- changes from outside a run ---------------------------------------------------------------------------
@@ -156,11 +155,11 @@ def known(row: tuple[Any, ...], step: Step) -> tuple[Any, ...] | None:
 
 async def update(tx: Tx, thread: ThreadRow, steps: Steps) -> None:
     """Keep what somebody changed in the state of a graph; the thread rests, and its line is locked."""
-    made = [Made(thread, None, None, steps)]
+    made = [ThreadSteps(thread, None, None, steps)]
     await put_changes(tx, made)
     rows = rows_of(tx, made)
     if steps.states:
-        thread.status = thread.rest = "interrupted" if decode_json(steps.states[-1].state.next) else "idle"
+        thread.status = thread.rest = "interrupted" if steps.states[-1].state.is_unfinished else "idle"
     thread.error = None
-    await tx.write(*rows.writes, moved(tx, made))
+    await tx.write(*rows.writes, moved(made))
     changes.tell(tx, "thread", [(thread.id, thread.status)])

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from perdure.access.operations import audit
 from perdure.graphs.operations import prune as prune_graphs
 from perdure.kernel.clock import to_seconds
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.threads import sql
 from perdure.threads.operations.remove import remove_thread
-from perdure.threads.operations.rows import ThreadRow
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.operations.shown import store_earlier_states
 from perdure.threads.records import Lifetime, PruneStrategy
+from perdure.threads.rows import LifetimeRow, ThreadRow
 
 MINUTE = 60_000_000
 SWEEP_ROWS = 100
@@ -29,10 +29,10 @@ async def set_lifetimes(tx: Tx, lifetimes: dict[str, Lifetime]) -> None:
         return
     await drop_lifetimes(tx, list(lifetimes))
     rows = [
-        (tx.ns, thread_id, tx.now + _length(each), _length(each), each.strategy)
+        LifetimeRow(thread_id, tx.now + _length(each), _length(each), each.strategy)
         for thread_id, each in lifetimes.items()
     ]
-    await tx.write((sql.ADD_LIFETIMES, rows))
+    await tx.write(sql.ADD_LIFETIMES.of(rows))
 
 
 def _length(lifetime: Lifetime) -> int:
@@ -44,11 +44,10 @@ async def drop_lifetimes(tx: Tx, thread_ids: Sequence[str]) -> None:
 
 
 async def get_lifetime(tx: Tx, thread_id: str) -> Lifetime | None:
-    rows = await tx.all(sql.GET_LIFETIMES, ids=[thread_id])
-    if not rows:
+    row = await tx.one(sql.GET_LIFETIMES, ids=[thread_id])
+    if row is None:
         return None
-    _, expires, length, strategy = rows[0]
-    return Lifetime(minutes=length / MINUTE, strategy=strategy, expires_at=to_seconds(expires))
+    return Lifetime(minutes=row.length / MINUTE, strategy=row.strategy, expires_at=to_seconds(row.expires_at))
 
 
 # --- what is left -----------------------------------------------------------------------------------------
@@ -96,9 +95,9 @@ async def sweep(tx: Tx, grace: int, kinds: Kinds) -> int:
     due = await tx.all(sql.DUE_LIFETIMES, n=SWEEP_ROWS)
     here = tx.ns
     try:
-        for ns in sorted({row[0] for row in due}):
+        for ns in sorted({row.ns for row in due}):
             tx.ns = ns
-            await _expire(tx, sorted(row[1] for row in due if row[0] == ns), grace, kinds)
+            await _expire(tx, sorted(row.id for row in due if row.ns == ns), grace, kinds)
     finally:
         tx.ns = here
     return len(due)
@@ -107,22 +106,21 @@ async def sweep(tx: Tx, grace: int, kinds: Kinds) -> int:
 async def _expire(tx: Tx, thread_ids: Sequence[str], grace: int, kinds: Kinds) -> None:
     await lock_lines(tx, thread_ids)
     threads = await load_threads(tx, thread_ids, lock=True)
-    rows = [row for row in await tx.all(sql.GET_LIFETIMES, ids=list(thread_ids)) if row[1] <= tx.now]
+    rows = [row for row in await tx.all(sql.GET_LIFETIMES, ids=list(thread_ids)) if row.expires_at <= tx.now]
     for row in rows:
-        thread = threads.get(row[0])
+        thread = threads.get(row.thread_id)
         if thread is None or thread.gone_at is not None:
-            await drop_lifetimes(tx, [row[0]])
+            await drop_lifetimes(tx, [row.thread_id])
         else:
             await _end_life(tx, thread, row, grace, kinds)
 
 
-async def _end_life(tx: Tx, thread: ThreadRow, row: Row, grace: int, kinds: Kinds) -> None:
-    _, _, length, strategy = row
+async def _end_life(tx: Tx, thread: ThreadRow, row: LifetimeRow, grace: int, kinds: Kinds) -> None:
     if thread.status == "busy":
         await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + POSTPONED)
         return
-    await prune(tx, [thread.id], strategy, grace, kinds)
-    if strategy == "delete":
+    await prune(tx, [thread.id], row.strategy, grace, kinds)
+    if row.strategy == "delete":
         await drop_lifetimes(tx, [thread.id])
     else:
-        await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + length)
+        await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + row.length)

@@ -9,15 +9,15 @@ import msgspec
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.filters import given, where
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import LIVE, QUEUED
 from perdure.rollouts.operations.conditions import watched
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK, RUN, rollouts_of
-from perdure.threads.operations.rows import RunRow, ThreadAnswer
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.operations.states import states_of
 from perdure.threads.records import RunStatus
+from perdure.threads.rows import LatestAttempt, RunRow, ThreadAnswer
 
 
 @watched
@@ -56,8 +56,8 @@ async def get_ends(tx: Tx, run_ids: Sequence[str]) -> list[tuple[RunRow, ThreadA
     return found
 
 
-async def latest_attempts(tx: Tx, run_ids: Sequence[str]) -> Sequence[Row]:
-    """(run_id, attempt_id, its status, …) of the latest attempt of each run that has one."""
+async def latest_attempts(tx: Tx, run_ids: Sequence[str]) -> list[LatestAttempt]:
+    """The latest attempt of each run that has one."""
     return await tx.all(sql.LATEST_ATTEMPTS, ids=list(run_ids))
 
 
@@ -91,7 +91,7 @@ async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
     page, values = listing.page(clause, " ORDER BY " + sql.RUN_ORDER, search.limit, search.offset)
     rows = await tx.all(page, **bound, **values)
     total = await tx.one(listing.count(clause), **bound, **clause.values)
-    return [RunRow(*row) for row in rows], total or 0
+    return rows, total or 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 @watched
 async def stats(tx: Tx) -> QueueStats:
-    counts = {row[0]: int(row[1]) for row in await tx.all(sql.COUNT_RUNS, kind=RUN)}
+    counts = {row.name: int(row.total) for row in await tx.all(sql.COUNT_RUNS, kind=RUN)}
     pending = sum(counts.get(status, 0) for status in QUEUED)
     oldest = await _ages(tx, counts, median=False)
     median = await _ages(tx, counts, median=True)
@@ -123,7 +123,7 @@ async def _ages(tx: Tx, counts: dict[str, int], *, median: bool) -> list[float]:
     ages = []
     for status in sorted(QUEUED):
         total = counts.get(status, 0)
-        row = await tx.one(sql.OLDEST_RUN, kind=RUN, status=status, at=total // 2 if median else 0)
-        if row is not None:
-            ages.append(to_seconds(tx.now - row[0]))
+        start = await tx.one(sql.OLDEST_RUN, kind=RUN, status=status, at=total // 2 if median else 0)
+        if start is not None:
+            ages.append(to_seconds(tx.now - start))
     return ages

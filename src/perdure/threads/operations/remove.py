@@ -23,7 +23,6 @@ from perdure.streams.operations import drop as drop_streams
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK, RUN
 from perdure.threads.operations.cancel import end_now
-from perdure.threads.operations.rows import RunRow
 from perdure.threads.operations.settle import (
     drop_states,
     load_runs,
@@ -33,6 +32,7 @@ from perdure.threads.operations.settle import (
     thread_stream,
 )
 from perdure.threads.records import CancelAction
+from perdure.threads.rows import RunRow
 
 PURGE_ROWS = 100
 THREAD = "thread"
@@ -58,13 +58,13 @@ async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> Non
 async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> None:
     """End the thread's live runs and take it out of sight."""
     await lock_lines(tx, [thread_id])
-    live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
+    live = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
     await _end_live(tx, live, INTERRUPT, grace, kinds)
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
     if thread is None or (thread.gone_at is not None and not live):
         raise NotFound(f"Thread {thread_id} not found")
     thread.gone_at = thread.updated_at = tx.now
-    await tx.write((sql.MOVE_THREADS, [thread.moved(tx.ns)]))
+    await tx.write(sql.MOVE_THREADS.of([thread]))
     await tx.execute(sql.HIDE_RUNS, thread_id=thread_id)
     await drop_labels(tx, THREAD, [thread_id])
     changes.tell(tx, "thread", [(thread_id, "deleted")])
@@ -81,8 +81,9 @@ async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> None:
     if thread is not None and found.rollout_status in ENDED:
         await point_back(tx, thread, run_id)
         await drop_states(tx, [run_id])
-        await tx.write((sql.MOVE_THREADS, [thread.moved(tx.ns)]))
-    await tx.write((sql.MOVE_RUNS, [(None, tx.now, tx.now, run.error, tx.ns, run_id)]))
+        await tx.write(sql.MOVE_THREADS.of([thread]))
+    run.gone_at = run.updated_at = tx.now
+    await tx.write(sql.MOVE_RUNS.of([run]))
     changes.tell(tx, "run", [(run_id, "deleted")])
     await audit(tx, "delete_run", [run_id])
 
@@ -101,10 +102,10 @@ async def purge(tx: Tx, linger: int) -> int:
     runs = await tx.all(sql.GONE_RUNS, before=before, n=PURGE_ROWS)
     here = tx.ns
     try:
-        for ns in sorted({row[0] for row in (*threads, *runs)}):
+        for ns in sorted({row.ns for row in (*threads, *runs)}):
             tx.ns = ns
-            await purge_threads(tx, await _still_gone(tx, [row[1] for row in threads if row[0] == ns]))
-            await purge_runs(tx, [row[1] for row in runs if row[0] == ns])
+            await purge_threads(tx, await _still_gone(tx, [row.id for row in threads if row.ns == ns]))
+            await purge_runs(tx, [row.id for row in runs if row.ns == ns])
     finally:
         tx.ns = here
     return len(threads) + len(runs)
@@ -133,7 +134,7 @@ async def purge_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
         return
     ids = sorted(thread_ids)
     await lock_lines(tx, ids)
-    while runs := [row[0] for row in await tx.all(sql.RUNS_OF_THREADS, ids=ids, n=1000)]:
+    while runs := await tx.all(sql.RUNS_OF_THREADS, ids=ids, n=1000):
         await purge_runs(tx, runs)
     await tx.execute(sql.DROP_CHECKPOINTS, ids=ids)
     await delete_graph_threads(tx, ids)

@@ -14,8 +14,8 @@ from perdure.kernel.storage.labels import labelled
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
 from perdure.threads.operations.remove import THREAD
-from perdure.threads.operations.rows import ThreadAnswer, ThreadRow, thread_of
 from perdure.threads.operations.states import states_of
+from perdure.threads.rows import ThreadAnswer, ThreadRow, thread_of
 
 SCANNED_AT_ONCE = 100
 MAX_SCANNED = 10_000
@@ -70,7 +70,7 @@ def _matching(search: ThreadSearch) -> Clause:
 async def _page(tx: Tx, search: ThreadSearch, clause: Clause, limit: int, offset: int) -> list[ThreadRow]:
     order = order_by(sql.THREAD_FIELDS, search.sort_by, search.sort_order, "id")
     page, values = sql.LIST_THREADS.page(clause, order, limit, offset)
-    return [ThreadRow(*row) for row in await tx.all(page, **values)]
+    return await tx.all(page, **values)
 
 
 async def _having(tx: Tx, search: ThreadSearch, clause: Clause) -> list[ThreadAnswer]:

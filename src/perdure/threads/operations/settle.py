@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from perdure.graphs.operations import delete_runs as delete_graph_runs
 from perdure.kernel import changes
-from perdure.kernel.clock import to_seconds, to_seconds_or_none
-from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
@@ -31,15 +28,19 @@ from perdure.threads.model import (
     took_too_long,
 )
 from perdure.threads.operations.filling import filled_one
-from perdure.threads.operations.rows import (
-    RunRow,
-    ThreadRow,
-    failure_text,
-    kwargs_of,
-    run_limits,
-)
 from perdure.threads.operations.shown import store_run_states
 from perdure.threads.records import Failure
+from perdure.threads.rows import (
+    NOTHING_NEXT,
+    NextOf,
+    RunRow,
+    StateRow,
+    ThreadRow,
+    end_body,
+    failure_text,
+    run_limits,
+    webhook_body,
+)
 
 STOPPED_CHANNEL = "threads.stopped"
 WEBHOOK = "webhook"
@@ -60,8 +61,8 @@ class Note:
     events: Sequence[NewEvent] = ()
     thread: ThreadRow | None = None
     """Locked, and changed by what the run did last; it is written with the end."""
-    state: tuple[Any, ...] | None = None
-    """The thread's state, a row of checkpoints."""
+    state: StateRow | None = None
+    """The thread's state."""
     run: RunRow | None = None
     placed: StreamAppend | None = None
 
@@ -78,11 +79,11 @@ def own_stream(thread_id: str) -> str:
 
 async def load_threads(tx: Tx, ids: Sequence[str], *, lock: bool = False) -> dict[str, ThreadRow]:
     query = sql.LOCK_THREADS if lock else sql.GET_THREADS
-    return {row[0]: ThreadRow(*row) for row in await tx.all(query, ids=sorted(set(ids)))}
+    return {row.id: row for row in await tx.all(query, ids=sorted(set(ids)))}
 
 
 async def load_runs(tx: Tx, ids: Sequence[str]) -> dict[str, RunRow]:
-    return {row[0]: RunRow(*row) for row in await tx.all(sql.GET_RUNS, ids=list(ids))}
+    return {row.id: row for row in await tx.all(sql.GET_RUNS, ids=list(ids))}
 
 
 async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
@@ -133,7 +134,7 @@ class _Settling:
         events = list(told)
         if failure is not None:
             events.append(NewEvent("error", failure_text(failure) or ""))
-        events.append(NewEvent("end", encode_json({"status": run.status})))
+        events.append(NewEvent("end", end_body(run)))
         self._appends.append(
             Append(
                 run.id,
@@ -159,9 +160,7 @@ class _Settling:
         """Write everything, once it is known which threads have more to do."""
         tx = self._tx
         await self._move_threads()
-        await tx.defer(
-            (sql.MOVE_RUNS, [(None, r.gone_at, tx.now, r.error, tx.ns, r.id) for r in self._ended])
-        )
+        await tx.defer(sql.MOVE_RUNS.of(self._ended))
         places = await append(tx, self._appends)
         for note, each, place in zip(self._notes, self._appends, places, strict=True):
             note.placed = (each, place)
@@ -173,7 +172,7 @@ class _Settling:
         if not ids:
             return
         ended = {run.id for run in self._ended}
-        busy = {row[0] for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids) if row[1] not in ended}
+        busy = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids) if row.id not in ended}
         unfinished = await self._unfinished(ids)
         for thread_id in ids:
             thread = self._threads[thread_id]
@@ -184,25 +183,28 @@ class _Settling:
             thread.updated_at = tx.now
             if thread.temporary is not None and thread_id not in busy:
                 thread.gone_at = tx.now
-        await tx.defer((sql.MOVE_THREADS, [self._threads[id].moved(tx.ns) for id in ids]))
+        await tx.defer(sql.MOVE_THREADS.of([self._threads[id] for id in ids]))
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
         """The threads whose state has something next."""
-        told = {note.state[1]: note.state for note in self._notes if note.state is not None}
+        told = {note.state.thread_id: note.state for note in self._notes if note.state is not None}
         states = [self._threads[id].checkpoint_id for id in ids if id not in told]
         wanted = [state for state in states if state is not None]
         rows = await self._tx.all(sql.NEXT_OF, thread_ids=list(ids), ids=wanted) if wanted else []
-        found = [*rows, *((state[1], state[2], state[9]) for state in told.values())]
+        known = [NextOf(state.thread_id, state.id, state.next) for state in told.values()]
         return {
-            row[0] for row in found if row[1] == self._threads[row[0]].checkpoint_id and decode_json(row[2])
+            row.thread_id
+            for row in [*rows, *known]
+            if row.id == self._threads[row.thread_id].checkpoint_id and row.next != NOTHING_NEXT
         }
 
     async def _tell_webhooks(self) -> None:
         told = [run for run in self._ended if run.webhook is not None]
         if not told:
             return
-        started = dict(map(tuple, await self._tx.all(sql.STARTED, ids=[run.id for run in told])))
+        rows = await self._tx.all(sql.STARTED, ids=[run.id for run in told])
+        started = {row.rollout_id: row.start_time for row in rows}
         bodies = [await self._payload(run, started.get(run.id)) for run in told]
         pairs = zip(told, bodies, strict=True)
         await put_effects(self._tx, [NewEffect(WEBHOOK, run.id, body, run.webhook) for run, body in pairs])
@@ -213,26 +215,8 @@ class _Settling:
         if thread is not None and thread.checkpoint_id is not None:
             found = await self._tx.one(sql.GET_CHECKPOINT, thread_id=thread.id, id=thread.checkpoint_id)
             row = await filled_one(self._tx, found)
-            values = None if row is None else decode_json(row[11])
-        payload: dict[str, Any] = {
-            "run_id": run.id,
-            "thread_id": run.thread_id,
-            "assistant_id": run.assistant_id,
-            "agent": run.agent,
-            "status": run.status,
-            "metadata": decode_json(run.metadata),
-            "kwargs": kwargs_of(run.input),
-            "multitask_strategy": run.strategy,
-            "created_at": to_seconds(run.created_at),
-            "updated_at": to_seconds(run.updated_at),
-            "attempt": run.attempts,
-            "run_started_at": to_seconds_or_none(started),
-            "run_ended_at": to_seconds(self._tx.now),
-            "values": values,
-        }
-        if run.error is not None:
-            payload["error"] = decode_json(run.error)
-        return encode_json({"url": run.webhook, "payload": payload}, what="webhook", nan="keep")
+            values = None if row is None else row.body
+        return webhook_body(run, values, started, self._tx.now)
 
 
 def _reason(run: RunRow) -> Failure | None:
@@ -246,8 +230,7 @@ def _reason(run: RunRow) -> Failure | None:
 
 async def point_back(tx: Tx, thread: ThreadRow, run_id: str) -> None:
     """Let the thread's state be the last that neither this run nor one that is undone has made."""
-    row = await tx.one(sql.LATEST_WITHOUT, thread_id=thread.id, run_id=run_id, rollback=ROLLBACK)
-    state = None if row is None else row[0]
+    state = await tx.one(sql.LATEST_WITHOUT, thread_id=thread.id, run_id=run_id, rollback=ROLLBACK)
     if state != thread.checkpoint_id:
         thread.checkpoint_id, thread.state_at = state, max(tx.now, thread.state_at + 1)
 
@@ -263,7 +246,7 @@ async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
 async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
     """Whoever executed these cancelled runs has stopped: what a rollback takes back can go now."""
     rows = await tx.all(sql.RUN_STATUSES, ids=list(run_ids))
-    undone = [row[0] for row in rows if row[2] == ROLLBACK]
+    undone = [row.id for row in rows if row.outcome == ROLLBACK]
     if undone:
         await drop_states(tx, undone)
     for run_id in run_ids:

@@ -10,24 +10,31 @@ import msgspec
 from perdure.access.operations import audit, keyed_as
 from perdure.graphs.operations import copy_thread as copy_graphs
 from perdure.kernel import changes, ids
-from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.match import has
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.labels import set_labels
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
-from perdure.threads.operations.filling import filled, filled_one, filled_states
+from perdure.threads.operations.filling import filled, filled_one
 from perdure.threads.operations.graphs import Steps
 from perdure.threads.operations.graphs import update as update_graph
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import THREAD, purge_threads
-from perdure.threads.operations.rows import Made, ThreadAnswer, ThreadRow
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import Lifetime
+from perdure.threads.rows import (
+    Created,
+    StateRow,
+    ThreadAnswer,
+    ThreadRow,
+    merge_metadata,
+    metadata_of,
+    new_thread_row,
+)
 
 LATEST = 2**62
 
@@ -44,36 +51,38 @@ class NewThread(msgspec.Struct, frozen=True):
 
 
 @keyed_as("create_thread")
-async def create_threads(tx: Tx, requests: Sequence[NewThread]) -> list[Row | Conflict]:
-    """Make each thread; the answers are rows with its id, and whole threads with them where they are new."""
+async def create_threads(
+    tx: Tx, requests: Sequence[NewThread]
+) -> list[Created[ThreadAnswer] | tuple[str] | Conflict]:
+    """Create each thread; one that exists already is answered with its id alone, or with a Conflict."""
     named = sorted({request.thread_id for request in requests if request.thread_id is not None})
     known = await _known(tx, named)
     threads: list[ThreadRow] = []
-    states: list[tuple[Any, ...]] = []
-    answers: list[Row | Conflict] = []
+    states: list[StateRow] = []
+    answers: list[Created[ThreadAnswer] | tuple[str] | Conflict] = []
     lives: dict[str, Lifetime] = {}
     for request in requests:
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
         if thread_id in known:
-            there = (thread_id,) if request.reuse else Conflict(f"Thread {thread_id} exists already")
-            answers.append(there)
+            conflict = Conflict(f"Thread {thread_id} exists already")
+            answers.append((thread_id,) if request.reuse else conflict)
             continue
         known.add(thread_id)
         thread = _new_thread(tx, thread_id, request)
-        state: tuple[Any, ...] | None = None
+        state: StateRow | None = None
         if request.checkpoint is not None:
             state = new_state(tx, thread, request.checkpoint, None, None)
             states.append(state)
         threads.append(thread)
         if request.lifetime is not None:
             lives[thread_id] = request.lifetime
-        answers.append(Made((thread_id,), (thread, None if state is None else state[1:])))
-    rows = [(tx.ns, *msgspec.structs.astuple(thread)) for thread in threads]
-    await tx.defer((sql.ADD_THREADS, rows), (sql.ADD_CHECKPOINTS, states))
+        answers.append(Created((thread_id,), (thread, state)))
+    await tx.defer(sql.ADD_THREADS.of(threads), sql.ADD_CHECKPOINTS.of(states))
     await _label(tx, threads)
     await set_lifetimes(tx, lives)
     changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))
-    await audit(tx, "create_thread", [each[0] for each in answers if not isinstance(each, Conflict)])
+    done = [each for each in answers if not isinstance(each, Conflict)]
+    await audit(tx, "create_thread", [thread_id for ids_of in done for thread_id in ids_of])
     return answers
 
 
@@ -88,14 +97,18 @@ async def _known(tx: Tx, named: Sequence[str]) -> set[str]:
 
 
 def _new_thread(tx: Tx, thread_id: str, request: NewThread) -> ThreadRow:
-    now = tx.now
-    return ThreadRow(
-        thread_id, "idle", "idle", None, None, now, now, now, None, 0, None, request.config, request.metadata
+    return new_thread_row(
+        thread_id,
+        tx.now,
+        status="idle",
+        temporary=None,
+        config=request.config,
+        metadata=request.metadata,
     )
 
 
 async def _label(tx: Tx, threads: Sequence[ThreadRow]) -> None:
-    labels = {thread.id: decode_json(thread.metadata) for thread in threads if thread.metadata != "{}"}
+    labels = {thread.id: metadata_of(thread.metadata) for thread in threads if thread.metadata != "{}"}
     if labels:
         await set_labels(tx, THREAD, labels)
 
@@ -111,18 +124,17 @@ async def update_thread(
     tx: Tx,
     thread_id: str,
     metadata: Mapping[str, Any] | None,
-    config: Mapping[str, Any] | None,
+    config: str | None,
     lifetime: Lifetime | None = None,
 ) -> None:
     """Merge into the metadata, replace the config, and let the thread live for so long from now."""
     thread = await _visible(tx, thread_id)
+    thread.updated_at = tx.now
+    thread.config = thread.config if config is None else config
     if metadata is not None:
-        thread.metadata = encode_json({**decode_json(thread.metadata), **metadata}, what="metadata")
-    if config is not None:
-        thread.config = encode_json(dict(config), what="config")
-    await tx.write((sql.EDIT_THREADS, [(thread.config, thread.metadata, tx.now, tx.ns, thread_id)]))
-    if metadata is not None:
-        await set_labels(tx, THREAD, {thread_id: decode_json(thread.metadata)})
+        thread.metadata, merged = merge_metadata(thread.metadata, metadata)
+        await set_labels(tx, THREAD, {thread_id: merged})
+    await tx.write(sql.EDIT_THREADS.of([thread]))
     if lifetime is not None:
         await set_lifetimes(tx, {thread_id: lifetime})
     changes.tell(tx, "thread", [(thread_id, thread.status)])
@@ -146,7 +158,7 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
         thread, id=ids.uuid(tx.now, tx.ids), status=thread.rest, created_at=tx.now, updated_at=tx.now
     )
     copy.temporary = None
-    await tx.write((sql.ADD_THREADS, [(tx.ns, *msgspec.structs.astuple(copy))]))
+    await tx.write(sql.ADD_THREADS.of([copy]))
     await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id, rollback=ROLLBACK)
     await copy_graphs(tx, thread_id, copy.id)
     await _label(tx, [copy])
@@ -154,27 +166,26 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
     return copy.id
 
 
-async def update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> Row:
+async def update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> StateRow:
     """Keep another state of a thread that rests."""
     thread = await _resting(tx, thread_id)
     if checkpoint.parent_id is not None:
         await _check_state(tx, thread_id, checkpoint.parent_id)
     row = new_state(tx, thread, checkpoint, None, None)
-    thread.status = thread.rest = "interrupted" if decode_json(checkpoint.next) else "idle"
+    thread.status = thread.rest = "interrupted" if checkpoint.is_unfinished else "idle"
     thread.error = None
-    await tx.write((sql.ADD_CHECKPOINTS, [row]), (sql.MOVE_THREADS, [thread.moved(tx.ns)]))
+    await tx.write(sql.ADD_CHECKPOINTS.of([row]), sql.MOVE_THREADS.of([thread]))
     changes.tell(tx, "thread", [(thread_id, thread.status)])
     await audit(tx, "update_state", [thread_id])
-    return row[1:]
+    return row
 
 
 async def _resting(tx: Tx, thread_id: str) -> ThreadRow:
     """The thread, locked; Conflict while it is busy."""
     await lock_lines(tx, [thread_id])
     thread = await _visible(tx, thread_id)
-    live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
-    if live:
-        raise Conflict(f"Thread {thread_id} is busy with run {live[0]}; its state can be changed afterwards")
+    for run in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id]):
+        raise Conflict(f"Thread {thread_id} is busy with run {run.id}; its state can be changed afterwards")
     return thread
 
 
@@ -187,7 +198,7 @@ async def update_graph_state(tx: Tx, thread_id: str, steps: Steps, after: str | 
     await audit(tx, "update_state", [thread_id])
 
 
-async def _check_state(tx: Tx, thread_id: str, checkpoint_id: str) -> Row:
+async def _check_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
     row = await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=checkpoint_id)
     if row is None:
         raise NotFound(f"Checkpoint {checkpoint_id} not found in thread {thread_id}")
@@ -219,7 +230,7 @@ async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | 
     ]
 
 
-async def peek_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row | None:
+async def peek_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> StateRow | None:
     """A state as it is kept."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
     if thread is None or thread.gone_at is not None:
@@ -228,7 +239,7 @@ async def peek_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row |
     return None if wanted is None else await _check_state(tx, thread_id, wanted)
 
 
-async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row | None:
+async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> StateRow | None:
     _, latest = await get_thread(tx, thread_id)
     if checkpoint_id is None:
         return latest
@@ -237,24 +248,25 @@ async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> Row | 
 
 async def history(
     tx: Tx, thread_id: str, limit: int, before: str | None, metadata: Mapping[str, Any]
-) -> list[Row]:
+) -> list[StateRow]:
     """The states of a thread, the newest first; filtered, they are read until there are enough."""
     await get_thread(tx, thread_id)
-    place = LATEST if before is None else (await _check_state(tx, thread_id, before))[2]
-    found: list[Row] = []
+    place = LATEST if before is None else (await _check_state(tx, thread_id, before)).position
+    found: list[StateRow] = []
     while len(found) < limit:
         page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), " ORDER BY position DESC", limit, 0)
         rows = await tx.all(page, thread_id=thread_id, before=place, **values)
-        found += [row for row in rows if not metadata or has(decode_json(row[10]), metadata)]
+        found += [row for row in rows if not metadata or has(metadata_of(row.metadata), metadata)]
         if len(rows) < limit or not metadata:
             break
-        place = rows[-1][2]
+        place = rows[-1].position
     return await filled(tx, found[:limit])
 
 
-async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, Row]:
+async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
     wanted = {thread.id: thread.checkpoint_id for thread in threads if thread.checkpoint_id is not None}
     if not wanted:
         return {}
     rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=list(wanted), ids=list(wanted.values()))
-    return await filled_states(tx, {row[0]: row for row in rows if wanted[row[0]] == row[1]})
+    latest = [row for row in rows if wanted[row.thread_id] == row.id]
+    return {row.thread_id: row for row in await filled(tx, latest)}

@@ -24,9 +24,9 @@ from perdure.threads.facts import (
 )
 from perdure.threads.model import RUN
 from perdure.threads.operations.live_workers import counted, serves, workers
-from perdure.threads.operations.rows import RunRow, ThreadRow, failure_of, run_limits
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.records import Failure, Interrupt
+from perdure.threads.rows import RunRow, ThreadRow, failure_of, run_limits
 from perdure.threads.why import MANY, Why, explain_rollout, explain_thread
 
 STOPPING = ("interrupt", "rollback")
@@ -121,7 +121,7 @@ class _Reading:
 
     async def _uncharged(self, rollout_id: str) -> int:
         row = await self._tx.one(sql.UNCHARGED, ids=[rollout_id])
-        return 0 if row is None else int(row[1])
+        return 0 if row is None else row.total
 
     # --- what it waits for --------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class _Reading:
         terms = {"line": line, "priority": priority}
         ahead = await self._count(sql.ABOVE_IN_LINE, **terms)
         ahead += await self._count(sql.AHEAD_IN_LINE, **terms, place=place)
-        return LineFacts(holder, None if held is None else held[1], release_by, ahead)
+        return LineFacts(holder, None if held is None else held.status, release_by, ahead)
 
     async def _ahead_in_queue(self, facts: RolloutFacts, priority: int) -> int:
         if facts.ready is None:
@@ -190,7 +190,7 @@ class _Reading:
 
     async def thread(self, thread: ThreadRow) -> ThreadFacts:
         tx = self._tx
-        live = [row[1] for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread.id])]
+        live = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread.id])]
         line = await tx.one(sql.WHY_LINE, line=thread.id)
         holder = line[0] if line is not None and line[0] is not None else None
         busy = holder or (live[0] if live else None)

@@ -1,0 +1,476 @@
+"""Rows of threads, runs and checkpoints, and the records that callers see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from perdure.graphs.rows import FoundCheckpoint, tuple_of
+from perdure.graphs.view import state_values
+from perdure.kernel.clock import to_seconds, to_seconds_or_none
+from perdure.kernel.codec import decode_json, encode_json, encode_wire
+from perdure.outbox.webhooks.urls import mask_target
+from perdure.rollouts.model import ENDED, Limits, limits_of
+from perdure.threads.model import run_status
+from perdure.threads.records import (
+    Checkpoint,
+    Failure,
+    Interrupt,
+    PruneStrategy,
+    Run,
+    RunKwargs,
+    RunStatus,
+    Thread,
+)
+
+R = TypeVar("R")
+
+NOTHING_NEXT = "[]"
+"""The next steps of a state that is finished."""
+
+
+class Created(Generic[R]):
+    """What an operation created: its ids, which alone are kept under an idempotency key, and the record."""
+
+    __slots__ = ("ids", "record")
+
+    def __init__(self, ids: Sequence[Any], record: R) -> None:
+        self.ids = ids
+        self.record = record
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.ids)
+
+
+# --- threads ----------------------------------------------------------------------------------------------
+
+
+class ThreadRow(msgspec.Struct):
+    """A thread as it is stored."""
+
+    id: str
+    status: str
+    rest: str
+    """Its status when nothing runs."""
+    temporary: int | None
+    gone_at: int | None
+    created_at: int
+    updated_at: int
+    state_at: int
+    checkpoint_id: str | None
+    steps: int
+    error: str | None
+    config: str
+    metadata: str
+
+
+def new_thread_row(thread_id: str, now: int, **fields: Any) -> ThreadRow:
+    """A thread that is created now."""
+    return ThreadRow(
+        id=thread_id,
+        rest="idle",
+        gone_at=None,
+        created_at=now,
+        updated_at=now,
+        state_at=now,
+        checkpoint_id=None,
+        steps=0,
+        error=None,
+        **fields,
+    )
+
+
+class LifetimeRow(NamedTuple):
+    """How long a thread lives, in microseconds, and what becomes of it then."""
+
+    thread_id: str
+    expires_at: int
+    length: int
+    strategy: PruneStrategy
+
+
+class Place(NamedTuple):
+    """A thread or run in any namespace."""
+
+    ns: int
+    id: str
+
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+
+class RunRow(msgspec.Struct):
+    """A run with what its rollout says of it."""
+
+    id: str
+    thread_id: str
+    assistant_id: str
+    agent: str
+    rollout_status: str
+    outcome: str | None
+    metadata: str
+    input: str
+    strategy: str
+    created_at: int
+    updated_at: int
+    end_time: int | None
+    attempts: int
+    error: str | None
+    temporary: int | None
+    on_disconnect: str
+    on_completion: str
+    webhook: str | None
+    gone_at: int | None
+    config: str
+    resources_id: str | None
+
+    @property
+    def status(self) -> RunStatus:
+        return run_status(self.rollout_status, self.outcome)
+
+    @property
+    def live(self) -> int | None:
+        """1 until it has ended, for the index of live runs."""
+        return None if self.rollout_status in ENDED else 1
+
+    @property
+    def limits(self) -> Limits:
+        return limits_of(self.config)
+
+
+ROLLOUT_COLUMNS: Final = {
+    "rollout_status": "r.status AS rollout_status",
+    "outcome": "r.outcome",
+    "metadata": "r.metadata",
+    "input": "r.input",
+    "end_time": "r.end_time",
+    "attempts": "r.attempts",
+    "config": "r.config",
+    "resources_id": "r.resources_id",
+}
+"""The columns of a run that are those of its rollout."""
+
+
+class RolloutView(NamedTuple):
+    """A rollout as the queue shows it."""
+
+    id: str
+    start_time: int
+    end_time: int | None
+    mode: str | None
+    resources_id: str | None
+    status: str
+    config: str
+    metadata: str
+    input: str
+    attempts: int
+
+
+class AttemptView(NamedTuple):
+    """An attempt as the queue shows it."""
+
+    rollout_id: str
+    sequence_id: int
+    id: str
+    status: str
+    start_time: int
+    end_time: int | None
+    worker_id: str | None
+    last_heartbeat_time: int | None
+    metadata: str | None
+
+
+class LiveRun(NamedTuple):
+    """A run that has not ended, of a thread."""
+
+    thread_id: str
+    id: str
+
+
+class RolloutStatus(NamedTuple):
+    """How the rollout of a run stands."""
+
+    id: str
+    status: str
+    outcome: str | None
+    attempts: int
+
+
+class StartTime(NamedTuple):
+    """When the first attempt of a run began."""
+
+    rollout_id: str
+    start_time: int
+
+
+class Count(NamedTuple):
+    """How many there are of something."""
+
+    name: str
+    total: int
+
+
+class LineHolder(NamedTuple):
+    """The run and attempt that hold the line of a thread."""
+
+    line: str
+    holder: str | None
+    holder_attempt: str | None
+
+
+class LatestAttempt(NamedTuple):
+    """The latest attempt of a run."""
+
+    rollout_id: str
+    id: str
+    status: str
+    rollout_status: str
+    outcome: str | None
+
+
+class HeldAttempt(msgspec.Struct):
+    """An attempt whose lease may be renewed."""
+
+    rollout_id: str
+    sequence_id: int
+    id: str
+    status: str
+    last_heartbeat_time: int | None
+
+
+class StepRow(NamedTuple):
+    """The result of a step of a run, as JSON."""
+
+    run_id: str
+    name: str
+    attempt: int
+    body: str
+
+
+class RunReferences(msgspec.Struct):
+    """What of a run's input names other states: nothing else of it is decoded."""
+
+    checkpoint_id: str | None = None
+    command: dict[str, msgspec.Raw] | None = None
+
+    @property
+    def resumes(self) -> bool:
+        return "resume" in (self.command or {})
+
+
+_references = msgspec.json.Decoder(RunReferences)
+
+
+def references_of(run: RunRow) -> RunReferences:
+    return _references.decode(run.input)
+
+
+# --- states -----------------------------------------------------------------------------------------------
+
+
+class StateRow(msgspec.Struct):
+    """A state of a thread as it is stored; its bodies are JSON."""
+
+    thread_id: str
+    id: str
+    position: int
+    step: int
+    parent_id: str | None
+    run_id: str | None
+    attempt: int | None
+    created_at: int
+    next: str
+    interrupts: str
+    metadata: str
+    body: str
+    state: bytes | None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has something next."""
+        return self.next != NOTHING_NEXT
+
+
+ORIGIN: Final = "origin"
+"""Where the metadata of an interrupted state names the run whose steps count when it is resumed."""
+
+
+def origin_of(state: StateRow) -> str | None:
+    """The run whose steps count when a state is resumed."""
+    origin = decode_json(state.metadata).get(ORIGIN)
+    return origin if isinstance(origin, str) else None
+
+
+class NextOf(NamedTuple):
+    """What is next after a state."""
+
+    thread_id: str
+    id: str
+    next: str
+
+
+class StateChange(NamedTuple):
+    """What a graph changed in a state that it stored before."""
+
+    thread_id: str
+    id: str
+    next: str
+    interrupts: str
+    body: str
+
+
+ThreadAnswer = tuple[ThreadRow, StateRow | None]
+"""A thread, and its state if it has one and that was asked for."""
+
+
+# --- from rows to records ---------------------------------------------------------------------------------
+
+
+class RunLimits(msgspec.Struct, frozen=True):
+    """What a run may take, as it is stored in its rollout's config."""
+
+    timeout_seconds: float
+    """The watchdog's; a little later than the worker's own."""
+    unresponsive_seconds: float
+    max_attempts: int
+    retry_condition: tuple[str, ...]
+    run_timeout: float
+
+
+_limits = msgspec.json.Decoder(RunLimits)
+
+
+def run_limits(row: RunRow) -> RunLimits:
+    return _limits.decode(row.config)
+
+
+def failure_of(text: str | None) -> Failure | None:
+    return None if text is None else Failure(**decode_json(text))
+
+
+def failure_text(failure: Failure | None) -> str | None:
+    if failure is None:
+        return None
+    return encode_json({"error": failure.error, "message": failure.message}, what="error")
+
+
+def kwargs_of(text: str) -> RunKwargs:
+    return msgspec.convert(decode_json(text), RunKwargs)
+
+
+def run_of(row: RunRow) -> Run:
+    """The record of a run."""
+    ended = to_seconds_or_none(row.end_time)
+    updated = to_seconds(max(row.updated_at, row.end_time or 0))
+    return Run(
+        run_id=row.id,
+        thread_id=row.thread_id,
+        assistant_id=row.assistant_id,
+        agent=row.agent,
+        status=row.status,
+        metadata=decode_json(row.metadata) or {},
+        kwargs=kwargs_of(row.input),
+        multitask_strategy=row.strategy,  # type: ignore[arg-type]
+        created_at=to_seconds(row.created_at),
+        updated_at=updated,
+        ended_at=ended,
+        attempt=row.attempts,
+        error=failure_of(row.error),
+        temporary=row.temporary is not None,
+        on_disconnect=row.on_disconnect,  # type: ignore[arg-type]
+        webhook=None if row.webhook is None else mask_target(row.webhook),
+    )
+
+
+def thread_of(row: ThreadRow, checkpoint: StateRow | None) -> Thread:
+    """The record of a thread, with the values of its checkpoint if they were read."""
+    return Thread(
+        thread_id=row.id,
+        status=row.status,  # type: ignore[arg-type]
+        metadata=decode_json(row.metadata),
+        config=decode_json(row.config),
+        values=None if checkpoint is None else decode_json(checkpoint.body),
+        interrupts=[] if checkpoint is None else _interrupts(checkpoint.interrupts),
+        error=failure_of(row.error),
+        created_at=to_seconds(row.created_at),
+        updated_at=to_seconds(row.updated_at),
+        state_updated_at=to_seconds(row.state_at),
+        checkpoint_id=row.checkpoint_id,
+    )
+
+
+def _interrupts(text: str) -> list[Interrupt]:
+    return [Interrupt(**each) for each in decode_json(text)]
+
+
+def is_graph(state: bytes | None) -> bool:
+    """Whether a state is a graph's, which marks it so: the state is there, and it is empty."""
+    return state is not None and len(state) == 0
+
+
+def checkpoint_of(row: StateRow) -> Checkpoint:
+    """The record of a checkpoint."""
+    return Checkpoint(
+        thread_id=row.thread_id,
+        checkpoint_id=row.id,
+        parent_id=row.parent_id,
+        run_id=row.run_id,
+        attempt=row.attempt,
+        step=row.step,
+        values=decode_json(row.body) if row.body else None,
+        next=decode_json(row.next),
+        interrupts=_interrupts(row.interrupts),
+        metadata=decode_json(row.metadata),
+        state=bytes(row.state) if row.state else None,
+        graph=is_graph(row.state),
+        created_at=to_seconds(row.created_at),
+    )
+
+
+def values_text(found: FoundCheckpoint) -> str:
+    """The values of a state that a graph stores in pieces, as JSON."""
+    return encode_json(state_values(tuple_of(found)), what="values", nan="keep")
+
+
+def merge_metadata(text: str, change: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Stored metadata with a change on top, as it is stored and decoded."""
+    merged = {**decode_json(text), **change}
+    return encode_json(merged, what="metadata"), merged
+
+
+def metadata_of(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = decode_json(text)
+    return found
+
+
+# --- what is told of a run's end --------------------------------------------------------------------------
+
+
+def end_body(run: RunRow) -> str:
+    """The body of the last event of a run."""
+    return encode_json({"status": run.status})
+
+
+def webhook_body(run: RunRow, values: str | None, started: int | None, now: int) -> str:
+    """What a webhook is sent when a run has ended; what was stored as JSON is not decoded."""
+    payload: dict[str, Any] = {
+        "run_id": run.id,
+        "thread_id": run.thread_id,
+        "assistant_id": run.assistant_id,
+        "agent": run.agent,
+        "status": run.status,
+        "metadata": msgspec.Raw(run.metadata.encode()),
+        "kwargs": msgspec.Raw(run.input.encode()),
+        "multitask_strategy": run.strategy,
+        "created_at": to_seconds(run.created_at),
+        "updated_at": to_seconds(run.updated_at),
+        "attempt": run.attempts,
+        "run_started_at": to_seconds_or_none(started),
+        "run_ended_at": to_seconds(now),
+        "values": None if values is None else msgspec.Raw(values.encode()),
+    }
+    if run.error is not None:
+        payload["error"] = msgspec.Raw(run.error.encode())
+    return encode_wire({"url": run.webhook, "payload": payload}).decode()
