@@ -18,12 +18,12 @@ from perdure.kernel.storage.labels import check_keys
 from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
-from perdure.threads.operations.filling import IN_PIECES
 from perdure.threads.operations.finish import Finish
 from perdure.threads.operations.graphs import Step, Steps
 from perdure.threads.operations.shown import are_shown
 from perdure.threads.policy import Policy, limits_of
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
+from perdure.threads.rows import IN_PIECES
 from perdure.threads.work import Ending, Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440

@@ -73,7 +73,7 @@ def rollouts_of(status: RunStatus) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if status in LIVE_STATUSES:
         return tuple(sorted(QUEUED if status == "pending" else LIVE)), ()
     found = [pair for pair, name in _ENDINGS.items() if name == status]
-    return tuple(sorted({pair[0] for pair in found})), tuple(sorted({pair[1] for pair in found}))
+    return tuple(sorted({ended for ended, _ in found})), tuple(sorted({outcome for _, outcome in found}))
 
 
 def resting_status(ended: RunStatus, *, began: bool, unfinished: bool, before: str) -> ThreadStatus:

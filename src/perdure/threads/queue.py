@@ -476,7 +476,10 @@ def _or_raise(answer: T | PerdureError) -> T:
 
 def _last_of(answer: StreamAppend | int | PerdureError) -> int | PerdureError:
     """The number of the last event of a stream."""
-    return answer[1].last_seq if isinstance(answer, tuple) else answer
+    if not isinstance(answer, tuple):
+        return answer
+    _, place = answer
+    return place.last_seq
 
 
 def _checked(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:

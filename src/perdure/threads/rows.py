@@ -27,6 +27,8 @@ from perdure.threads.records import (
 
 R = TypeVar("R")
 
+IN_PIECES = ""
+"""The body of a state whose values are in pieces; no JSON is empty."""
 NOTHING_NEXT = "[]"
 """The next steps of a state that is finished."""
 

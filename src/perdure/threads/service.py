@@ -48,7 +48,6 @@ from perdure.streams.service import Follower, Streams
 from perdure.threads.encoding import check_lifetime, checked, metadata_text, new_run, steps_of
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.operations import (
-    announce,
     cancel,
     create,
     lifetimes,
@@ -546,7 +545,7 @@ class Threads(WatchedService):
     async def tell_thread(self, thread_id: str, event: str, data: Any) -> None:
         """Append an event to the stream of a thread, beside those of its runs."""
         new = NewEvent(event, encode_json(data, what=f"event {event!r}"))
-        placed = await self.write(announce.announce, check_id(thread_id, "thread_id"), [new])
+        placed = await self.write(states.append_event, check_id(thread_id, "thread_id"), new)
         self.streams.offer(await self.ns(), *placed)
 
     # --- diagnostics and housekeeping ---------------------------------------------------------------------

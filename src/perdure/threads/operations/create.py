@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,6 +12,7 @@ from perdure.assistants.operations import resolve
 from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
+from perdure.kernel.storage.labels import set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.conditions import watched
@@ -22,12 +24,19 @@ from perdure.rollouts.operations.workers import Workers
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN
 from perdure.threads.operations.cancel import end_now
-from perdure.threads.operations.inherit import mark_threads, run_metadata
 from perdure.threads.operations.lifetimes import set_lifetimes
-from perdure.threads.operations.remove import purge_threads
+from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy
-from perdure.threads.rows import Created, RolloutView, RunRow, ThreadRow, new_thread_row
+from perdure.threads.rows import (
+    Created,
+    RolloutView,
+    RunRow,
+    ThreadRow,
+    merge_metadata,
+    metadata_of,
+    new_thread_row,
+)
 
 _STOPPING: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "rollback": "rollback"}
 
@@ -248,12 +257,12 @@ class _Creation:
             if request.inherits
         }
         if worked_on:
-            await mark_threads(self._tx, worked_on)
+            await _mark_threads(self._tx, worked_on)
 
     def _rollout(self, request: NewRun, thread: ThreadRow) -> NewRollout:
         tx, metadata = self._tx, request.metadata
         if request.inherits:
-            metadata = run_metadata(metadata, self._assistants[request.assistant], thread)
+            metadata = _run_metadata(metadata, self._assistants[request.assistant], thread)
         return NewRollout(
             input=request.kwargs,
             config=request.config,
@@ -300,3 +309,36 @@ def _lifetimes(made: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, Lifet
         for _, request, thread in made
         if request.lifetime is not None and not thread.status and thread.temporary is None
     }
+
+
+# --- metadata ---------------------------------------------------------------------------------------------
+
+
+def _labels(assistant: Assistant) -> dict[str, Any]:
+    """What tells threads and runs by the assistant that works on them."""
+    return {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
+
+
+def _run_metadata(own: str, assistant: Assistant, thread: ThreadRow) -> str:
+    """A run's metadata on top of its thread's, on top of its assistant's."""
+    below = {**assistant.metadata, **metadata_of(thread.metadata)}
+    text, _ = merge_metadata("{}", {**below, **metadata_of(own), **_labels(assistant)})
+    return text
+
+
+async def _mark_threads(tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, Assistant, bool]]) -> None:
+    """Let threads be found by the assistant that worked on them last; each comes with whether it is new."""
+    labels: dict[str, dict[str, Any]] = {}
+    known: list[ThreadRow] = []
+    for thread, assistant, is_new in worked_on.values():
+        before = metadata_of(thread.metadata)
+        text, after = merge_metadata(thread.metadata, _labels(assistant))
+        if thread.temporary is not None or after == before:
+            continue
+        thread.metadata, thread.updated_at = text, tx.now
+        labels[thread.id] = after
+        if not is_new:
+            known.append(thread)
+    if labels:
+        await tx.write(sql.EDIT_THREADS.of(known))
+        await set_labels(tx, THREAD, labels)

@@ -25,10 +25,9 @@ from perdure.threads.operations.execute import (
     repeated,
     stream_places,
 )
-from perdure.threads.operations.filling import IN_PIECES
 from perdure.threads.operations.settle import StreamAppend, load_threads
 from perdure.threads.operations.shown import Checkpoints, are_shown, showing_graph, stored_before
-from perdure.threads.rows import StateChange, StateRow, ThreadRow
+from perdure.threads.rows import IN_PIECES, StateChange, StateRow, ThreadRow
 from perdure.threads.work import Lease
 
 

@@ -27,8 +27,8 @@ from perdure.threads.model import (
     resting_status,
     took_too_long,
 )
-from perdure.threads.operations.filling import filled_one
 from perdure.threads.operations.shown import store_run_states
+from perdure.threads.operations.values import with_its_values
 from perdure.threads.records import Failure
 from perdure.threads.rows import (
     NOTHING_NEXT,
@@ -214,8 +214,7 @@ class _Settling:
         values = None
         if thread is not None and thread.checkpoint_id is not None:
             found = await self._tx.one(sql.GET_CHECKPOINT, thread_id=thread.id, id=thread.checkpoint_id)
-            row = await filled_one(self._tx, found)
-            values = None if row is None else row.body
+            values = None if found is None else (await with_its_values(self._tx, found)).body
         return webhook_body(run, values, started, self._tx.now)
 
 

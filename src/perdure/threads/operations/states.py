@@ -16,15 +16,17 @@ from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.labels import set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.lines import lock_lines
+from perdure.streams.model import NewEvent
+from perdure.streams.operations import Append, append
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
-from perdure.threads.operations.filling import filled, filled_one
 from perdure.threads.operations.graphs import Steps
 from perdure.threads.operations.graphs import update as update_graph
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import THREAD, purge_threads
-from perdure.threads.operations.settle import load_threads
+from perdure.threads.operations.settle import StreamAppend, load_threads, own_stream, thread_stream
+from perdure.threads.operations.values import with_its_values, with_values
 from perdure.threads.records import Lifetime
 from perdure.threads.rows import (
     Created,
@@ -205,6 +207,14 @@ async def _check_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
     return row
 
 
+async def append_event(tx: Tx, thread_id: str, event: NewEvent) -> StreamAppend:
+    """Append an event to the stream of a thread, beside those of its runs."""
+    await _visible(tx, thread_id)
+    new = Append(own_stream(thread_id), [event], into=thread_stream(thread_id))
+    (place,) = await append(tx, [new])
+    return new, place
+
+
 # --- reading ----------------------------------------------------------------------------------------------
 
 
@@ -216,7 +226,7 @@ async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer
     if thread.checkpoint_id is None:
         return thread, None
     state = await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=thread.checkpoint_id)
-    return thread, await filled_one(tx, state)
+    return thread, None if state is None else await with_its_values(tx, state)
 
 
 async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | NotFound]:
@@ -243,7 +253,7 @@ async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> StateR
     _, latest = await get_thread(tx, thread_id)
     if checkpoint_id is None:
         return latest
-    return await filled_one(tx, await _check_state(tx, thread_id, checkpoint_id))
+    return await with_its_values(tx, await _check_state(tx, thread_id, checkpoint_id))
 
 
 async def history(
@@ -260,7 +270,7 @@ async def history(
         if len(rows) < limit or not metadata:
             break
         place = rows[-1].position
-    return await filled(tx, found[:limit])
+    return await with_values(tx, found[:limit])
 
 
 async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
@@ -269,4 +279,4 @@ async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]
         return {}
     rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=list(wanted), ids=list(wanted.values()))
     latest = [row for row in rows if wanted[row.thread_id] == row.id]
-    return {row.thread_id: row for row in await filled(tx, latest)}
+    return {row.thread_id: row for row in await with_values(tx, latest)}

@@ -1,0 +1,24 @@
+"""The values of states whose graph stores them in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perdure.graphs.queries import find
+from perdure.graphs.records import GraphQuery
+from perdure.kernel.storage.port import Tx
+from perdure.threads.rows import IN_PIECES, StateRow, values_text
+
+
+async def with_values(tx: Tx, rows: Sequence[StateRow]) -> list[StateRow]:
+    """States with their values, also those that are stored in pieces."""
+    return [await with_its_values(tx, row) for row in rows]
+
+
+async def with_its_values(tx: Tx, row: StateRow) -> StateRow:
+    if row.body != IN_PIECES:
+        return row
+    found = await find(tx, GraphQuery(thread_id=row.thread_id, checkpoint_ns="", checkpoint_id=row.id))
+    return msgspec.structs.replace(row, body=next(map(values_text, found), "null"))
