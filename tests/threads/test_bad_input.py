@@ -142,5 +142,5 @@ async def test_a_state_that_cannot_be_kept_leaves_the_run_as_it_is(world: World)
 
 
 async def test_too_many_at_once(world: World) -> None:
-    with pytest.raises(InvalidInput, match="1000 are the most"):
+    with pytest.raises(InvalidInput, match="at most 1000"):
         await world.threads.create_runs([RunRequest(assistant_id="echo")] * 1001)

@@ -156,8 +156,7 @@ class Threads(WatchedService):
             if_exists == "do_nothing",
             check_lifetime(lifetime or self.policy.lifetime),
         )
-        created: Created[ThreadAnswer] | Sequence[str]
-        created = await self.write_once(idempotency_key, states.create_threads, request)
+        created: Any = await self.write_once(idempotency_key, states.create_threads, request)
         if isinstance(created, Created):
             return thread_of(*created.record)
         (known_id,) = created
@@ -166,8 +165,7 @@ class Threads(WatchedService):
     @call(GET("/threads/{thread_id}"), scope="read", errors=(NotFound,))
     async def get_thread(self, thread_id: Id) -> Thread:
         """Get a thread with its latest values."""
-        found: ThreadAnswer = await self.read_one(states.get_threads, check_id(thread_id, "thread_id"))
-        return thread_of(*found)
+        return thread_of(*await self.read_one(states.get_threads, check_id(thread_id, "thread_id")))
 
     @call(PATCH("/threads/{thread_id}"), scope="write", errors=(NotFound,), repeatable=True)
     async def update_thread(
@@ -336,7 +334,6 @@ class Threads(WatchedService):
         """Create a run; a repeated idempotency key gives the first one."""
         new = new_run(request, self.policy)
         size = len(new.kwargs) + len(new.metadata)
-        created: Created[RunRow] | Sequence[str]
         created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
         if isinstance(created, Created):
             return run_of(created.record)
@@ -364,8 +361,7 @@ class Threads(WatchedService):
 
     async def _run(self, run_id: str) -> Run:
         """A run, even if it was deleted a moment ago."""
-        found: RunRow = await self.read_one(queries.known_runs, check_id(run_id, "run_id"))
-        return run_of(found)
+        return run_of(await self.read_one(queries.known_runs, check_id(run_id, "run_id")))
 
     @call(GET("/runs"), scope="read", errors=(NotFound,))
     async def list_runs(
