@@ -99,7 +99,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     started = metafunc.config.stash[_SERVERS]
     labels = ["postgres"] if len(started) <= 1 else [f"postgres {each.label}" for each in started]
-    for name in {"engine_url", "shared_engine_url"}.intersection(metafunc.fixturenames):
+    for name in {"engine_url", "new_engine_url", "shared_engine_url"}.intersection(metafunc.fixturenames):
         metafunc.parametrize(name, [SQLITE, *range(len(labels))], indirect=True, ids=[SQLITE, *labels])
     if "postgres_server_url" in metafunc.fixturenames and len(started) > 1:
         labels = [each.label for each in started]
@@ -148,6 +148,14 @@ def engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     server: Server = request.config.stash[_SERVERS][request.param]
     databases: Databases = request.getfixturevalue("databases")
     return databases.emptied(server.url)
+
+
+@pytest.fixture
+def new_engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The place of a new database on each engine, for plans, which depend on what has happened to it."""
+    if request.param == SQLITE:
+        return str(tmp_path / "test.db")
+    return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.graphs.support import changes, checkpoint, grown, whole, write
-from tests.reliability.plans import of_postgres, of_sqlite
+from tests.support.plans import of_postgres, of_sqlite
 
 from perdure.graphs import sql
 from perdure.graphs.service import Graphs

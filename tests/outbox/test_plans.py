@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import asyncpg
-import pytest
 from tests.outbox.support import OutboxWithDeliveries, add, open_storage
-from tests.reliability import plans
-from tests.reliability.plans import Plan, Plans
+from tests.support.plans import Plan, Subject, plans_of
 
 from perdure.kernel.clock import MICROS
-from perdure.kernel.storage.dialect import BulkUpdate, Statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.outbox import operations, sql, tables
 from perdure.outbox.model import EFFECT_STATUSES, Outcome, Retries
@@ -33,11 +28,7 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _names(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = {value: name for name, value in vars(sql).items() if isinstance(value, Statement | BulkUpdate)}
-    monkeypatch.setattr(plans, "NAMES", named)
-    monkeypatch.setattr(plans, "LARGE", frozenset({"outbox", "outbox_bodies"}))
+SUBJECT = Subject((sql,), frozenset({"outbox", "outbox_bodies"}), EXPECTED)
 
 
 def _rows(now: int) -> Iterator[tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]]:
@@ -86,42 +77,13 @@ async def use(storage: Storage) -> None:
     assert await storage.background(operations.trim, 40_000 * MICROS) == operations.TRIM_ROWS
 
 
-def wrong(found: dict[str, Plan]) -> dict[str, str]:
-    mistaken = {}
-    for key, plan in found.items():
-        name = key.partition(":")[0]
-        missing = EXPECTED.get(name, set()) - plan.indexes
-        if missing or (plan.scanned and name in EXPECTED):
-            mistaken[key] = f"reads {set(plan.scanned)} whole, misses {missing}:\n{plan.text}"
-    return mistaken
-
-
 def listings(found: dict[str, Plan]) -> list[frozenset[str]]:
     """The indexes of the pages that were listed."""
     return [plan.indexes for key, plan in found.items() if " order by id desc" in key.lower()]
 
 
-async def test_plans_of_sqlite(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path / "db"))
-    await fill(storage)
-    seen = Plans(storage)
-    await use(storage)
+async def test_plans(new_engine_url: str) -> None:
+    storage = open_storage(new_engine_url)
+    found = await plans_of(storage, new_engine_url, SUBJECT, fill, use)
     await storage.close()
-    assert set(EXPECTED) <= {key.partition(":")[0] for key in seen.found}
-    assert wrong(seen.found) == {}
-    assert all(listings(seen.found))
-
-
-async def test_plans_of_postgres(postgres_url: str) -> None:
-    storage = open_storage(postgres_url)
-    await fill(storage)
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute("VACUUM ANALYZE")
-    await connection.close()
-    seen = Plans(storage)
-    await use(storage)
-    generic = await seen.ask_for_generic(postgres_url)
-    await storage.close()
-    assert wrong(seen.found) == {}
-    assert wrong(generic) == {}
-    assert all(listings(seen.found))
+    assert all(listings(found))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import asyncpg
-from tests.reliability.plans import Plan, Plans
+from tests.support.plans import Subject, plans_of
 
-from perdure import PostgresLightningStore, RolloutConfig, SqliteLightningStore
+from perdure import RolloutConfig, open_store
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.filters import Condition
-from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Column, Table
-from perdure.rollouts import tables
+from perdure.rollouts import sql, tables
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
@@ -159,7 +157,7 @@ def _span(number: int, ns: int, now: int) -> tuple[Any, ...]:
         name="step",
         status_code="OK",
         format="json",
-        body=b"{}",
+        body=b'{"status":"OK","attributes":{}}',
     )
 
 
@@ -265,47 +263,23 @@ async def read_spans(rollouts: Rollouts, rollout: str) -> None:
         await rollouts.query_spans(rollout, attempt, Query((traced,), sort_by="start_time", limit=5))
 
 
-def wrong(found: dict[str, Plan]) -> dict[str, str]:
-    """The statements whose plan is not the one that was meant, with that plan."""
-    mistaken = {}
-    for key, plan in found.items():
-        name = key.partition(":")[0]
-        missing = EXPECTED.get(name, set()) - plan.indexes if name not in SMALL else set()
-        scanned = plan.scanned if name not in MANY else set()
-        if scanned or missing:
-            mistaken[key] = f"reads {set(scanned)} whole, misses {missing}:\n{plan.text}"
-    return mistaken
+SUBJECT = Subject(
+    (sql, tables),
+    frozenset({"rollouts", "attempts", "spans"}),
+    EXPECTED,
+    any_index=frozenset(SMALL),
+    may_scan=frozenset(MANY),
+)
 
 
-def asked_for(found: dict[str, Plan]) -> set[str]:
-    return {key.partition(":")[0] for key in found}
+async def test_plans(new_engine_url: str) -> None:
+    async with open_store(new_engine_url, watchdog_interval=None) as store:
 
+        async def prepare(storage: Storage) -> None:
+            await fill(store)
 
-async def test_plans_of_sqlite(tmp_path: Path) -> None:
-    async with SqliteLightningStore(tmp_path / "db", watchdog_interval=None, synchronous="NORMAL") as store:
-        await fill(store)
-        plans = Plans(store.rollouts.storage)
-        await use_the_queue(store)
-        await read(store)
-    assert set(EXPECTED) - {"prelude"} <= asked_for(plans.found)
-    assert wrong(plans.found) == {}
+        async def ask(storage: Storage) -> None:
+            await use_the_queue(store)
+            await read(store)
 
-
-async def test_plans_of_postgres(postgres_url: str) -> None:
-    async with PostgresLightningStore(postgres_url, watchdog_interval=None) as store:
-        await fill(store)
-        await _settle(postgres_url)
-        plans = Plans(store.rollouts.storage)
-        await use_the_queue(store)
-        await read(store)
-        generic = await plans.ask_for_generic(postgres_url)
-    assert set(EXPECTED) <= asked_for(generic)
-    assert wrong(plans.found) == {}
-    assert wrong(generic) == {}
-
-
-async def _settle(url: str) -> None:
-    """Do now what autovacuum would do within its next minute."""
-    connection = await asyncpg.connect(url)
-    await connection.execute("VACUUM ANALYZE")
-    await connection.close()
+        await plans_of(store.storage, new_engine_url, SUBJECT, prepare, ask)

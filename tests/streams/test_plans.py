@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kernel.support import NS, open_database
-from tests.reliability.plans import of_postgres, of_sqlite
 from tests.streams.support import add, new_events
+from tests.support.plans import of_postgres, of_sqlite
 
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Storage, Tx
@@ -63,11 +62,9 @@ async def _explain(tx: Tx, statement: Statement[Any], engine: str) -> tuple[set[
     return set(plan.indexes), set(plan.scanned) & TABLES_READ
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def filled(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Storage]:
-    """A new database, since plans depend on what has happened to it."""
-    new = request.param == "postgres"
-    storage = open_database(request.getfixturevalue("postgres_url") if new else str(tmp_path / "db"), TABLES)
+@pytest.fixture
+async def filled(new_engine_url: str) -> AsyncIterator[Storage]:
+    storage = open_database(new_engine_url, TABLES)
     for number in range(20):
         await add(storage, Append(f"run{number}", new_events(1, 40), 1, f"thread/{number % 3}"))
     yield storage

@@ -16,6 +16,7 @@ SERVER_FIXTURES = {
     "shared_postgres_url",
     "shared_redis_url",
 }
+ENGINE_FIXTURES = ("engine_url", "new_engine_url", "shared_engine_url")
 SLOW = (
     "tests/cli/",
     "tests/reliability/",
@@ -92,10 +93,8 @@ def why_left_out(item: pytest.Item) -> str | None:
         return "in files that start processes or search for long"
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     fixtures = set(getattr(item, "fixturenames", ()))
-    engines = [parameters.get(name, "sqlite") for name in ("engine_url", "shared_engine_url")]
-    if engines != ["sqlite", "sqlite"] or any(
-        each == "postgres" for each in parameters.values() if isinstance(each, str)
-    ):
+    named = [each for each in parameters.values() if isinstance(each, str)]
+    if any(parameters.get(name, "sqlite") != "sqlite" for name in ENGINE_FIXTURES) or "postgres" in named:
         return "on PostgreSQL"
     if fixtures & SERVER_FIXTURES:
         return "with a PostgreSQL or a Redis"

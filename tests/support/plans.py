@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -17,19 +20,55 @@ from perdure.kernel.storage.postgres_connection import by_key
 from perdure.kernel.storage.postgres_tx import BEGIN_WRITE
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import Probe, Table
-from perdure.rollouts import sql, tables
-
-LARGE = frozenset({"rollouts", "attempts", "spans"})
-NAMES = {value: name for name, value in vars(sql).items() if isinstance(value, Statement | BulkUpdate)}
-NAMES |= {
-    dialect.probe_statement(probe): name for name, probe in vars(tables).items() if isinstance(probe, Probe)
-}
 
 _SCAN = re.compile(r"^SCAN (\S+)")
 _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
 _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
-_SMALL = frozenset({"json_each", "c", "b", "heads", "CONSTANT", "namespaces"})
+SMALL = frozenset({"json_each", "c", "b", "heads", "CONSTANT", "namespaces"})
 """What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The statements of a domain, and how they are to be run."""
+
+    modules: tuple[ModuleType, ...]
+    """Where its statements and probes have names."""
+    large: frozenset[str]
+    """The tables that no statement may read whole."""
+    expected: Mapping[str, set[str]]
+    """The indexes that a statement must go by."""
+    small: frozenset[str] = SMALL
+    """What SQLite may scan all the same."""
+    any_index: frozenset[str] = frozenset()
+    """Statements on small tables, for which the planner may not want the index."""
+    may_scan: frozenset[str] = frozenset()
+    """Statements on many rows at once, for which reading all may be cheaper."""
+
+    @cached_property
+    def names(self) -> dict[Any, str]:
+        found: dict[Any, str] = {}
+        for module in self.modules:
+            for name, value in vars(module).items():
+                if isinstance(value, Statement | BulkUpdate):
+                    found[value] = name
+                elif isinstance(value, Probe):
+                    found[dialect.probe_statement(value)] = name
+        return found
+
+    def wrong(self, found: Mapping[str, Plan]) -> dict[str, str]:
+        """The statements whose plan is not the one that was meant, with that plan."""
+        mistaken = {}
+        for key, plan in found.items():
+            name = key.partition(":")[0]
+            missing = set() if name in self.any_index else self.expected.get(name, set()) - plan.indexes
+            scanned = set() if name in self.may_scan else plan.scanned
+            if scanned or missing:
+                mistaken[key] = f"reads {set(scanned)} whole, misses {missing}:\n{plan.text}"
+        return mistaken
+
+    def never_asked(self, found: Mapping[str, Plan]) -> set[str]:
+        return set(self.expected) - {key.partition(":")[0] for key in found}
 
 
 class Plan(NamedTuple):
@@ -40,9 +79,9 @@ class Plan(NamedTuple):
     text: str
 
 
-def of_sqlite(lines: Sequence[str]) -> Plan:
+def of_sqlite(lines: Sequence[str], small: frozenset[str] = SMALL) -> Plan:
     found = [match.group(1) for line in lines if (match := _INDEX.search(line))]
-    scanned = {match.group(1) for line in lines if (match := _SCAN.match(line))} - _SMALL
+    scanned = {match.group(1) for line in lines if (match := _SCAN.match(line))} - small
     scanned = {name for name in scanned if not name.startswith("(")}
     return Plan(frozenset(map(_plain, found)), frozenset(scanned), "\n".join(lines))
 
@@ -51,11 +90,11 @@ def _plain(index: str) -> str:
     return _OWN_KEY.sub(r"\1_pkey", index)
 
 
-def of_postgres(answer: Any) -> Plan:
+def of_postgres(answer: Any, large: frozenset[str] = frozenset()) -> Plan:
     tree = json.loads(answer) if isinstance(answer, str) else answer
     nodes = list(_nodes(tree[0]["Plan"]))
     indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-    scanned = {node["Relation Name"] for node in nodes if _reads_whole(node)}
+    scanned = {node["Relation Name"] for node in nodes if _reads_whole(node, large)}
     return Plan(frozenset(indexes), frozenset(scanned), json.dumps(tree, indent=1))
 
 
@@ -65,8 +104,8 @@ def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-def _reads_whole(node: dict[str, Any]) -> bool:
-    if node.get("Relation Name") not in LARGE:
+def _reads_whole(node: dict[str, Any], large: frozenset[str]) -> bool:
+    if node.get("Relation Name") not in large:
         return False
     kind = node["Node Type"]
     return kind == "Seq Scan" or (kind in ("Index Scan", "Index Only Scan") and "Index Cond" not in node)
@@ -75,7 +114,8 @@ def _reads_whole(node: dict[str, Any]) -> bool:
 class Plans:
     """The plans of all that a storage has run, once for each statement."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, subject: Subject) -> None:
+        self.subject = subject
         self.found: dict[str, Plan] = {}
         self.texts: dict[str, str] = {}
         self._engine = storage.engine
@@ -101,10 +141,10 @@ class Plans:
         self.texts[key] = text
         if self._engine == "sqlite":
             rows = tx._connection.execute("EXPLAIN QUERY PLAN " + text, values).fetchall()
-            self.found[key] = of_sqlite([row[3] for row in rows])
+            self.found[key] = of_sqlite([row[3] for row in rows], self.subject.small)
         else:
             asked = tx._connection.fetchval("EXPLAIN (FORMAT JSON) " + text, *values)
-            self.found[key] = of_postgres(await tx._wait(asked))
+            self.found[key] = of_postgres(await tx._wait(asked), self.subject.large)
 
     async def ask_for_generic(self, url: str) -> dict[str, Plan]:
         """The plans that PostgreSQL makes without looking at the values, as it does after some executions."""
@@ -121,10 +161,41 @@ class Plans:
                 await connection.execute("PREPARE asked AS " + text)
                 answer = await connection.fetchval("EXPLAIN (FORMAT JSON) EXECUTE asked" + nothing)
                 await connection.execute("DEALLOCATE asked")
-                generic[key] = of_postgres(answer)
+                generic[key] = of_postgres(answer, self.subject.large)
         finally:
             await connection.close()
         return generic
+
+
+async def plans_of(
+    storage: Storage,
+    url: str,
+    subject: Subject,
+    fill: Callable[[Storage], Awaitable[None]],
+    use: Callable[[Storage], Awaitable[None]],
+) -> dict[str, Plan]:
+    """The plans of all that `use` runs after `fill`; none of them is wrong, and none was forgotten."""
+    await fill(storage)
+    if storage.engine == "postgres":
+        await settle(url)
+    plans = Plans(storage, subject)
+    await use(storage)
+    assert subject.wrong(plans.found) == {}
+    asked = plans.found
+    if storage.engine == "postgres":
+        generic = await plans.ask_for_generic(url)
+        assert subject.wrong(generic) == {}
+        asked = generic
+    # Only PostgreSQL has a prelude.
+    assert subject.never_asked(asked) <= {"prelude"} - asked.keys()
+    return plans.found
+
+
+async def settle(url: str) -> None:
+    """Do now what autovacuum would do within its next minute."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.close()
 
 
 class _ExplainingTx:
@@ -142,7 +213,7 @@ class _ExplainingTx:
         text = statement.sqlite
         if self._plans._engine == "sqlite":
             text, bound = bound
-        name = NAMES.get(statement, "listing")
+        name = self._plans.subject.names.get(statement, "listing")
         await self._plans.add(self._tx, name, (text, statement.postgres), bound)
 
     async def probe(self, probe: Probe, /) -> bool:
@@ -185,7 +256,7 @@ class _ExplainingTx:
                 text, values = dialect.write_postgres([(bulk, rows)], self._tx.ns)
                 asked, first = dialect.write_sqlite(bulk, rows, self._tx.ns)
                 bound = values if self._plans._engine == "postgres" else first[0]
-                await self._plans.add(self._tx, NAMES[bulk], (asked, text), bound)
+                await self._plans.add(self._tx, self._plans.subject.names[bulk], (asked, text), bound)
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
         if keys:
