@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from perdure.threads.encoding import checked, finish_of, new_run
 from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
 from perdure.threads.policy import Policy
 from perdure.threads.records import NewCheckpoint, RunRequest
+from perdure.threads.rows import Created
 from perdure.threads.work import Ending, Lease
 
 GRACE = 5_000_000
@@ -44,18 +46,23 @@ def answering(operation: Operation) -> Operation:
 # --- operations on the thread `t`, whose runs and claims are in `given` ------------------------------------
 
 
+def _ids(answers: Sequence[Any]) -> list[Any]:
+    """The ids of what was created, which can be compared."""
+    return [tuple(each) if isinstance(each, Created) else each for each in answers]
+
+
 def ask(strategy: str = "enqueue", thread_id: str | None = "t", **options: Any) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         fields = {"thread_id": thread_id, "multitask_strategy": strategy} | options
         request = new_run(RunRequest(assistant_id="echo", **fields), POLICY)
-        return await create.create_runs(tx, [request], KINDS)
+        return _ids(await create.create_runs(tx, [request], KINDS))
 
     return run
 
 
 def take(worker_id: str = "x", limit: int = 1) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        return await assign.claim_runs(tx, [Claim(worker_id, limit)], KINDS)
+        return [_ids(share) for share in await assign.claim_runs(tx, [Claim(worker_id, limit)], KINDS)]
 
     return run
 
@@ -133,7 +140,7 @@ async def sweep(tx: Tx, given: Any, lined: bool) -> None:
 
 
 async def make(tx: Tx, given: Any, lined: bool) -> Any:
-    return await states.create_threads(tx, [states.NewThread("t", '{"a":1}', "{}", None, False)])
+    return _ids(await states.create_threads(tx, [states.NewThread("t", '{"a":1}', "{}", None, False)]))
 
 
 async def _edit(tx: Tx, given: Any, lined: bool) -> Any:
@@ -165,7 +172,8 @@ def runs(*, claimed: bool, waiting: int = 0, delay: float | None = None) -> Oper
         made = []
         for _ in range(waiting + 1):
             (row,) = await ask(after_seconds=delay)(tx, given, lined)
-            made.append(Lease(row[0], "t", ""))
+            (made_id,) = row
+            made.append(Lease(made_id, "t", ""))
         if claimed:
             (((run_id, attempt_id, _),),) = await take("w")(tx, given, lined)
             made[0] = Lease(run_id, "t", attempt_id)
