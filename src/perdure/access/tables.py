@@ -1,4 +1,4 @@
-"""The tables of the access room. What belongs to no namespace has the number of the system in `ns`."""
+"""The tables of access. What belongs to no namespace has the number of the system in `ns`."""
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
 

@@ -244,7 +244,7 @@ class _Conversation:
             return {"refused": error.message}
 
     async def _found(self, said: Said) -> Any:
-        """What the graph of the process asks of the graphs room."""
+        """What the graph of the process asks of the stored checkpoints."""
         match said:
             case Find():
                 return msgspec.to_builtins(await self._ctx.graph.find(said.query))

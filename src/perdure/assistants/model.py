@@ -1,4 +1,4 @@
-"""The rules of this room. Everything here is pure."""
+"""The rules of assistants. Everything here is pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL of the assistants room, written once for both engines."""
+"""The SQL of assistants, written once for both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the assistants room."""
+"""The tables of assistants."""
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
 

@@ -1,4 +1,4 @@
-"""The tables of the graphs room. Long values stand last."""
+"""The tables of graphs. Large values are last columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of this room: namespaces as paths, what may be stored, which values fit a filter. All pure."""
+"""The rules of items: namespaces as paths, what may be stored, which values fit a filter. All pure."""
 
 from __future__ import annotations
 

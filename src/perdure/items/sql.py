@@ -1,4 +1,4 @@
-"""The SQL of the items room, written once for both engines."""
+"""The SQL of items, written once for both engines."""
 
 from __future__ import annotations
 

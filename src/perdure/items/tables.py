@@ -1,4 +1,4 @@
-"""The tables of the items room."""
+"""The tables of items."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every room stands on; it knows no domain."""
+"""What every domain uses; it knows no domain."""

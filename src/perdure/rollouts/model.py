@@ -203,7 +203,7 @@ StoppedHandler = Callable[[Tx, Sequence[str]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of rollout, with what its room does inside the transactions that move it.
+    """A kind of rollout, with what its domain does inside the transactions that move it.
 
     `on_claimed` gets (rollout_id, attempt_id) pairs, `on_ended` those that have ended, and `on_stopped` the
     ids of those that had ended before their executor did: now it has stopped, or is given up.

@@ -1,4 +1,4 @@
-"""The SQL of the rollouts room, written once for both engines."""
+"""The SQL of rollouts, written once for both engines."""
 
 from __future__ import annotations
 

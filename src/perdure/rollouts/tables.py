@@ -1,4 +1,4 @@
-"""The tables of the rollouts room."""
+"""The tables of rollouts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where the rooms are wired together."""
+"""Where the domains are wired together."""

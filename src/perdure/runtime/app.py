@@ -79,7 +79,7 @@ class StoreApp:
         )
 
     async def _has_keys(self) -> bool:
-        # Custom auth closes the other doors too: they would be a way around it.
+        # Custom auth closes the other protocols too: they would be a way around it.
         if self.settings.api_key is not None or self.auth is not None:
             return True
         return await self._has_tokens()

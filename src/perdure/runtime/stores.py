@@ -48,7 +48,7 @@ TABLES = (
     *SCHEDULE_TABLES,
 )
 KINDS = Kinds(Kind(TASK), RUN_KIND)
-"""Every kind of rollout, with what its room does when one moves."""
+"""Every kind of rollout, with what its domain does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
 

@@ -1,4 +1,4 @@
-"""The tables of the schedules room."""
+"""The tables of schedules."""
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
 

@@ -1,1 +1,1 @@
-"""The doors: they parse what comes, call a room, and encode what it answers."""
+"""The server: each protocol parses a request, calls a service, and encodes the answer."""

@@ -1,4 +1,4 @@
-"""The tables of the threads room. Long values stand last, and only views of one object read them."""
+"""The tables of threads. Long values stand last, and only views of one object read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graphs room as the graph of one attempt sees it: whatever it keeps there is fenced by the attempt."""
+"""The checkpoints that the graph of one attempt reads and writes, fenced by the attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, declared once. A room declares its own; the drivers create and extend them on open.
+"""Tables, declared once. A domain declares its own; the drivers create and extend them on open.
 
 The upgrade is additive: tables, nullable (or defaulted) columns and indexes are added; nothing is dropped,
 narrowed or renamed. So a release can open what an older one made, and the older one still works on it.

@@ -1,1 +1,1 @@
-"""What changes and reads the rollouts room: functions of a transaction, each taking lists."""
+"""What changes and reads rollouts: functions of a transaction, each taking lists."""

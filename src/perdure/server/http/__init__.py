@@ -1,1 +1,1 @@
-"""What all doors over HTTP share: the route table, bodies and their bounds, callers, errors, the server."""
+"""What all protocols share: routes, bodies and their bounds, callers, errors, the HTTP server."""

@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import UNSET
 from starlette.responses import Response
 
-from perdure.client import native_wire as wire
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.version import VERSION
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
+from perdure.server.native import wire
 
 PROTOCOLS = ["native", "agent-lightning", "langgraph", "otlp"]
 FLAGS = {"assistants": True, "crons": True, "langsmith": False}

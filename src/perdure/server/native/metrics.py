@@ -9,13 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.responses import Response
 
-from perdure.client import native_wire as wire
 from perdure.kernel.errors import StorageError
 from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
 from perdure.rollouts.overview import Counts, Overview
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
+from perdure.server.native import wire
 from perdure.server.native.run_metrics import aliases, known_of_runs, run_families, summary
 
 STATES = ("ready", "delayed", "waiting")

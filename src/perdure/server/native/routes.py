@@ -7,14 +7,13 @@ from typing import Any
 from perdure.access.endpoints import PREFIX
 from perdure.access.service import Access
 from perdure.assistants.service import Assistants
-from perdure.client import native_wire as wire
 from perdure.items.service import Items
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.outbox.service import Outbox
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
-from perdure.server.native import changes, docs, health, metrics
+from perdure.server.native import changes, docs, health, metrics, wire
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
 from perdure.server.native.rollouts import ROLLOUT_ROUTES

@@ -19,7 +19,6 @@ from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import ByHand, routes_of
 from perdure.server.native.events import Since, streaming
-from perdure.server.native.rooms import outbox_of, threads_of
 from perdure.threads.records import Run, RunEnd, RunRequest
 from perdure.threads.service import Threads
 
@@ -44,7 +43,7 @@ def _place(run: Run, rest: str = "") -> str:
 
 
 async def _created(call: Call) -> Run:
-    return await threads_of(call).create_run(call.body, idempotency_key=call.idempotency_key)
+    return await call.threads.create_run(call.body, idempotency_key=call.idempotency_key)
 
 
 async def create_run(call: Call) -> Response:
@@ -55,7 +54,7 @@ async def create_run(call: Call) -> Response:
 
 async def create_and_wait(call: Call) -> Response:
     """Create a run and answer with its end; blank lines come before it while it lasts."""
-    threads, run = threads_of(call), await _created(call)
+    threads, run = call.threads, await _created(call)
     places = {"Content-Location": _place(run), "Location": _place(run, "/wait")}
     ending = threads.join_new_run(run.run_id)
     return DelayedJson(call, ending, headers=places, on_disconnect=_on_disconnect(threads, call.body, run))
@@ -63,7 +62,7 @@ async def create_and_wait(call: Call) -> Response:
 
 async def create_and_stream(call: Call) -> Response:
     """Create a run and send its events."""
-    threads, run = threads_of(call), await _created(call)
+    threads, run = call.threads, await _created(call)
     places = {"Content-Location": _place(run), "Location": _place(run, "/stream")}
     follow = partial(threads.follow_run, run.run_id, fresh=True)
     return await streaming(
@@ -77,7 +76,7 @@ def _on_disconnect(threads: Threads, request: RunRequest, run: Run) -> OnDisconn
 
 async def join_run(call: Call) -> Response:
     """Answer with the end of a run, or null when the time is up."""
-    threads, run_id = threads_of(call), call.path["run_id"]
+    threads, run_id = call.threads, call.path["run_id"]
     if call.request.method == "HEAD":
         await threads.get_run(run_id)
         return Response(media_type=MEDIA_TYPE)
@@ -93,27 +92,27 @@ async def _end_or_none(threads: Threads, run_id: str, timeout: float | None) -> 
 
 async def stream_run(call: Call) -> Response:
     """Send the events of a run after the one that Last-Event-ID names."""
-    threads, run_id = threads_of(call), call.path["run_id"]
+    threads, run_id = call.threads, call.path["run_id"]
     on_disconnect = cancel_on_disconnect(threads, run_id, call.query.cancel_on_disconnect)
     return await streaming(call, partial(threads.follow_run, run_id), on_disconnect=on_disconnect)
 
 
 async def stream_thread(call: Call) -> Response:
     """Send the events of all runs, from now on unless the caller names another place."""
-    follow = partial(threads_of(call).follow_thread, call.path["thread_id"])
+    follow = partial(call.threads.follow_thread, call.path["thread_id"])
     return await streaming(call, follow, default="now")
 
 
 async def cancel_run(call: Call) -> Run | Response:
     """Cancel a run; with `wait` the answer comes when its worker has stopped."""
     action: Any = call.query.action
-    ending = threads_of(call).cancel_run(call.path["run_id"], action=action, wait=call.query.wait)
+    ending = call.threads.cancel_run(call.path["run_id"], action=action, wait=call.query.wait)
     return DelayedJson(call, ending) if call.query.wait else await ending
 
 
 async def stats(call: Call) -> Any:
     """The statistics of the caller's namespace."""
-    return await standing(threads_of(call), outbox_of(call))
+    return await standing(call.threads, call.services.outbox)
 
 
 _EVENTS: dict[str, Any] = {"answer": str, "answer_form": EVENT_STREAM}
@@ -122,7 +121,7 @@ _overview = declaring("overview")
 THREAD_ROUTES: tuple[Route, ...] = (
     *routes_of(
         Threads,
-        threads_of,
+        lambda call: call.threads,
         {
             Threads.create_run: create_run,
             Threads.cancel_run: cancel_run,

@@ -15,8 +15,8 @@ from perdure.server.otlp.ingest import ingest
 SOURCE = "otlp_http"
 
 
-class OtlpDoor:
-    """OTLP's manner of saying no."""
+class OtlpProtocol:
+    """Refuses a request with a google.rpc.Status."""
 
     name = "otlp"
 
@@ -42,4 +42,4 @@ async def refuse_signal(call: Call) -> Response:
     raise NotSupported(f"{call.request.url.path} is not served here; only traces are")
 
 
-DOOR = OtlpDoor()
+OTLP = OtlpProtocol()

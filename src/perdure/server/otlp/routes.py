@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.kernel.errors import InvalidInput, NotSupported, TooLarge
 from perdure.server.http.routes import Route
 from perdure.server.otlp.decode import PROTOBUF_FORM
-from perdure.server.otlp.http import DOOR, export_traces, refuse_signal
+from perdure.server.otlp.http import OTLP, export_traces, refuse_signal
 
 OTHER_SIGNALS = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
 
@@ -14,7 +14,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST",
         path="/v1/traces",
         handler=export_traces,
-        protocol=DOOR,
+        protocol=OTLP,
         scope="worker",
         body=bytes,
         body_form=PROTOBUF_FORM,
@@ -29,7 +29,7 @@ ROUTES: tuple[Route, ...] = (
             method="POST",
             path=path,
             handler=refuse_signal,
-            protocol=DOOR,
+            protocol=OTLP,
             scope="worker",
             errors=(NotSupported,),
             status=501,

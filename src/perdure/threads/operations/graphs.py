@@ -1,4 +1,4 @@
-"""The states that graphs make of threads: small rows here, and values in the pieces of the graphs room."""
+"""The states that graphs make of threads: small rows here, and values in the pieces of graphs."""
 
 from __future__ import annotations
 

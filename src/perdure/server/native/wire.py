@@ -1,46 +1,14 @@
-"""What the native door takes and gives, beyond the records of the rooms."""
+"""What health, metrics and information of the server answer with."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from perdure.access.endpoints import Ok as Ok
 from perdure.kernel.signals.port import CarrierStatus
-
-MAX_PAGE = 1000
-MAX_BATCH = 1000
-
-T = TypeVar("T")
-Metadata = dict[str, Any]
-Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Offset = Annotated[int, Meta(ge=0, le=2**53)]
-
-
-class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A body whose every field is known: a misspelt one is refused."""
-
-
-# --- pages ------------------------------------------------------------------------------------------------
-
-
-class Items(msgspec.Struct, Generic[T], kw_only=True):
-    """A list that is given whole."""
-
-    items: list[T]
-
-
-class PageQuery(msgspec.Struct, kw_only=True):
-    """Which page."""
-
-    limit: Limit = 100
-    offset: Offset = 0
-
-
-# --- the server -------------------------------------------------------------------------------------------
 
 HealthStatus = Literal["ok", "degraded"]
 
