@@ -207,3 +207,16 @@ def test_everything_that_is_installed_is_pinned() -> None:
     assert [line for line in pins if not re.match(r"[a-z0-9-]+==[\w.]+( ; .+)?$", line)] == []
     pinned = {line.partition("==")[0] for line in pins}
     assert {re.split(r"[<>=\[ ;]", each)[0] for each in wanted} - pinned == set()
+
+
+def test_commands_may_keep_their_bytecode(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in dev.variables()
+
+
+def test_the_test_command_names_its_slowest_files_and_passes_the_rest_on(
+    dev: ModuleType, environment: Any, calls: Recorder
+) -> None:
+    dev.test(environment, ["--fast", "tests/kernel"])
+    last = calls.commands[-1]
+    assert last[1:] == ["-m", "pytest", "-n", "2", "--slowest-files=15", "--fast", "tests/kernel"]
