@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from perdure.access.base import remote
-from perdure.access.endpoints import PREFIX
 from perdure.access.service import Access
 from perdure.assistants.service import Assistants
 from perdure.client.session import RETRY_DELAYS, HttpSession
 from perdure.client.streaming import ThreadSenders
 from perdure.client.transport import HttpTransport
+from perdure.diagnostics.model import Why
+from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.outbox.service import Outbox
 from perdure.schedules.service import Schedules
@@ -21,7 +22,7 @@ from perdure.threads.service import Threads
 
 @remote
 class PerdureClient(Threads):
-    """Threads and runs behind a server, with its assistants, items, schedules and outbox.
+    """Threads and runs behind a server, with its assistants, items, schedules, outbox and diagnostics.
 
     What the server refuses is raised as the error that it names. A request whose answer was lost is sent
     again where that does nothing twice; streams and waits outlast a server that is away for up to `patience`
@@ -48,15 +49,19 @@ class PerdureClient(Threads):
         self.schedules = Schedules.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
+        self.diagnostics = Diagnostics.over(self.transport)
 
     @property
     def url(self) -> str:
         return self.transport.session.base_url
 
+    async def why(self, id: str) -> Why:
+        """Explain why a run, thread, rollout or schedule is waiting, or how it ended."""
+        return await self.diagnostics.why(id)
+
     async def stats(self) -> dict[str, Any]:
-        """Queue depth, workers, connection pools and undelivered webhooks."""
-        found: dict[str, Any] = (await self.transport.session.request("GET", PREFIX + "/stats")).json()
-        return found
+        """Show queue depth, workers, connection pools and undelivered webhooks."""
+        return await self.diagnostics.stats()
 
     async def close(self) -> None:
         """Close the connections."""

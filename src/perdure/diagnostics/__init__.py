@@ -1,1 +1,1 @@
-"""Why something waits, how full the queues are, and what doctor asks."""
+"""Why something is waiting or how it ended, and how full the queues are."""

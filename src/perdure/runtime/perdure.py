@@ -9,6 +9,7 @@ from typing import Any, Self
 import msgspec
 
 from perdure.assistants.service import Assistants
+from perdure.diagnostics.model import Why
 from perdure.items.service import Items
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
@@ -101,6 +102,14 @@ class Perdure:
     def assistants(self) -> Assistants:
         """Assistants and their versions."""
         return self.services.assistants
+
+    async def why(self, id: str) -> Why:
+        """Explain why a run, thread, rollout or schedule is waiting, or how it ended."""
+        return await self.services.diagnostics.why(id)
+
+    async def stats(self) -> dict[str, Any]:
+        """Queue depth, workers, connection pools and undelivered webhooks."""
+        return await self.services.diagnostics.stats()
 
     async def run(self, assistant: str, input: Any = None, **request: Any) -> RunEnd:
         """Run an assistant and wait for its end; what else a run can have is said as in `RunRequest`."""

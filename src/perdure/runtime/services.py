@@ -13,6 +13,7 @@ from perdure.access.operations import list_namespaces
 from perdure.access.service import Access
 from perdure.agents.store_section import ItemSetup
 from perdure.assistants.service import Assistants
+from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.config import Settings
 from perdure.outbox.delivery import Deliveries
@@ -54,6 +55,13 @@ class Services:
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
         self.schedule_timer = ScheduleTimer(storage, targets)
+        self.diagnostics = Diagnostics(
+            storage,
+            KINDS,
+            namespace=namespace,
+            watchdog=self.threads.watchdog,
+            lease=self.threads.policy.lease,
+        )
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
@@ -100,6 +108,7 @@ class Services:
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
+        sibling.diagnostics = self.diagnostics.acting_as(caller)
         return sibling
 
     async def ping(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -51,15 +51,12 @@ from perdure.threads.operations import (
     cancel,
     create,
     lifetimes,
-    live_workers,
     queries,
     remove,
     search,
     states,
-    why,
 )
 from perdure.threads.operations.cancel import control_key
-from perdure.threads.operations.live_workers import LiveWorkers, Standing
 from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.search import ThreadSearch
 from perdure.threads.operations.settle import STOPPED_CHANNEL, thread_stream
@@ -84,12 +81,9 @@ from perdure.threads.records import (
     ThreadStatus,
 )
 from perdure.threads.rows import Created, RunRow, ThreadAnswer, checkpoint_of, run_of, thread_of
-from perdure.threads.why import Why
 
 PURGE_SECONDS = 15.0
 EXPIRE_SECONDS = 15.0
-ALIVE_LEASES = 6
-"""A worker that was not heard of for so many leases is not counted."""
 FRESH_SECONDS = 0.05
 """How long a run that was created just now may take before it is looked at."""
 POLL_SECONDS = 2.0
@@ -544,24 +538,7 @@ class Threads(WatchedService):
         placed = await self.write(states.append_event, check_id(thread_id, "thread_id"), new)
         self.streams.offer(await self.ns(), *placed)
 
-    # --- diagnostics and housekeeping ---------------------------------------------------------------------
-
-    @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
-    async def why(self, id: Id) -> Why:
-        """Explain why a rollout, a run or a thread has its status, with the rule behind it."""
-        return await self.read(why.why, check_id(id, "id"), self.kinds, self._alive)
-
-    @property
-    def _alive(self) -> int:
-        return to_micros(self.policy.lease * ALIVE_LEASES)
-
-    async def live_workers(self) -> LiveWorkers:
-        """The workers that are alive, and how much they can take."""
-        return await self.read(live_workers.live_workers, self._alive)
-
-    async def standing(self, namespaces: Collection[str] | None) -> Standing:
-        """Queue and workers of these namespaces, or of all."""
-        return await self.storage.read(live_workers.standing, namespaces, self._alive)
+    # --- housekeeping -------------------------------------------------------------------------------------
 
     async def queue_stats(self) -> QueueStats:
         """How many runs wait and run in this namespace."""

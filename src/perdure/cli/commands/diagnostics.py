@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +15,6 @@ from perdure.kernel.errors import Unauthorized
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from perdure.cli.shell.target import Connection
-    from perdure.schedules.why import ScheduleWhy
-    from perdure.threads.why import Why
-
 INTERVAL_SECONDS = 2.0
 HEALTHY = ("ok", "ready", "healthy")
 
@@ -31,22 +26,8 @@ async def why(
 ) -> None:
     """Show why a run, thread, rollout or cron is waiting, or how it ended."""
     async with context.connect() as connection:
-        found = await _why(connection, id)
+        found = await connection.diagnostics.why(id)
     context.answer(found, found.sentence)
-
-
-async def _why(connection: Connection, id: str) -> Why | ScheduleWhy:
-    from perdure.kernel.errors import NotFound
-    from perdure.schedules.why import explain
-
-    try:
-        return await connection.threads.why(id)
-    except NotFound as unknown:
-        try:
-            schedule = await connection.schedules.get(id)
-        except NotFound:
-            raise unknown from None
-    return explain(schedule, time.time())
 
 
 @client_command
@@ -64,7 +45,7 @@ async def stats(
     async with context.connect() as connection:
         number = 0
         while True:
-            found = await connection.stats()
+            found = await connection.diagnostics.stats()
             _show(context, found, several=count != 1, first=number == 0)
             number += 1
             if number == count:

@@ -118,7 +118,7 @@ async def show_rollout(context: CommandContext, rollout_id: IdArgument) -> None:
         spans = (await store.query_spans(rollout_id, limit=1)).total
         latest = await store.query_spans(rollout_id, "latest", sort_order="desc", limit=SPANS_SEARCHED)
         try:
-            why: str | None = (await connection.threads.why(rollout_id)).sentence
+            why: str | None = (await connection.diagnostics.why(rollout_id)).sentence
         except NotSupported:
             # The server may have a store that is not ours, which knows no reasons.
             why = None

@@ -178,7 +178,7 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
     """Show a run, and why it is waiting or how it ended."""
     async with context.connect() as connection:
         run = await connection.threads.get_run(run_id)
-        why = await connection.threads.why(run_id)
+        why = await connection.diagnostics.why(run_id)
     rows = (
         ("run", run.run_id),
         ("status", run.status),

@@ -94,7 +94,7 @@ async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
     """Show a thread, its values, and why it is waiting."""
     async with context.connect() as connection:
         thread = await connection.threads.get_thread(thread_id)
-        why = await connection.threads.why(thread_id)
+        why = await connection.diagnostics.why(thread_id)
     rows = (
         ("thread", thread.thread_id),
         ("status", thread.status),

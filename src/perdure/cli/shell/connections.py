@@ -15,6 +15,7 @@ from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
 from perdure.client.session import HttpSession
 from perdure.client.transport import HttpTransport
+from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
@@ -23,7 +24,6 @@ from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.services import Services
-from perdure.runtime.stats import standing
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
 
@@ -69,8 +69,9 @@ class Remote:
     def access(self) -> Access:
         return self.threads.access
 
-    async def stats(self) -> Document:
-        return await self.threads.stats()
+    @property
+    def diagnostics(self) -> Diagnostics:
+        return self.threads.diagnostics
 
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
@@ -116,12 +117,10 @@ class Direct:
         self.outbox = self._services.outbox
         self.schedules = self._services.schedules
         self.access = self._services.access
+        self.diagnostics = self._services.diagnostics
 
     async def close(self) -> None:
         await self._services.close()
-
-    async def stats(self) -> Document:
-        return await standing(self.threads, self.outbox)
 
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None

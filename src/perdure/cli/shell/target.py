@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
     from perdure.client.native import PerdureClient
     from perdure.client.session import HttpSession
+    from perdure.diagnostics.service import Diagnostics
     from perdure.items.service import Items
     from perdure.outbox.service import Outbox
     from perdure.rollouts.contract import LightningStore
@@ -44,7 +45,8 @@ class Connection(Protocol):
     def resources(self) -> Resources: ...
     @property
     def schedules(self) -> Schedules: ...
-    async def stats(self) -> dict[str, Any]: ...
+    @property
+    def diagnostics(self) -> Diagnostics: ...
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
     ) -> dict[str, Any]: ...

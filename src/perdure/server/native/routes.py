@@ -7,6 +7,7 @@ from typing import Any
 from perdure.access.endpoints import PREFIX
 from perdure.access.service import Access
 from perdure.assistants.service import Assistants
+from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.outbox.service import Outbox
@@ -98,6 +99,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Outbox, lambda call: call.services.outbox),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *_OVERVIEW,
+    *routes_of(Diagnostics, lambda call: call.services.diagnostics, tag="overview"),
     *routes_of(Access, lambda call: call.services.access),
     *PROBES,
     *_SERVER,

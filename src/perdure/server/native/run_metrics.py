@@ -1,18 +1,18 @@
-"""What is measured of runs: the queue, the workers, the pools and the deliveries."""
+"""Metrics of runs: the queue, the workers, the connection pools and the deliveries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from perdure.diagnostics.model import NamespaceStats, pools_of
 from perdure.kernel.errors import StorageError
-from perdure.runtime.stats import pools
 from perdure.server.http.routes import Call
 from perdure.threads.model import AGENTS_QUEUE
-from perdure.threads.operations.live_workers import Standing
 
 PLACES = ("max", "active", "available")
 DELIVERIES = ("delivered", "failed", "dead")
@@ -21,22 +21,22 @@ DELIVERIES = ("delivered", "failed", "dead")
 class RunMetrics(msgspec.Struct, frozen=True):
     """What a scrape reads of runs."""
 
-    standing: Standing
+    stats: Mapping[str, NamespaceStats]
     pools: Mapping[str, Mapping[str, int]]
     redis: str | None
     deliveries: Mapping[str, int]
 
 
 async def known_of_runs(call: Call) -> RunMetrics | None:
-    """What the database knows; a scrape goes on without it, and says elsewhere that it does not answer."""
-    threads = call.app.services.threads
-    health = await threads.storage.health()
-    try:
-        standing = await threads.standing(call.caller.namespaces)
-    except StorageError:
-        standing = {}
+    """Read the statistics of runs, as far as the database answers."""
+    diagnostics = call.app.services.diagnostics
+    health = await diagnostics.storage.health()
+    stats: Mapping[str, NamespaceStats] = {}
+    # A scrape goes on without the database; another gauge shows that it does not answer.
+    with suppress(StorageError):
+        stats = await diagnostics.by_namespace(call.caller.namespaces)
     counts = dict(call.app.services.deliveries.counts)
-    return RunMetrics(standing, pools(health), health.get("redis"), counts)
+    return RunMetrics(stats, pools_of(health), health.get("redis"), counts)
 
 
 def run_families(known: RunMetrics | None) -> Iterator[Metric]:
@@ -53,7 +53,7 @@ def run_families(known: RunMetrics | None) -> Iterator[Metric]:
         "perdure_worker_places", "How many runs the living workers take.", labels=("namespace", "state")
     )
     alive = GaugeMetricFamily("perdure_workers_alive", "Workers that were heard of.", labels=("namespace",))
-    for namespace, (queue, workers) in known.standing.items():
+    for namespace, (queue, workers) in known.stats.items():
         runs.add_metric((namespace, "pending"), queue.n_pending)
         runs.add_metric((namespace, "running"), queue.n_running)
         ages.add_metric((namespace, "oldest"), queue.min_age_secs or 0.0)
@@ -80,8 +80,8 @@ def _outside(known: RunMetrics) -> Iterator[Metric]:
 
 def summary(known: RunMetrics | None, families: Iterable[Metric]) -> dict[str, Any]:
     """The queue, the workers and the requests in the shape of LangGraph's server."""
-    standing = list(known.standing.values()) if known is not None else []
-    queues, forces = [queue for queue, _ in standing], [workers for _, workers in standing]
+    stats = list(known.stats.values()) if known is not None else []
+    queues, forces = [queue for queue, _ in stats], [workers for _, workers in stats]
     by_name = {family.name: family.samples for family in families}
     ready = [
         sample.value
@@ -114,8 +114,8 @@ def aliases(known: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]
     """The same by the names that boards for LangGraph's server read, over all namespaces of the caller."""
     if known is None:
         return
-    queues = [queue for queue, _ in known.standing.values()]
-    forces = [workers for _, workers in known.standing.values()]
+    queues = [queue for queue, _ in known.stats.values()]
+    forces = [workers for _, workers in known.stats.values()]
     values: dict[str, Any] = {
         "num_pending_runs": sum(queue.n_pending for queue in queues),
         "num_running_runs": sum(queue.n_running for queue in queues),

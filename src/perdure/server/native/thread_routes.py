@@ -10,13 +10,11 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.access.endpoints import PREFIX
-from perdure.runtime.stats import standing
 from perdure.server.http.bodies import encode
 from perdure.server.http.delayed_json import MEDIA_TYPE, DelayedJson
 from perdure.server.http.disconnect import OnDisconnect, cancel_on_disconnect
 from perdure.server.http.routes import Call, Route
 from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
-from perdure.server.native.declare import declaring
 from perdure.server.native.derive import ByHand, routes_of
 from perdure.server.native.events import Since, streaming
 from perdure.threads.records import Run, RunEnd, RunRequest
@@ -110,13 +108,7 @@ async def cancel_run(call: Call) -> Run | Response:
     return DelayedJson(call, ending) if call.query.wait else await ending
 
 
-async def stats(call: Call) -> Any:
-    """The statistics of the caller's namespace."""
-    return await standing(call.threads, call.services.outbox)
-
-
 _EVENTS: dict[str, Any] = {"answer": str, "answer_form": EVENT_STREAM}
-_overview = declaring("overview")
 
 THREAD_ROUTES: tuple[Route, ...] = (
     *routes_of(
@@ -130,10 +122,6 @@ THREAD_ROUTES: tuple[Route, ...] = (
             Threads.stream: ByHand(create_and_stream, **_EVENTS),
             Threads.stream_run: ByHand(stream_run, query=StreamQuery, **_EVENTS),
             Threads.stream_thread: ByHand(stream_thread, query=ThreadStreamQuery, **_EVENTS),
-            Threads.why: ByHand(tag="overview"),
         },
-    ),
-    _overview(
-        "GET", "/stats", stats, "read", "How many runs wait and run, and for how long", answer=dict[str, Any]
     ),
 )

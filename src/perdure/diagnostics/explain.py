@@ -1,16 +1,25 @@
-"""Why something stands where it stands: from facts to a sentence, and the rule that it follows from.
+"""Why something is waiting or how it ended: from facts to a rule and a sentence. Times are microseconds.
 
-Everything here is pure: no I/O, no clock, no randomness. Times are microseconds.
+Everything here is pure: no I/O, no clock, no randomness.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
+from perdure.diagnostics.model import (
+    AttemptFacts,
+    LineFacts,
+    RolloutFacts,
+    ThreadFacts,
+    Why,
+    WorkerFacts,
+    shown,
+    shown_thread,
+)
 from perdure.kernel.clock import MICROS, human_duration, to_micros
 from perdure.kernel.codec import encode_json
-from perdure.kernel.record import Record
 from perdure.rollouts.model import (
     ENDED,
     FAILED,
@@ -22,44 +31,26 @@ from perdure.rollouts.model import (
     deadline_of,
     lapse_event,
 )
-from perdure.threads.facts import (
-    AttemptFacts,
-    LineFacts,
-    RolloutFacts,
-    ThreadFacts,
-    WorkerFacts,
-    shown,
-    shown_thread,
-)
+from perdure.schedules.records import Schedule
 from perdure.threads.model import EXCEEDED, RELEASED, RUN, run_status
 from perdure.threads.records import Failure
 
 MANY = 1000
-"""More than so many are not counted."""
+"""How many are counted at most."""
 SHOWN = 200
-"""How much of a value is shown in a sentence."""
+"""How many characters of a value are shown in a sentence."""
+OVERDUE_SECONDS = 10.0
+"""After how many seconds a due schedule counts as not fired by any server."""
 
 
-class Why(Record, kw_only=True):
-    """Why something stands where it stands, in a sentence, with the rule and the facts behind it."""
-
-    id: str
-    kind: Literal["rollout", "run", "thread"]
-    status: str
-    rule: str
-    """A short code that stays the same, whatever the sentence says."""
-    sentence: str
-    facts: dict[str, Any]
-
-
-Said = tuple[str, str]
-"""A rule, and the sentence that says what it means here."""
+Explanation = tuple[str, str]
+"""A rule, and the sentence that explains it here."""
 
 
 def explain_rollout(facts: RolloutFacts, now: int) -> Why:
-    """Why a rollout, or the run that it is, stands where it stands."""
+    """Explain the status of a rollout, or of the run that it is."""
     is_run = facts.kind == RUN
-    rule, sentence = said(facts, now)
+    rule, sentence = explain(facts, now)
     return Why(
         id=facts.id,
         kind="run" if is_run else "rollout",
@@ -70,11 +61,11 @@ def explain_rollout(facts: RolloutFacts, now: int) -> Why:
     )
 
 
-def said(facts: RolloutFacts, now: int) -> Said:
+def explain(facts: RolloutFacts, now: int) -> Explanation:
     if not facts.known:
         return "unknown_kind", (
             f"{noun(facts)} is of the kind {facts.kind!r}, which this server does not know: it neither "
-            "starts nor ends it. Ask a server of the version that made it."
+            "starts nor ends it. Use a server of the version that created it."
         )
     if facts.status in QUEUED:
         return _waiting(facts, now)
@@ -122,7 +113,7 @@ def _of(facts: RolloutFacts, number: int) -> str:
 # --- what waits -------------------------------------------------------------------------------------------
 
 
-def _waiting(facts: RolloutFacts, now: int) -> Said:
+def _waiting(facts: RolloutFacts, now: int) -> Explanation:
     if facts.behind is not None and facts.in_line is not None:
         return _in_line(facts, facts.in_line, now)
     if facts.due_at is not None and facts.due_at > now:
@@ -130,23 +121,21 @@ def _waiting(facts: RolloutFacts, now: int) -> Said:
     return _in_queue(facts, now)
 
 
-def _in_line(facts: RolloutFacts, line: LineFacts, now: int) -> Said:
-    place = f"{noun(facts)} is {_ordinal(line.ahead + 1)} in line in thread {facts.line}"
+def _in_line(facts: RolloutFacts, line: LineFacts, now: int) -> Explanation:
+    place = f"{noun(facts)} is waiting: {_ordinal(line.ahead + 1)} in line in thread {facts.line}"
     strategy = f" (multitask_strategy {facts.run.strategy})" if facts.run is not None else ""
     if line.holder_status in ENDED:
-        until = "" if line.release_by is None else f", at the latest until {at(line.release_by, now)}"
-        return "stopping", (
-            f"{place}, and waits until the cancelled run {line.holder} has stopped{until}{strategy}."
-        )
+        until = "" if line.release_by is None else f", until {at(line.release_by, now)} at the latest"
+        return "stopping", (f"{place}, until the cancelled run {line.holder} has stopped{until}{strategy}.")
     state = "" if line.holder_status is None else f", which is {run_status(line.holder_status, None)}"
     return "behind", f"{place}, behind run {line.holder}{state}{strategy}."
 
 
-def _not_yet(facts: RolloutFacts, due_at: int, now: int) -> Said:
+def _not_yet(facts: RolloutFacts, due_at: int, now: int) -> Explanation:
     if facts.latest is None:
-        return "not_before", f"{noun(facts)} is not to start before {at(due_at, now)}."
+        return "not_before", f"{noun(facts)} is delayed until {at(due_at, now)}."
     return "backoff", (
-        f"{noun(facts)} backs off until {at(due_at, now)} before {_of(facts, facts.tries + 1)}: "
+        f"{noun(facts)} is backing off until {at(due_at, now)} before {_of(facts, facts.tries + 1)}: "
         f"{_last_attempt(facts.latest, now)}."
     )
 
@@ -157,45 +146,48 @@ def _last_attempt(latest: AttemptFacts, now: int) -> str:
 
 
 def _how(latest: AttemptFacts) -> str:
-    return {TIMEOUT: "took too long", UNRESPONSIVE: "fell silent"}.get(latest.status, "failed")
+    return {TIMEOUT: "took too long", UNRESPONSIVE: "stopped sending heartbeats"}.get(latest.status, "failed")
 
 
-def _in_queue(facts: RolloutFacts, now: int) -> Said:
+def _in_queue(facts: RolloutFacts, now: int) -> Explanation:
     rule, before = _history(facts, now)
     workers = facts.workers
     if not workers.alive:
-        return "no_worker", f"{before}; no worker is alive for its queue {facts.queue!r}{_last(facts, now)}."
-    ahead = "it is the next" if not facts.ahead else f"{_many(facts.ahead)} are ahead of it"
-    return rule, f"{before}; {ahead} in the queue {facts.queue!r}, and {_alive(workers)}."
+        return "no_worker", f"{before}; no worker is alive for queue {facts.queue!r}{_last(facts, now)}."
+    ahead = "it is next in queue" if not facts.ahead else f"{_many(facts.ahead)} are ahead of it in queue"
+    return rule, f"{before}; {ahead} {facts.queue!r}; {_alive(workers)}."
 
 
-def _history(facts: RolloutFacts, now: int) -> Said:
-    """How it came into the queue."""
+def _history(facts: RolloutFacts, now: int) -> Explanation:
+    """How it got into the queue."""
     latest = facts.latest
     if latest is None:
-        return "in_queue", f"{noun(facts)} is ready for a worker"
+        return "in_queue", f"{noun(facts)} is waiting for a worker"
     worker = f"worker {latest.worker_id}" if latest.worker_id else "its worker"
     when = "" if latest.end_time is None else f" at {at(latest.end_time, now)}"
     if latest.reason == RELEASED:
-        return (
-            "handed_back",
-            f"{noun(facts)} was handed back by {worker}{when}, uncharged, and is ready again",
+        return "handed_back", (
+            f"{noun(facts)} was released by {worker}{when} without using up an attempt, and is waiting for a "
+            "worker"
         )
-    again = f"is ready for {_of(facts, facts.tries + 1)}"
+    again = f"is waiting for a worker for {_of(facts, facts.tries + 1)}"
     if latest.status == UNRESPONSIVE:
         heard = at(latest.heard or latest.start_time, now)
-        return "worker_lost", f"{noun(facts)} was taken from {worker}, last heard of at {heard}, and {again}"
+        return (
+            "worker_lost",
+            f"{noun(facts)} was taken from {worker}, last heard from at {heard}, and {again}",
+        )
     if facts.status in QUEUED and latest.end_time is None and latest.status != TIMEOUT:
-        return "by_hand", f"{noun(facts)} was put back into the queue, and is ready for a worker"
+        return "by_hand", f"{noun(facts)} was put back into the queue, and is waiting for a worker"
     return "retry", f"{noun(facts)} {again} after {_last_attempt(latest, now)}"
 
 
 def _last(facts: RolloutFacts, now: int) -> str:
     workers = facts.workers
     if workers.last_id is None or workers.last_heard is None:
-        heard = ": none has come here yet"
+        heard = ": none has connected yet"
     else:
-        heard = f": the last one, {workers.last_id}, was heard of at {at(workers.last_heard, now)}"
+        heard = f": the last one, {workers.last_id}, was last heard from at {at(workers.last_heard, now)}"
     advice = (
         ". Start one with `perdure worker`"
         if facts.kind == RUN
@@ -206,27 +198,27 @@ def _last(facts: RolloutFacts, now: int) -> str:
 
 def _alive(workers: WorkerFacts) -> str:
     text = "1 worker is alive" if workers.alive == 1 else f"{workers.alive} workers are alive"
-    return text if workers.places is None else f"{text}, with {workers.free} of {workers.places} places free"
+    return text if workers.places is None else f"{text}, with {workers.free} of {workers.places} slots free"
 
 
 # --- what is executed -------------------------------------------------------------------------------------
 
 
-def _executing(facts: RolloutFacts, now: int) -> Said:
+def _executing(facts: RolloutFacts, now: int) -> Explanation:
     latest = facts.latest
     if latest is None or latest.status not in LIVE:
-        return "by_hand", f"{noun(facts)} was set to {facts.status} by hand; no attempt is under way."
+        return "by_hand", f"{noun(facts)} was set to {facts.status} by hand; no attempt is running."
     number = facts.tries if facts.kind == RUN else latest.number
-    worker = f"worker {latest.worker_id}" if latest.worker_id else "somebody without a name"
-    begun = f"{noun(facts)}: {_of(facts, number)} is with {worker} since {at(latest.start_time, now)}"
-    heard = "not heard of yet" if latest.heard is None else f"last heard of at {at(latest.heard, now)}"
+    worker = f"worker {latest.worker_id}" if latest.worker_id else "an unnamed worker"
+    begun = f"{noun(facts)}: {_of(facts, number)} is running on {worker} since {at(latest.start_time, now)}"
+    heard = "no heartbeat yet" if latest.heard is None else f"last heard from at {at(latest.heard, now)}"
     lapse = lapse_event(facts.limits, now, latest.start_time, latest.heard)
     if lapse is not None:
         due = deadline_of(facts.limits, latest.start_time, latest.heard) or now
-        limit = "its time was over" if lapse == "too long" else "its lease ended"
+        limit = "its timeout passed" if lapse == "too long" else "its lease ended"
         return (
             "overdue",
-            f"{begun}, {heard}; {limit} at {at(due, now)}, and the watchdog takes it at its next look.",
+            f"{begun}, {heard}; {limit} at {at(due, now)}, and the watchdog ends it at its next check.",
         )
     return "running", "; ".join((f"{begun}, {heard}", *_deadlines(facts, latest, now))) + "."
 
@@ -238,30 +230,33 @@ def _deadlines(facts: RolloutFacts, latest: AttemptFacts, now: int) -> list[str]
         found.append(f"its lease lasts until {at(since + to_micros(limits.unresponsive_seconds), now)}")
     seconds = limits.timeout_seconds if facts.run is None else facts.run.timeout
     if seconds is not None:
-        found.append(f"it may take until {at(latest.start_time + to_micros(seconds), now)}")
-    return found or ["nothing limits how long it takes"]
+        found.append(f"its timeout is at {at(latest.start_time + to_micros(seconds), now)}")
+    return found or ["it has no timeout"]
 
 
 # --- what has ended ---------------------------------------------------------------------------------------
 
 
-def _ended(facts: RolloutFacts, now: int) -> Said:
+def _ended(facts: RolloutFacts, now: int) -> Explanation:
     rule, text = _end(facts, now)
     run = facts.run
     if facts.kind != RUN:
         return rule, f"{text}."
     if run is None:
-        return rule, f"{text}. It was removed since then: its trace is what is left."
+        return rule, f"{text}. It was deleted since; its trace is kept."
     if run.gone_at is not None and run.temporary:
-        return rule, f"{text}. It had no thread that stays: its trace is what is left."
+        return rule, f"{text}. Its temporary thread was deleted; its trace is kept."
     if run.gone_at is not None:
-        who = "" if facts.deed.actor is None else f" by {facts.deed.actor}"
-        whole = " with its thread" if facts.deed.action == "delete_thread" else ""
-        return "deleted", f"{noun(facts)} was deleted{whole}{who} at {at(run.gone_at, now)}; its trace stays."
+        who = "" if facts.audit.actor is None else f" by {facts.audit.actor}"
+        whole = " with its thread" if facts.audit.action == "delete_thread" else ""
+        return (
+            "deleted",
+            f"{noun(facts)} was deleted{whole}{who} at {at(run.gone_at, now)}; its trace is kept.",
+        )
     return rule, f"{text}{_still(facts, now)}."
 
 
-def _end(facts: RolloutFacts, now: int) -> Said:
+def _end(facts: RolloutFacts, now: int) -> Explanation:
     when = "" if facts.end_time is None else f" at {at(facts.end_time, now)}"
     outcome, status = facts.outcome, run_status(facts.status, facts.outcome)
     if status in ("interrupted", "rollback"):
@@ -270,7 +265,7 @@ def _end(facts: RolloutFacts, now: int) -> Said:
         return "success", f"{noun(facts)} succeeded{when}{_tried(facts)}"
     if outcome == TIMEOUT:
         seconds = facts.limits.timeout_seconds if facts.run is None else facts.run.timeout
-        limit = "" if seconds is None else f" after {seconds:g} s, which is its limit"
+        limit = "" if seconds is None else f" after its limit of {seconds:g} s"
         return "timeout", f"{noun(facts)} timed out{when}{limit}{_tried(facts)}"
     return _error(facts, when)
 
@@ -279,7 +274,7 @@ def _tried(facts: RolloutFacts) -> str:
     return f", at {_of(facts, facts.tries)}" if facts.attempts > 1 else ""
 
 
-def _error(facts: RolloutFacts, when: str) -> Said:
+def _error(facts: RolloutFacts, when: str) -> Explanation:
     failure = facts.run.failure if facts.run is not None else None
     if failure is not None and failure.error == EXCEEDED:
         return "exceeded_attempts", f"{noun(facts)} failed{when}: {failure.message.rstrip('.')}"
@@ -301,30 +296,30 @@ def _error(facts: RolloutFacts, when: str) -> Said:
     )
 
 
-def _stopped(facts: RolloutFacts, when: str, rule: str) -> Said:
+def _stopped(facts: RolloutFacts, when: str, rule: str) -> Explanation:
     word = {"interrupted": "was interrupted", "rollback": "was rolled back"}.get(rule, "was cancelled")
-    deed = facts.deed
-    who = "" if deed.actor is None else f" by {deed.actor}"
-    if deed.instead is not None:
-        who = f"{who} to make way for run {deed.instead} (multitask_strategy {deed.strategy})"
+    match = facts.audit
+    who = "" if match.actor is None else f" by {match.actor}"
+    if match.instead is not None:
+        who = f"{who} to make way for run {match.instead} (multitask_strategy {match.strategy})"
     began = "" if facts.attempts else " before it began"
     return rule, f"{noun(facts)} {word}{who}{when}{began}"
 
 
 def _still(facts: RolloutFacts, now: int) -> str:
-    """What is left of a run that was cancelled while somebody executed it."""
+    """Whether the worker of a cancelled run has still to stop."""
     latest = facts.latest
     if latest is None or latest.status not in LIVE or latest.check_at is None:
         return ""
     until = at(latest.check_at, now)
-    return f"; worker {latest.worker_id} has still to stop, and its thread waits for that until {until}"
+    return f"; worker {latest.worker_id} has not stopped yet, and its thread waits for it until {until}"
 
 
 # --- threads ----------------------------------------------------------------------------------------------
 
 
 def explain_thread(facts: ThreadFacts, now: int) -> Why:
-    """Why a thread stands where it stands."""
+    """Explain the status of a thread."""
     rule, sentence = _thread(facts, now)
     status = facts.status if facts.gone_at is None else "deleted"
     return Why(
@@ -332,21 +327,24 @@ def explain_thread(facts: ThreadFacts, now: int) -> Why:
     )
 
 
-def _thread(facts: ThreadFacts, now: int) -> Said:
+def _thread(facts: ThreadFacts, now: int) -> Explanation:
     name = f"Thread {facts.id}"
     if facts.gone_at is not None:
-        who = "" if facts.deed.actor is None else f" by {facts.deed.actor}"
+        who = "" if facts.audit.actor is None else f" by {facts.audit.actor}"
         return "deleted", f"{name} was deleted{who} at {at(facts.gone_at, now)}."
     if facts.busy is not None:
         waiting = facts.live - 1
         others = (
             f", and {_many(waiting)} {'waits' if waiting == 1 else 'wait'} behind it" if waiting > 0 else ""
         )
-        return "busy", f"{name} is busy with run {facts.busy.id}{others}. {said(facts.busy, now)[1]}"
+        return "busy", f"{name} is busy with run {facts.busy.id}{others}. {explain(facts.busy, now)[1]}"
     if facts.status == "interrupted":
         return _interrupted(facts, name, now)
     if facts.status == "error":
-        return "error", f"{name} rests since its last run {facts.last_run} failed{_failed(facts.failure)}."
+        return (
+            "error",
+            f"{name} is in error since its last run {facts.last_run} failed{_failed(facts.failure)}.",
+        )
     if facts.last_run is None:
         return "never_run", f"{name} is idle: it has no runs."
     return "idle", f"{name} is idle since {_last_run(facts, now)}."
@@ -357,13 +355,68 @@ def _last_run(facts: ThreadFacts, now: int) -> str:
     return f"its last run {facts.last_run} ended as {facts.last_status}{when}"
 
 
-def _interrupted(facts: ThreadFacts, name: str, now: int) -> Said:
+def _interrupted(facts: ThreadFacts, name: str, now: int) -> Explanation:
     if facts.interrupts:
         first = facts.interrupts[0]
         more = f" and {len(facts.interrupts) - 1} more" if len(facts.interrupts) > 1 else ""
         return "waits_for_answer", (
-            f"{name} waits for an answer to {_shown(first.value)} (interrupt {first.id}){more}: "
+            f"{name} is waiting for an answer to {_shown(first.value)} (interrupt {first.id}){more}: "
             "answer it with a run whose command has `resume`."
         )
-    coming = f"; {', '.join(facts.next)} would be next" if facts.next else ""
-    return "interrupted", f"{name} rests in the middle since {_last_run(facts, now)}{coming}."
+    coming = f"; next: {', '.join(facts.next)}" if facts.next else ""
+    return "interrupted", f"{name} is interrupted since {_last_run(facts, now)}{coming}."
+
+
+# --- schedules --------------------------------------------------------------------------------------------
+
+
+def explain_schedule(schedule: Schedule, now: float) -> Why:
+    """Explain when a schedule fires next, or why it does not. `now` is in seconds."""
+    status, rule, sentence = _schedule(schedule, now)
+    if schedule.error is not None:
+        sentence += f" Its last firing failed: {schedule.error}."
+    facts = schedule.model_dump(exclude=("payload", "metadata"), exclude_none=True)
+    return Why(
+        id=schedule.schedule_id,
+        kind="schedule",
+        status=status,
+        rule=rule,
+        sentence=sentence.replace("..", "."),
+        facts=facts,
+    )
+
+
+def _schedule(schedule: Schedule, now: float) -> tuple[str, str, str]:
+    name = f"Cron {schedule.schedule_id} ({schedule.expression}, {schedule.timezone or 'UTC'})"
+    next_at = schedule.next_at
+    if not schedule.enabled:
+        return "paused", "paused", f"{name} is paused; resume it to let it fire."
+    if next_at is None:
+        return "ended", "ended", f"{name} has ended: {_schedule_end(schedule)}."
+    if next_at > now:
+        return (
+            "waiting",
+            "waits_for_time",
+            f"{name} fires at {_when(next_at)}, in {human_duration(next_at - now)}.",
+        )
+    late = now - next_at
+    if late < OVERDUE_SECONDS:
+        return "due", "due", f"{name} is due now."
+    return (
+        "due",
+        "nobody_fires",
+        (
+            f"{name} has been due for {human_duration(late)}, but no server is firing schedules of this "
+            "database. Start one with `perdure serve`; it then fires once, however many times it missed."
+        ),
+    )
+
+
+def _schedule_end(schedule: Schedule) -> str:
+    if schedule.end_time is None:
+        return "its expression never matches again"
+    return f"its end_time was {_when(schedule.end_time)}"
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from perdure.diagnostics.explain import explain_schedule
 from perdure.schedules.records import Schedule
-from perdure.schedules.why import explain
 
 NOW = 1_800_000_000.0
 
@@ -30,10 +30,15 @@ def schedule(**fields: Any) -> Schedule:
     [
         ({"next_at": NOW + 7200}, "waiting", "waits_for_time", "fires at 2027-01-15 10:00:00 UTC, in 2 h."),
         ({"next_at": NOW - 1}, "due", "due", "is due now."),
-        ({"next_at": NOW - 600}, "due", "nobody_fires", "due for 10 min, and nobody fires it"),
+        (
+            {"next_at": NOW - 600},
+            "due",
+            "nobody_fires",
+            "has been due for 10 min, but no server is firing schedules",
+        ),
         ({"enabled": False}, "paused", "paused", "is paused"),
-        ({"end_time": NOW - 60}, "ended", "ended", "has ended: its end was set to 2027-01-15 07:59:00 UTC."),
-        ({}, "ended", "ended", "its expression comes no more"),
+        ({"end_time": NOW - 60}, "ended", "ended", "has ended: its end_time was 2027-01-15 07:59:00 UTC."),
+        ({}, "ended", "ended", "its expression never matches again"),
         (
             {"next_at": NOW + 60, "error": "Thread t is gone"},
             "waiting",
@@ -43,7 +48,7 @@ def schedule(**fields: Any) -> Schedule:
     ],
 )
 def test_what_is_said(fields: dict[str, Any], status: str, rule: str, words: str) -> None:
-    found = explain(schedule(**fields), NOW)
+    found = explain_schedule(schedule(**fields), NOW)
     assert (found.id, found.kind, found.status, found.rule) == ("s1", "schedule", status, rule)
     assert words in found.sentence
     assert "(0 9 * * *, UTC)" in found.sentence

@@ -6,14 +6,14 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from tests.threads import situations
-from tests.threads.situations import House
+from tests.diagnostics import situations
+from tests.diagnostics.situations import House
 
 from perdure.agents.records import AgentSpec
 from perdure.assistants.service import Assistants
+from perdure.diagnostics.model import Why
 from perdure.kernel.errors import NotFound
 from perdure.runtime.stores import open_store
-from perdure.threads.why import Why
 
 T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \((?:in \S+ \S+|\S+ \S+ ago)\)"
 """A time in a sentence."""
@@ -28,117 +28,118 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         situations.no_worker,
         "no_worker",
         "pending",
-        f"{RUN} is ready for a worker; no worker is alive for its queue 'agents': none has come here yet. "
-        "Start one with `perdure worker`.",
+        f"{RUN} is waiting for a worker; no worker is alive for queue 'agents': none has connected "
+        f"yet. Start one with `perdure worker`.",
     ),
     (
         situations.worker_gone,
         "no_worker",
         "pending",
-        f"{RUN} is ready for a worker; no worker is alive for its queue 'agents': the last one, w9, was "
-        f"heard of at {T}. Start one with `perdure worker`.",
+        f"{RUN} is waiting for a worker; no worker is alive for queue 'agents': the last one, w9, was "
+        f"last heard from at {T}. Start one with `perdure worker`.",
     ),
     (
         situations.next_in_queue,
         "in_queue",
         "pending",
-        f"{RUN} is ready for a worker; it is the next in the queue 'agents', and 1 worker is alive, with 4 "
-        "of 4 places free.",
+        f"{RUN} is waiting for a worker; it is next in queue 'agents'; 1 worker is alive, with 4 of 4 "
+        f"slots free.",
     ),
     (
         situations.in_queue,
         "in_queue",
         "pending",
-        f"{RUN} is ready for a worker; 2 are ahead of it in the queue 'agents', and 2 workers are alive, "
-        "with 4 of 5 places free.",
+        f"{RUN} is waiting for a worker; 2 are ahead of it in queue 'agents'; 2 workers are alive, "
+        f"with 4 of 5 slots free.",
     ),
     (
         situations.behind,
         "behind",
         "pending",
-        rf"{RUN} is 2nd in line in thread {ID}, behind run {ID}, which is running \(multitask_strategy "
-        r"enqueue\).",
+        rf"{RUN} is waiting: 2nd in line in thread {ID}, behind run {ID}, which is running "
+        rf"\(multitask_strategy enqueue\).",
     ),
     (
         situations.behind_a_ready_one,
         "behind",
         "pending",
-        rf"{RUN} is 1st in line in thread {ID}, behind run {ID}, which is pending \(multitask_strategy "
-        r"enqueue\).",
+        rf"{RUN} is waiting: 1st in line in thread {ID}, behind run {ID}, which is pending "
+        rf"\(multitask_strategy enqueue\).",
     ),
     (
         situations.behind_a_cancelled_one,
         "stopping",
         "pending",
-        rf"{RUN} is 1st in line in thread {ID}, and waits until the cancelled run {ID} has stopped, at the "
-        rf"latest until {T} \(multitask_strategy interrupt\).",
+        rf"{RUN} is waiting: 1st in line in thread {ID}, until the cancelled run {ID} has stopped, "
+        rf"until {T} at the latest \(multitask_strategy interrupt\).",
     ),
-    (situations.not_before, "not_before", "pending", f"{RUN} is not to start before {T}."),
+    (situations.not_before, "not_before", "pending", f"{RUN} is delayed until {T}."),
     (
         situations.backing_off,
         "backoff",
         "pending",
-        f"{RUN} backs off until {T} before attempt 2 of 3: attempt 1 failed at {T} with ConnectionError: "
-        "refused.",
+        f"{RUN} is backing off until {T} before attempt 2 of 3: attempt 1 failed at {T} with "
+        f"ConnectionError: refused.",
     ),
     (
         situations.tried_again,
         "retry",
         "pending",
-        f"{RUN} is ready for attempt 2 of 3 after attempt 1 failed at {T} with ConnectionError: refused; it "
-        "is the next in the queue 'agents', and 1 worker is alive, with 4 of 4 places free.",
+        f"{RUN} is waiting for a worker for attempt 2 of 3 after attempt 1 failed at {T} with "
+        f"ConnectionError: refused; it is next in queue 'agents'; 1 worker is alive, with 4 of 4 "
+        f"slots free.",
     ),
     (
         situations.worker_lost,
         "worker_lost",
         "pending",
-        f"{RUN} was taken from worker w7, last heard of at {T}, and is ready for attempt 2 of 3; it is the "
-        "next in the queue 'agents', and 1 worker is alive, with 4 of 4 places free.",
+        f"{RUN} was taken from worker w7, last heard from at {T}, and is waiting for a worker for "
+        f"attempt 2 of 3; it is next in queue 'agents'; 1 worker is alive, with 4 of 4 slots free.",
     ),
     (
         situations.handed_back,
         "handed_back",
         "pending",
-        f"{RUN} was handed back by worker w1 at {T}, uncharged, and is ready again; it is the next in the "
-        "queue 'agents', and 1 worker is alive, with 4 of 4 places free.",
+        f"{RUN} was released by worker w1 at {T} without using up an attempt, and is waiting for a "
+        f"worker; it is next in queue 'agents'; 1 worker is alive, with 4 of 4 slots free.",
     ),
     (
         situations.running,
         "running",
         "running",
-        f"{RUN}: attempt 1 of 3 is with worker w1 since {T}, last heard of at {T}; its lease lasts until "
-        f"{T}; it may take until {T}.",
+        f"{RUN}: attempt 1 of 3 is running on worker w1 since {T}, last heard from at {T}; its lease "
+        f"lasts until {T}; its timeout is at {T}.",
     ),
     (
         situations.overdue,
         "overdue",
         "running",
-        f"{RUN}: attempt 1 of 3 is with worker w1 since {T}, not heard of yet; its lease ended at {T}, and "
-        "the watchdog takes it at its next look.",
+        f"{RUN}: attempt 1 of 3 is running on worker w1 since {T}, no heartbeat yet; its lease ended "
+        f"at {T}, and the watchdog ends it at its next check.",
     ),
     (
         situations.unknown_kind,
         "unknown_kind",
         "pending",
-        f"{RUN} is of the kind 'run', which this server does not know: it neither starts nor ends it. Ask a "
-        "server of the version that made it.",
+        f"{RUN} is of the kind 'run', which this server does not know: it neither starts nor ends it. "
+        f"Use a server of the version that created it.",
     ),
     (situations.succeeded, "success", "success", f"{RUN} succeeded at {T}."),
     (situations.failed, "error", "error", f"{RUN} failed at {T} with ValueError: no such city."),
-    (situations.timed_out, "timeout", "timeout", f"{RUN} timed out at {T} after 30 s, which is its limit."),
+    (situations.timed_out, "timeout", "timeout", f"{RUN} timed out at {T} after its limit of 30 s."),
     (
         situations.exceeded,
         "exceeded_attempts",
         "error",
-        rf"{RUN} failed at {T}: Run {ID} exceeded max attempts \(1\).* async I/O .*"
-        "BG_JOB_ISOLATED_LOOPS=true. The last attempt: ConnectionError: refused.",
+        rf"{RUN} failed at {T}: Run {ID} exceeded max attempts \(1\).* async I/O "
+        rf".*BG_JOB_ISOLATED_LOOPS=true. The last attempt: ConnectionError: refused.",
     ),
     (
         situations.lost_for_good,
         "exceeded_attempts",
         "error",
-        rf"{RUN} failed at {T}: Run {ID} exceeded max attempts \(1\).*The last attempt: WorkerLost: .* fell "
-        "silent.",
+        rf"{RUN} failed at {T}: Run {ID} exceeded max attempts \(1\).*The last attempt: WorkerLost: "
+        rf".* fell silent.",
     ),
     (
         situations.interrupted_by_ann,
@@ -150,55 +151,55 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         situations.still_to_stop,
         "interrupted",
         "interrupted",
-        f"{RUN} was interrupted at {T}; worker w1 has still to stop, and its thread waits for that until "
-        f"{T}.",
+        f"{RUN} was interrupted at {T}; worker w1 has not stopped yet, and its thread waits for it "
+        f"until {T}.",
     ),
     (
         situations.rolled_back_by_another,
         "rollback",
         "rollback",
-        rf"{RUN} was rolled back by ann to make way for run {ID} \(multitask_strategy rollback\) at {T} "
-        "before it began.",
+        rf"{RUN} was rolled back by ann to make way for run {ID} \(multitask_strategy rollback\) at "
+        rf"{T} before it began.",
     ),
     (
         situations.temporary,
         "success",
         "success",
-        f"{RUN} succeeded at {T}. It had no thread that stays: its trace is what is left.",
+        f"{RUN} succeeded at {T}. Its temporary thread was deleted; its trace is kept.",
     ),
-    (situations.deleted_run, "deleted", "success", f"{RUN} was deleted by ann at {T}; its trace stays."),
+    (situations.deleted_run, "deleted", "success", f"{RUN} was deleted by ann at {T}; its trace is kept."),
     (
         situations.run_of_deleted_thread,
         "deleted",
         "interrupted",
-        f"{RUN} was deleted with its thread by ann at {T}; its trace stays.",
+        f"{RUN} was deleted with its thread by ann at {T}; its trace is kept.",
     ),
     (
         situations.task_alone,
         "no_worker",
         "queuing",
-        f"{TASKS} is ready for a worker; no worker is alive for its queue 'default': none has come here yet. "
-        "Start one that claims from this queue.",
+        f"{TASKS} is waiting for a worker; no worker is alive for queue 'default': none has connected "
+        f"yet. Start one that claims from this queue.",
     ),
     (
         situations.task_in_queue,
         "in_queue",
         "queuing",
-        f"{TASKS} is ready for a worker; it is the next in the queue 'default', and 1 worker is alive.",
+        f"{TASKS} is waiting for a worker; it is next in queue 'default'; 1 worker is alive.",
     ),
     (
         situations.task_claimed,
         "running",
         "preparing",
-        f"{TASKS}: attempt 1 of 1 is with worker runner since {T}, not heard of yet; its lease lasts until "
-        f"{T}; it may take until {T}.",
+        f"{TASKS}: attempt 1 of 1 is running on worker runner since {T}, no heartbeat yet; its lease "
+        f"lasts until {T}; its timeout is at {T}.",
     ),
     (
         situations.task_without_limits,
         "running",
         "running",
-        f"{TASKS}: attempt 1 of 1 is with worker runner since {T}, not heard of yet; nothing limits how long "
-        "it takes.",
+        f"{TASKS}: attempt 1 of 1 is running on worker runner since {T}, no heartbeat yet; it has no "
+        f"timeout.",
     ),
     (
         situations.task_failed,
@@ -216,14 +217,14 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         situations.task_timed_out,
         "timeout",
         "failed",
-        f"{TASKS} timed out at {T} after 0.01 s, which is its limit.",
+        f"{TASKS} timed out at {T} after its limit of 0.01 s.",
     ),
     (
         situations.task_tried_again,
         "retry",
         "requeuing",
-        f"{TASKS} is ready for attempt 2 of 2 after attempt 1 failed at {T}; it is the next in the queue "
-        "'default', and 1 worker is alive.",
+        f"{TASKS} is waiting for a worker for attempt 2 of 2 after attempt 1 failed at {T}; it is "
+        f"next in queue 'default'; 1 worker is alive.",
     ),
     (
         situations.task_cancelled,
@@ -235,15 +236,15 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         situations.task_by_hand,
         "by_hand",
         "running",
-        f"{TASKS} was set to running by hand; no attempt is under way.",
+        f"{TASKS} was set to running by hand; no attempt is running.",
     ),
     (situations.task_failed_by_hand, "by_hand", "failed", f"{TASKS} was set to failed by hand at {T}."),
     (
         situations.task_put_back,
         "by_hand",
         "requeuing",
-        f"{TASKS} was put back into the queue, and is ready for a worker; it is the next in the queue "
-        "'default', and 1 worker is alive.",
+        f"{TASKS} was put back into the queue, and is waiting for a worker; it is next in queue "
+        f"'default'; 1 worker is alive.",
     ),
     (situations.thread_never_run, "never_run", "idle", f"{THREAD} is idle: it has no runs."),
     (
@@ -256,33 +257,33 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         situations.thread_busy,
         "busy",
         "busy",
-        f"{THREAD} is busy with run {ID}, and 2 wait behind it. {RUN}: attempt 1 of 3 is with worker w1 .*",
+        f"{THREAD} is busy with run {ID}, and 2 wait behind it. {RUN}: attempt 1 of 3 is running on "
+        f"worker w1 .*",
     ),
     (
         situations.thread_waits_for_time,
         "busy",
         "busy",
-        f"{THREAD} is busy with run {ID}. {RUN} is not to start before {T}.",
+        f"{THREAD} is busy with run {ID}. {RUN} is delayed until {T}.",
     ),
     (
         situations.thread_asks,
         "waits_for_answer",
         "interrupted",
-        rf"{THREAD} waits for an answer to Book the flight\? \(interrupt i1\): answer it with a run whose "
-        "command has `resume`.",
+        rf"{THREAD} is waiting for an answer to Book the flight\? \(interrupt i1\): answer it with a "
+        rf"run whose command has `resume`.",
     ),
     (
         situations.thread_interrupted,
         "interrupted",
         "interrupted",
-        f"{THREAD} rests in the middle since its last run {ID} ended as interrupted at {T}; book would be "
-        "next.",
+        f"{THREAD} is interrupted since its last run {ID} ended as interrupted at {T}; next: book.",
     ),
     (
         situations.thread_failed,
         "error",
         "error",
-        f"{THREAD} rests since its last run {ID} failed with ConnectionError: refused.",
+        f"{THREAD} is in error since its last run {ID} failed with ConnectionError: refused.",
     ),
     (situations.thread_deleted, "deleted", "deleted", f"{THREAD} was deleted by ann at {T}."),
 ]
@@ -304,7 +305,7 @@ async def test_every_situation_has_its_sentence(
     house: House, situation: Situation, rule: str, status: str, sentence: str
 ) -> None:
     id = await situation(house)
-    found = await house.threads.why(id)
+    found = await house.diagnostics.why(id)
     assert isinstance(found, Why)
     assert (found.id, found.rule, found.status) == (id, rule, status), found.sentence
     assert re.fullmatch(sentence, found.sentence), found.sentence
@@ -313,7 +314,7 @@ async def test_every_situation_has_its_sentence(
 
 
 async def test_the_facts_are_for_programs(house: House) -> None:
-    found = await house.threads.why(await situations.backing_off(house))
+    found = await house.diagnostics.why(await situations.backing_off(house))
     assert found.facts["attempts"] == 1
     assert found.facts["max_attempts"] == 3
     assert found.facts["last_error"] == {"error": "ConnectionError", "message": "refused"}
@@ -322,8 +323,8 @@ async def test_the_facts_are_for_programs(house: House) -> None:
 
 
 async def test_what_is_not_there_is_named(house: House) -> None:
-    with pytest.raises(NotFound, match="There is no rollout, run or thread run-0"):
-        await house.threads.why("run-0")
-    elsewhere = house.threads.in_namespace("another")
+    with pytest.raises(NotFound, match="There is no rollout, run, thread or schedule run-0"):
+        await house.diagnostics.why("run-0")
+    elsewhere = house.diagnostics.in_namespace("another")
     with pytest.raises(NotFound):
         await elsewhere.why(await situations.no_worker(house))

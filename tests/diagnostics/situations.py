@@ -8,6 +8,7 @@ from tests.kernel.support import until_true
 
 from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
+from perdure.diagnostics.service import Diagnostics
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
@@ -19,6 +20,11 @@ from perdure.threads.service import Threads
 from perdure.threads.work import Assignment, Ending
 
 REFUSED = Failure(error="ConnectionError", message="refused")
+
+
+def diagnose(threads: Threads) -> Diagnostics:
+    """Diagnostics that know the same kinds and leases."""
+    return Diagnostics(threads.storage, threads.kinds, lease=threads.policy.lease)
 
 
 class House:
@@ -33,6 +39,10 @@ class House:
     def service(self, seconds: float, kinds: Kinds = KINDS) -> Threads:
         policy = Policy(lease=seconds, grace=seconds)
         return Threads(self.store.storage, kinds, policy=policy)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        return diagnose(self.threads)
 
     @property
     def ann(self) -> Threads:
@@ -68,7 +78,7 @@ async def worker_gone(house: House) -> str:
     run = await house.run(house.hasty)
 
     async def gone() -> bool:
-        return (await house.hasty.why(run.run_id)).rule == "no_worker"
+        return (await diagnose(house.hasty).why(run.run_id)).rule == "no_worker"
 
     await until_true(gone)
     house.threads = house.hasty
@@ -161,7 +171,7 @@ async def overdue(house: House) -> str:
     await house.claim()
 
     async def late() -> bool:
-        return (await house.threads.why(run.run_id)).rule == "overdue"
+        return (await house.diagnostics.why(run.run_id)).rule == "overdue"
 
     await until_true(late)
     return run.run_id

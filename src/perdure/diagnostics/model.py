@@ -1,0 +1,483 @@
+"""The facts behind an explanation, and the statistics of queues and workers. Times are microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from perdure.kernel.clock import to_seconds
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.record import Record
+from perdure.rollouts.model import Limits, limits_of
+from perdure.threads.model import AGENTS_QUEUE, RUN
+from perdure.threads.operations.queries import QueueStats
+from perdure.threads.records import Failure, Interrupt
+from perdure.threads.rows import RunRow, ThreadRow, failure_of, run_limits
+
+
+class Why(Record, kw_only=True):
+    """Why something is waiting or how it ended: a sentence, the rule and the facts behind it."""
+
+    id: str
+    kind: Literal["rollout", "run", "thread", "schedule"]
+    status: str
+    rule: str
+    """A short code that stays the same when the sentence changes."""
+    sentence: str
+    facts: dict[str, Any]
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+class RolloutRow(NamedTuple):
+    """A rollout: its status and its place in a queue or line."""
+
+    id: str
+    kind: str
+    queue: str
+    status: str
+    outcome: str | None
+    priority: int
+    ready: int | None
+    due_at: int | None
+    behind: int | None
+    line: str | None
+    attempts: int
+    start_time: int
+    end_time: int | None
+    config: str
+
+
+class AttemptRow(NamedTuple):
+    """The latest attempt of a rollout."""
+
+    sequence_id: int
+    id: str
+    status: str
+    start_time: int
+    end_time: int | None
+    worker_id: str | None
+    last_heartbeat_time: int | None
+    check_at: int | None
+    reason: str | None
+    metadata: str | None
+
+
+class LineRow(NamedTuple):
+    """Which run holds a line, and when it is released at the latest."""
+
+    holder: str | None
+    release_by: int | None
+
+
+class WorkerRow(NamedTuple):
+    """A worker, when it was heard from, and what its heartbeat said, as JSON."""
+
+    id: str
+    heartbeat_stats: str | None
+    last_heartbeat_time: int | None
+    last_dequeue_time: int | None
+    last_busy_time: int | None
+    last_idle_time: int | None
+
+
+class HeldRow(NamedTuple):
+    """How many rollouts a worker executes."""
+
+    worker_id: str
+    held: int
+
+
+class AuditRow(msgspec.Struct):
+    """An entry of the audit: `object` holds ids, separated by commas, and `count` how many there were."""
+
+    actor: str
+    action: str
+    object: str
+    count: int
+
+
+class ReplacementRow(NamedTuple):
+    """The run for which another one was cancelled."""
+
+    id: str
+    strategy: str
+
+
+class AskedRow(NamedTuple):
+    """Interrupts and next nodes of a state, as JSON."""
+
+    interrupts: str
+    next: str
+
+
+# --- what was found ---------------------------------------------------------------------------------------
+
+
+class WorkerRows(NamedTuple):
+    """The workers of a namespace, and how many rollouts of a kind each of them executes."""
+
+    workers: Sequence[WorkerRow] = ()
+    held: Sequence[HeldRow] = ()
+
+
+class FoundRollout(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows about a rollout that matter in its status."""
+
+    row: RolloutRow
+    run: RunRow | None
+    attempt: AttemptRow | None
+    uncharged: int
+    line: LineFacts | None = None
+    ahead: int = 0
+    workers: WorkerRows = WorkerRows()
+    audit: AuditMatch | None = None
+
+
+class FoundThread(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows about a thread that matter in its status."""
+
+    row: ThreadRow
+    busy: FoundRollout | None
+    live: int
+    last_run: RunRow | None
+    asked: AskedRow | None
+    audit: AuditMatch
+
+
+# --- facts ------------------------------------------------------------------------------------------------
+
+
+class AttemptFacts(msgspec.Struct, frozen=True):
+    """The latest attempt."""
+
+    number: int
+    attempt_id: str
+    status: str
+    start_time: int
+    end_time: int | None
+    worker_id: str | None
+    heard: int | None
+    check_at: int | None
+    reason: str | None
+    failure: Failure | None
+
+
+class LineFacts(msgspec.Struct, frozen=True):
+    """The line in which a run waits: the run that holds it, and how many are in between."""
+
+    holder: str | None
+    holder_status: str | None
+    release_by: int | None
+    ahead: int
+
+
+class WorkerFacts(msgspec.Struct, frozen=True):
+    """The live workers of a queue; if there are none, the one that was heard from last."""
+
+    alive: int = 0
+    places: int | None = None
+    free: int | None = None
+    last_id: str | None = None
+    last_heard: int | None = None
+
+
+class AuditMatch(msgspec.Struct, frozen=True):
+    """The audit entry of a change; `instead` is the run that replaced a cancelled one."""
+
+    actor: str | None = None
+    action: str | None = None
+    instead: str | None = None
+    strategy: str | None = None
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """What only runs have."""
+
+    thread_id: str
+    agent: str
+    strategy: str
+    timeout: float
+    gone_at: int | None
+    temporary: bool
+    failure: Failure | None
+
+
+class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout with everything that may keep it waiting."""
+
+    id: str
+    kind: str
+    known: bool
+    queue: str
+    status: str
+    outcome: str | None
+    ready: int | None
+    due_at: int | None
+    behind: int | None
+    line: str | None
+    start_time: int
+    end_time: int | None
+    limits: Limits
+    attempts: int = 0
+    uncharged: int = 0
+    latest: AttemptFacts | None = None
+    run: RunFacts | None = None
+    in_line: LineFacts | None = None
+    ahead: int = 0
+    workers: WorkerFacts = WorkerFacts()
+    audit: AuditMatch = AuditMatch()
+
+    @property
+    def tries(self) -> int:
+        """How many attempts count against the limit."""
+        return self.attempts - self.uncharged
+
+
+class ThreadFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread, the run it is busy with, and the interrupts of its state."""
+
+    id: str
+    status: str
+    gone_at: int | None
+    failure: Failure | None
+    busy: RolloutFacts | None = None
+    live: int = 0
+    last_run: str | None = None
+    last_status: str | None = None
+    last_end: int | None = None
+    interrupts: Sequence[Interrupt] = ()
+    next: Sequence[str] = ()
+    audit: AuditMatch = AuditMatch()
+
+
+def shown(facts: RolloutFacts) -> dict[str, Any]:
+    """The facts of a rollout for programs: flat, times in epoch seconds, without what is unknown."""
+    run, latest, line, workers, match = facts.run, facts.latest, facts.in_line, facts.workers, facts.audit
+    known: dict[str, Any] = {
+        "queue": facts.queue,
+        "created_at": _seconds(facts.start_time),
+        "ended_at": _seconds(facts.end_time),
+        "not_before": _seconds(facts.due_at),
+        "attempts": facts.attempts,
+        "uncharged": facts.uncharged or None,
+        "max_attempts": facts.limits.max_attempts,
+        "ahead": facts.ahead if facts.ready is not None else None,
+    }
+    if run is not None:
+        known |= {"thread_id": run.thread_id, "agent": run.agent, "multitask_strategy": run.strategy}
+        known |= {"deleted_at": _seconds(run.gone_at), "error": _failure(run.failure)}
+    if latest is not None:
+        known |= {"attempt_id": latest.attempt_id, "attempt_status": latest.status, "reason": latest.reason}
+        known |= {"worker_id": latest.worker_id, "started_at": _seconds(latest.start_time)}
+        known |= {"last_heard_at": _seconds(latest.heard), "last_error": _failure(latest.failure)}
+    if line is not None:
+        known |= {"behind": line.holder, "place": line.ahead + 1, "release_by": _seconds(line.release_by)}
+    if facts.ready is not None or facts.due_at is not None:
+        known |= {"workers_alive": workers.alive, "places": workers.places, "places_free": workers.free}
+        known |= {"last_worker_id": workers.last_id, "last_worker_heard_at": _seconds(workers.last_heard)}
+    known |= {"actor": match.actor, "action": match.action, "made_way_for": match.instead}
+    return _without_none(known)
+
+
+def shown_thread(facts: ThreadFacts) -> dict[str, Any]:
+    """The facts of a thread for programs, with those of the run that it is busy with."""
+    known = {
+        "last_run_id": facts.last_run,
+        "last_run_status": facts.last_status,
+        "deleted_at": _seconds(facts.gone_at),
+        "error": _failure(facts.failure),
+        "live_runs": facts.live,
+        "busy_with": None if facts.busy is None else facts.busy.id,
+        "interrupts": [msgspec.to_builtins(each) for each in facts.interrupts] or None,
+        "next": list(facts.next) or None,
+        "actor": facts.audit.actor,
+        "run": None if facts.busy is None else shown(facts.busy),
+    }
+    return _without_none(known)
+
+
+def _seconds(time: int | None) -> float | None:
+    return None if time is None else to_seconds(time)
+
+
+def _failure(failure: Failure | None) -> dict[str, str] | None:
+    return None if failure is None else {"error": failure.error, "message": failure.message}
+
+
+def _without_none(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
+    """The facts in rows. `known` is whether its kind is; workers are alive if heard from `since` then."""
+    row, run = found.row, found.run
+    return RolloutFacts(
+        id=row.id,
+        kind=row.kind,
+        known=known,
+        queue=row.queue,
+        status=row.status,
+        outcome=row.outcome,
+        ready=row.ready,
+        due_at=row.due_at,
+        behind=row.behind,
+        line=row.line,
+        start_time=row.start_time,
+        end_time=row.end_time,
+        limits=limits_of(row.config),
+        attempts=row.attempts,
+        uncharged=found.uncharged,
+        latest=None if found.attempt is None else _attempt_facts(found.attempt),
+        run=None if run is None else _run_facts(run),
+        in_line=found.line,
+        ahead=found.ahead,
+        workers=_worker_facts(found.workers, row.kind, row.queue, since),
+        audit=found.audit or AuditMatch(),
+    )
+
+
+def thread_facts(found: FoundThread, busy: RolloutFacts | None) -> ThreadFacts:
+    """The facts in the rows of a thread, with those of the run it is busy with."""
+    row, run, asked = found.row, found.last_run, found.asked
+    return ThreadFacts(
+        id=row.id,
+        status=row.status,
+        gone_at=row.gone_at,
+        failure=failure_of(row.error),
+        busy=busy,
+        live=found.live,
+        last_run=None if run is None else run.id,
+        last_status=None if run is None else run.status,
+        last_end=None if run is None else run.end_time,
+        interrupts=[] if asked is None else [Interrupt(**each) for each in decode_json(asked.interrupts)],
+        next=[] if asked is None else decode_json(asked.next),
+        audit=found.audit,
+    )
+
+
+def _attempt_facts(row: AttemptRow) -> AttemptFacts:
+    return AttemptFacts(
+        number=row.sequence_id,
+        attempt_id=row.id,
+        status=row.status,
+        start_time=row.start_time,
+        end_time=row.end_time,
+        worker_id=row.worker_id or None,
+        heard=row.last_heartbeat_time,
+        check_at=row.check_at,
+        reason=row.reason,
+        failure=_failure_in(row.metadata),
+    )
+
+
+def _failure_in(metadata: str | None) -> Failure | None:
+    """What an attempt of a run failed with; other metadata is its caller's own."""
+    found = None if metadata is None else decode_json(metadata)
+    if not isinstance(found, dict) or set(found) != {"error", "message"}:
+        return None
+    return Failure(error=str(found["error"]), message=str(found["message"]))
+
+
+def _run_facts(run: RunRow) -> RunFacts:
+    return RunFacts(
+        thread_id=run.thread_id,
+        agent=run.agent,
+        strategy=run.strategy,
+        timeout=run_limits(run).run_timeout,
+        gone_at=run.gone_at,
+        temporary=run.temporary is not None,
+        failure=failure_of(run.error),
+    )
+
+
+# --- workers and statistics -------------------------------------------------------------------------------
+
+
+class LiveWorkers(msgspec.Struct, frozen=True):
+    """The workers that are alive, and their slots, as far as they have reported them."""
+
+    alive: int
+    max: int
+    active: int
+    available: int
+
+
+class NamespaceStats(NamedTuple):
+    """The queue of runs and the workers of a namespace."""
+
+    queue: QueueStats
+    workers: LiveWorkers
+
+
+class _Presence(NamedTuple):
+    """A worker: when it was heard from, its queue and its slots, if it has reported them."""
+
+    id: str
+    heard: int
+    queue: str | None
+    slots: int | None
+
+    def serves(self, kind: str, queue: str) -> bool:
+        """Whether it claims from a queue. One that names no queue may claim tasks from any."""
+        return self.queue == queue if kind == RUN or self.queue is not None else True
+
+
+def _presence(row: WorkerRow) -> _Presence:
+    try:
+        stats = None if row.heartbeat_stats is None else decode_json(row.heartbeat_stats)
+    except InvalidInput:
+        stats = None
+    known = stats if isinstance(stats, dict) else {}
+    queue, slots = known.get("queue"), known.get("max")
+    times = (row.last_heartbeat_time, row.last_dequeue_time, row.last_busy_time, row.last_idle_time)
+    return _Presence(
+        row.id,
+        max(time or 0 for time in times),
+        queue if isinstance(queue, str) else None,
+        slots if isinstance(slots, int) else None,
+    )
+
+
+def live_workers(rows: WorkerRows, since: int) -> LiveWorkers:
+    """The workers that execute runs and were heard from since then."""
+    serving = [each for each in map(_presence, rows.workers) if each.serves(RUN, AGENTS_QUEUE)]
+    return _count(rows, [each for each in serving if each.heard >= since])
+
+
+def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
+    held = {row.worker_id: row.held for row in rows.held}
+    slots = sum(worker.slots or 0 for worker in alive)
+    active = sum(held.get(worker.id, 0) for worker in alive)
+    return LiveWorkers(len(alive), slots, active, max(slots - active, 0))
+
+
+def _worker_facts(rows: WorkerRows, kind: str, queue: str, since: int) -> WorkerFacts:
+    serving = [each for each in map(_presence, rows.workers) if each.serves(kind, queue)]
+    alive = [each for each in serving if each.heard >= since]
+    if not alive:
+        last = max(serving, key=lambda worker: worker.heard, default=None)
+        return WorkerFacts() if last is None else WorkerFacts(last_id=last.id, last_heard=last.heard)
+    if any(worker.slots is None for worker in alive):
+        return WorkerFacts(len(alive))
+    counted = _count(rows, alive)
+    return WorkerFacts(counted.alive, counted.max, counted.available)
+
+
+def pools_of(health: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """The connection pools of this process: to PostgreSQL, and to Redis."""
+    found: dict[str, dict[str, int]] = {}
+    database = health.get("connections")
+    if database is not None:
+        found["database"] = {
+            "idle_connections": database["idle"],
+            "in_use_connections": database["open"] - database["idle"],
+            "max_connections": database["limit"],
+        }
+    if health.get("redis_connections") is not None:
+        found["redis"] = dict(health["redis_connections"])
+    return found

@@ -1,0 +1,214 @@
+"""Reads the rows behind an explanation, each only where the status needs it, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from perdure.access.operations import list_namespaces
+from perdure.diagnostics import sql
+from perdure.diagnostics.explain import MANY
+from perdure.diagnostics.model import (
+    AuditMatch,
+    FoundRollout,
+    FoundThread,
+    LineFacts,
+    RolloutRow,
+    WorkerRows,
+)
+from perdure.kernel.storage.filters import given
+from perdure.kernel.storage.port import Tx
+from perdure.outbox.model import DEAD, PENDING
+from perdure.outbox.operations import list_effects
+from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED
+from perdure.rollouts.operations.conditions import watched
+from perdure.schedules import sql as schedules_sql
+from perdure.schedules.model import ScheduleRow
+from perdure.threads.model import RUN
+from perdure.threads.operations.queries import QueueStats
+from perdure.threads.operations.queries import stats as queue_stats
+from perdure.threads.operations.settle import load_runs, load_threads
+from perdure.threads.rows import RunRow, ThreadRow
+
+STOPPING = ("interrupt", "rollback")
+CANCELLING = ("cancel_run", "delete_run", "delete_thread", "create_run", "update_rollout")
+A_MOMENT = 1000
+"""Within how many microseconds after a change its entry in the audit has its id."""
+AUDIT_ENTRIES = 50
+MOST_WORKERS = 1000
+
+
+class Found(NamedTuple):
+    """What has an id. `now` is the database's time."""
+
+    now: int
+    subject: FoundRollout | FoundThread | ScheduleRow | None
+
+
+async def find(tx: Tx, id: str) -> Found:
+    """What the id belongs to: a rollout or run, a thread or a schedule."""
+    rollout = await _rollout(tx, id)
+    if rollout is not None:
+        return Found(tx.now, rollout)
+    thread = (await load_threads(tx, [id])).get(id)
+    if thread is not None:
+        return Found(tx.now, await _thread(tx, thread))
+    return Found(tx.now, await tx.one(schedules_sql.GET, ids=[id]))
+
+
+async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
+    row = await tx.one(sql.GET_ROLLOUT, id=id)
+    if row is None:
+        return None
+    run = (await load_runs(tx, [id])).get(id) if row.kind == RUN else None
+    line, ahead, workers, audit = None, 0, WorkerRows(), None
+    if row.status in ENDED:
+        audit = await _end_of(tx, row, run)
+    elif row.status in QUEUED and row.behind is not None and row.line is not None:
+        line = await _line(tx, row.line, row.priority, row.behind)
+    elif row.status in QUEUED:
+        ahead = await _ahead_in_queue(tx, row)
+        workers = await workers_of(tx, row.kind)
+    return FoundRollout(
+        row=row,
+        run=run,
+        attempt=await tx.one(sql.LATEST_ATTEMPT, id=id),
+        uncharged=await tx.one(sql.COUNT_UNCHARGED, id=id) or 0,
+        line=line,
+        ahead=ahead,
+        workers=workers,
+        audit=audit,
+    )
+
+
+# --- what it waits for ------------------------------------------------------------------------------------
+
+
+async def _line(tx: Tx, line: str, priority: int, place: int) -> LineFacts:
+    row = await tx.one(sql.GET_LINE, line=line)
+    holder, release_by = (None, None) if row is None else row
+    status = await tx.one(sql.GET_STATUS, id=holder) if holder is not None else None
+    ahead = await tx.one(sql.ABOVE_IN_LINE, line=line, priority=priority, n=MANY + 1) or 0
+    ahead += await tx.one(sql.AHEAD_IN_LINE, line=line, priority=priority, place=place, n=MANY + 1) or 0
+    return LineFacts(holder, status, release_by, ahead)
+
+
+async def _ahead_in_queue(tx: Tx, row: RolloutRow) -> int:
+    if row.ready is None:
+        return 0
+    terms = {"queue": row.queue, "priority": row.priority, "n": MANY + 1}
+    above = await tx.one(sql.ABOVE_IN_QUEUE, **terms) or 0
+    return above + (await tx.one(sql.AHEAD_IN_QUEUE, **terms, place=row.ready) or 0)
+
+
+async def workers_of(tx: Tx, kind: str) -> WorkerRows:
+    """The workers of a namespace, and how many rollouts of a kind each of them executes."""
+    workers = await tx.all(sql.LIST_WORKERS, n=MOST_WORKERS)
+    held = await tx.all(sql.HELD_BY_WORKERS, kind=kind, statuses=sorted(LIVE)) if workers else []
+    return WorkerRows(workers, held)
+
+
+# --- who ended it -----------------------------------------------------------------------------------------
+
+
+async def _end_of(tx: Tx, row: RolloutRow, run: RunRow | None) -> AuditMatch:
+    if run is not None and run.gone_at is not None and run.temporary is None:
+        return await _audit_match(tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread"))
+    if row.status != CANCELLED or row.end_time is None:
+        return AuditMatch()
+    if run is None:
+        return await _audit_match(tx, row.end_time, (row.id,), CANCELLING)
+    replacement = await tx.one(
+        sql.REPLACEMENT,
+        thread_id=run.thread_id,
+        since=row.end_time,
+        until=row.end_time + A_MOMENT,
+        strategies=list(STOPPING),
+    )
+    if replacement is None or replacement.id == row.id:
+        return await _audit_match(tx, row.end_time, (row.id, run.thread_id), CANCELLING)
+    match = await _audit_match(tx, row.end_time, (replacement.id,), ("create_run",))
+    return AuditMatch(match.actor, match.action, instead=replacement.id, strategy=replacement.strategy)
+
+
+async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequence[str]) -> AuditMatch:
+    """Who did it, if there is an audit entry: what has no actor leaves none."""
+    for entry in await tx.all(sql.AUDIT_AT, since=time, until=time + A_MOMENT, n=AUDIT_ENTRIES):
+        named = entry.object.split(",")
+        if entry.action in actions and (entry.count > len(named) or not set(named).isdisjoint(about)):
+            return AuditMatch(entry.actor, entry.action)
+    return AuditMatch()
+
+
+# --- threads ----------------------------------------------------------------------------------------------
+
+
+async def _thread(tx: Tx, thread: ThreadRow) -> FoundThread:
+    live = await tx.all(sql.LIVE_RUNS, thread_id=thread.id)
+    line = await tx.one(sql.GET_LINE, line=thread.id)
+    holder = None if line is None else line.holder
+    busy = holder or next(iter(live), None)
+    last = await tx.one(sql.LAST_RUN, thread_id=thread.id)
+    asked, audit = None, AuditMatch()
+    if thread.checkpoint_id is not None:
+        asked = await tx.one(sql.ASKED, thread_id=thread.id, id=thread.checkpoint_id)
+    if thread.gone_at is not None:
+        audit = await _audit_match(tx, thread.gone_at, [thread.id], ["delete_thread"])
+    return FoundThread(
+        row=thread,
+        busy=None if busy is None else await _rollout(tx, busy),
+        live=len(set(live) | ({holder} if holder else set())),
+        last_run=None if last is None else (await load_runs(tx, [last])).get(last),
+        asked=asked,
+        audit=audit,
+    )
+
+
+# --- statistics -------------------------------------------------------------------------------------------
+
+
+class QueueRows(NamedTuple):
+    """The queue of runs and the workers of a namespace. `now` is the database's time."""
+
+    now: int
+    queue: QueueStats
+    workers: WorkerRows
+
+
+class StatsRows(NamedTuple):
+    """The statistics of a namespace; `outbox` counts effects by status."""
+
+    runs: QueueRows
+    outbox: dict[str, int]
+
+
+@watched
+async def stats(tx: Tx) -> StatsRows:
+    """The statistics of this namespace."""
+    outbox: dict[str, int] = {}
+    for status in (PENDING, DEAD):
+        _, outbox[status] = await list_effects(tx, given(("status", "exact", status)), 0, 0)
+    return StatsRows(await _queue(tx), outbox)
+
+
+async def _queue(tx: Tx) -> QueueRows:
+    return QueueRows(tx.now, await queue_stats(tx), await workers_of(tx, RUN))
+
+
+async def live_workers(tx: Tx) -> tuple[int, WorkerRows]:
+    """The workers of this namespace, and the time."""
+    return tx.now, await workers_of(tx, RUN)
+
+
+async def by_namespace(tx: Tx, namespaces: Collection[str] | None) -> dict[str, QueueRows]:
+    """The queue and the workers of these namespaces that have runs, or of all."""
+    names = await list_namespaces(tx)
+    here, found = tx.ns, {}
+    try:
+        for ns in await tx.all(sql.NAMESPACES_WITH, kind=RUN):
+            if namespaces is None or names[ns] in namespaces:
+                tx.ns = ns
+                found[names[ns]] = await _queue(tx)
+    finally:
+        tx.ns = here
+    return found

@@ -1,0 +1,145 @@
+"""The SQL of diagnostics, written once for both engines."""
+
+from __future__ import annotations
+
+from perdure.diagnostics.model import (
+    AskedRow,
+    AttemptRow,
+    AuditRow,
+    HeldRow,
+    LineRow,
+    ReplacementRow,
+    RolloutRow,
+    WorkerRow,
+)
+from perdure.kernel.storage.dialect import name_statements, statement
+
+# A rollout.
+GET_ROLLOUT = statement("SELECT {columns} FROM rollouts WHERE ns = :ns AND id = :id", row=RolloutRow)
+# The status of a rollout.
+GET_STATUS = statement("SELECT status FROM rollouts WHERE ns = :ns AND id = :id", row=str)
+# The latest attempt of a rollout.
+LATEST_ATTEMPT = statement(
+    """
+    SELECT {columns:a}
+    FROM rollouts AS r
+    JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
+    WHERE r.ns = :ns AND r.id = :id
+    """,
+    row=AttemptRow,
+)
+# How many attempts of a rollout do not count against its limit.
+COUNT_UNCHARGED = statement(
+    "SELECT count(*) FROM attempts WHERE ns = :ns AND rollout_id = :id AND charged = 0", row=int
+)
+# The run that holds a line.
+GET_LINE = statement("SELECT {columns} FROM lines WHERE ns = :ns AND line = :line", row=LineRow)
+# How many of the same priority are ahead in a queue. Each part of the count is one range of the index.
+AHEAD_IN_QUEUE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
+      AND priority = :priority AND ready < :place LIMIT :n) AS ahead
+    """,
+    row=int,
+)
+# How many of a higher priority are in a queue.
+ABOVE_IN_QUEUE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
+      AND priority > :priority LIMIT :n) AS ahead
+    """,
+    row=int,
+)
+# How many of the same priority are ahead in a line.
+AHEAD_IN_LINE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND line = :line AND behind IS NOT NULL
+      AND priority = :priority AND behind < :place LIMIT :n) AS ahead
+    """,
+    row=int,
+)
+# How many of a higher priority are in a line.
+ABOVE_IN_LINE = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND line = :line AND behind IS NOT NULL
+      AND priority > :priority LIMIT :n) AS ahead
+    """,
+    row=int,
+)
+# The workers of a namespace, those first that were heard from last.
+LIST_WORKERS = statement(
+    """
+    SELECT {columns}
+    FROM workers
+    WHERE ns = :ns
+    ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC
+    LIMIT :n
+    """,
+    row=WorkerRow,
+)
+# How many rollouts each worker executes.
+HELD_BY_WORKERS = statement(
+    """
+    SELECT a.worker_id, count(*) AS held
+    FROM rollouts AS r
+    JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
+    WHERE r.ns = :ns AND r.kind = :kind AND r.status {among:statuses} AND a.worker_id IS NOT NULL
+    GROUP BY a.worker_id
+    """,
+    row=HeldRow,
+)
+# The entries of the audit at a time.
+AUDIT_AT = statement(
+    """
+    SELECT {columns}
+    FROM audit
+    WHERE ns = :ns AND id >= :since AND id < :until
+    ORDER BY id
+    LIMIT :n
+    """,
+    row=AuditRow,
+)
+# The run that was created on a thread at a time and cancelled the one before it.
+REPLACEMENT = statement(
+    """
+    SELECT {columns:n}
+    FROM runs AS n
+    JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id
+    WHERE n.ns = :ns AND n.thread_id = :thread_id AND n.created_at >= :since
+      AND n.strategy {among:strategies} AND r.start_time >= :since AND r.start_time < :until
+    ORDER BY r.start_time
+    LIMIT 1
+    """,
+    row=ReplacementRow,
+)
+# The runs of a thread that have not ended, the oldest first.
+LIVE_RUNS = statement(
+    """
+    SELECT id FROM runs
+    WHERE ns = :ns AND thread_id = :thread_id AND live IS NOT NULL ORDER BY created_at
+    """,
+    row=str,
+)
+# The latest run of a thread.
+LAST_RUN = statement(
+    """
+    SELECT id
+    FROM runs
+    WHERE ns = :ns AND thread_id = :thread_id AND gone_at IS NULL
+    ORDER BY created_at DESC
+    LIMIT 1
+    """,
+    row=str,
+)
+# What a state asks for, and which nodes come next.
+ASKED = statement(
+    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id", row=AskedRow
+)
+# The namespaces that have rollouts of a kind.
+NAMESPACES_WITH = statement("SELECT DISTINCT ns FROM rollout_counts WHERE kind = :kind ORDER BY ns", row=int)
+
+name_statements(globals())
