@@ -78,7 +78,7 @@ def test_a_failure_has_its_reason_and_its_exit_code(server: Server) -> None:
     shown = said(server.run("run", "get", run["run_id"]))
     assert re.search(r"error +ValueError: no such city", shown)
     assert "failed at" in server.json("run", "get", run["run_id"])["why"]["sentence"]
-    assert "rests since its last run" in said(server.run("why", "f"))
+    assert "is in error since its last run" in said(server.run("why", "f"))
 
 
 def test_a_thread_is_asked_and_answered(server: Server) -> None:
@@ -86,7 +86,7 @@ def test_a_thread_is_asked_and_answered(server: Server) -> None:
     asked = said(server.run("run", "create", "book", '{"city": "Rome"}', "--thread", "trip", "--wait"))
     assert "Paused. The agent asks: Book a flight to Rome?" in asked
     assert "perdure run create book --thread trip --resume" in asked
-    assert "Thread trip waits for an answer to Book a flight" in said(server.run("why", "trip"))
+    assert "Thread trip is waiting for an answer to Book a flight" in said(server.run("why", "trip"))
     assert server.json("why", "trip")["rule"] == "waits_for_answer"
     answered = said(server.run("run", "create", "book", "--thread", "trip", "--resume", '"yes"', "--wait"))
     assert answered == '{"booked":true}'

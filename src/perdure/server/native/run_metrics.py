@@ -52,7 +52,7 @@ def run_families(known: RunMetrics | None) -> Iterator[Metric]:
     places = GaugeMetricFamily(
         "perdure_worker_places", "How many runs the living workers take.", labels=("namespace", "state")
     )
-    alive = GaugeMetricFamily("perdure_workers_alive", "Workers that were heard of.", labels=("namespace",))
+    alive = GaugeMetricFamily("perdure_workers_alive", "Workers that are alive.", labels=("namespace",))
     for namespace, (queue, workers) in known.stats.items():
         runs.add_metric((namespace, "pending"), queue.n_pending)
         runs.add_metric((namespace, "running"), queue.n_running)
