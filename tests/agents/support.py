@@ -22,7 +22,7 @@ from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.streams.model import Shown
 from perdure.streams.tables import TABLES as STREAM_TABLES
-from perdure.worker.graph_steps import joined
+from perdure.worker.emitter import joined
 
 T = TypeVar("T")
 PATIENCE = 20.0

@@ -1,4 +1,4 @@
-"""The program that runs one attempt of an agent in a process of its own, on a line to the worker."""
+"""The program of an isolated agent: executes one attempt, and exchanges JSON lines with the worker."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from perdure.worker.tracing import NoTracer
 T = TypeVar("T")
 
 ORPHAN_SECONDS = 5.0
-"""How long the process may live on when its worker is gone."""
+"""How long the process may continue when its worker has exited."""
 
 
 class Pipe:
-    """The line to the worker. Whatever the agent prints goes to stderr instead, where it disturbs nobody."""
+    """The connection to the worker on stdin and stdout. What the agent prints goes to stderr instead."""
 
     def __init__(self) -> None:
         self._out = os.dup(1)
         os.dup2(2, 1)
         self._lock = threading.Lock()
 
-    def say(self, message: Mapping[str, Any]) -> None:
-        """Write a line; it waits while the worker reads slowly."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message; waits while the worker reads slowly."""
         self.write(encode_json(message, what=f"the {message['type']} line").encode() + b"\n")
 
     def write(self, line: bytes) -> None:
@@ -53,25 +53,25 @@ class Pipe:
             while line:
                 line = line[os.write(self._out, line) :]
 
-    def hear(self) -> dict[str, Any] | None:
-        """The next line, or None when the worker has gone."""
+    def receive(self) -> dict[str, Any] | None:
+        """The next message, or None when the worker has exited."""
         line = sys.stdin.buffer.readline()
         return dict(decode_json(line)) if line else None
 
 
 class LogLines(logging.Handler):
-    """Sends what is logged to the worker's log."""
+    """A log handler that sends records to the worker's log."""
 
     def __init__(self, pipe: Pipe) -> None:
         super().__init__()
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._pipe.say({"type": "log", "level": record.levelname.lower(), "message": self.format(record)})
+        self._pipe.send({"type": "log", "level": record.levelname.lower(), "message": self.format(record)})
 
 
 class ChildContext:
-    """Implements `perdure.agents.context.Context` by asking the worker."""
+    """Implements `perdure.agents.context.Context` with requests to the worker."""
 
     def __init__(self, start: Mapping[str, Any], pipe: Pipe) -> None:
         self.run_id: str = start["run_id"]
@@ -93,7 +93,7 @@ class ChildContext:
         self.tracer: Any = NoTracer()
         self.checkpoint = _checkpoint(start.get("checkpoint"))
         self._key: str = start["idempotency_key"]
-        self._kept: dict[str, Any] = dict(start["steps"])
+        self._step_results: dict[str, Any] = dict(start["steps"])
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
@@ -109,10 +109,10 @@ class ChildContext:
     def items(self) -> ChildItems:
         return ChildItems(self)
 
-    # --- what the worker says
+    # --- messages of the worker
 
-    def told(self, message: dict[str, Any]) -> None:
-        """An answer has come."""
+    def receive_answer(self, message: dict[str, Any]) -> None:
+        """Pass an answer to the call that waits for it."""
         waiting = self._waiting.pop(message.get("id", 0), None)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
@@ -120,23 +120,23 @@ class ChildContext:
     def cancel(self, action: str) -> None:
         self._action = action
 
-    async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Say something, and wait for the answer."""
+    async def request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request, and wait for its answer."""
         self._check()
         number = next(self._numbers)
         self._waiting[number] = self._loop.create_future()
-        self._pipe.say({**message, "id": number})
+        self._pipe.send({**message, "id": number})
         return await self._waiting[number]
 
     def _check(self) -> None:
         if self._action is not None:
             raise Cancelled(self._action)
 
-    # --- what the agent does
+    # --- called by the agent
 
     async def emit(self, data: Any, event: str = "custom") -> None:
         self._check()
-        self._pipe.say({"type": "event", "event": event, "data": data})
+        self._pipe.send({"type": "event", "event": event, "data": data})
 
     async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
         self._check()
@@ -147,17 +147,17 @@ class ChildContext:
         self._check()
         number = self._seen[name] = self._seen.get(name, 0) + 1
         key = name if number == 1 else f"{name}#{number}"
-        if key not in self._kept:
+        if key not in self._step_results:
             result = action()
-            self._kept[key] = await result if inspect.isawaitable(result) else result
-        # The worker counts the steps as well, so that it hears of every one.
-        answer = await self.ask({"type": "step", "name": name, "result": self._kept[key]})
-        self._kept[key] = answer["result"]
+            self._step_results[key] = await result if inspect.isawaitable(result) else result
+        # The worker counts the steps too, so every one is sent.
+        answer = await self.request({"type": "step", "name": name, "result": self._step_results[key]})
+        self._step_results[key] = answer["result"]
         return cast(T, answer["result"])
 
     @property
     def steps(self) -> Mapping[str, Any]:
-        return dict(self._kept)
+        return dict(self._step_results)
 
     async def save(
         self,
@@ -181,7 +181,7 @@ class ChildContext:
             "parent_id": parent_id,
             "quiet": quiet,
         }
-        saved = await self.ask({"type": "save", **saving})
+        saved = await self.request({"type": "save", **saving})
         known = {**saving, "metadata": metadata or {}, "checkpoint_id": saved["checkpoint_id"]}
         self.checkpoint = _checkpoint(
             {**known, "thread_id": self.thread_id, "run_id": self.run_id, "step": 0, "created_at": 0.0}
@@ -192,7 +192,7 @@ class ChildContext:
         return None if self.checkpoint is None else self.checkpoint.values
 
     async def interrupt(self, value: Any) -> Any:
-        return (await self.ask({"type": "interrupt", "value": value}))["value"]
+        return (await self.request({"type": "interrupt", "value": value}))["value"]
 
     async def heartbeat(self) -> None:
         await asyncio.sleep(0)
@@ -206,11 +206,11 @@ class ChildContext:
         return f"{self._key}:{name}" if name else self._key
 
     async def resources(self) -> Any:
-        raise NotSupported("an agent in a process of its own gets no resources")
+        raise NotSupported("resources are not available to isolated agents")
 
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         if threading.current_thread() is threading.main_thread():
-            raise NotSupported("a process of its own has one loop: await what would wait for it here")
+            raise NotSupported("an isolated agent has one event loop: await the method instead")
 
         async def awaited() -> T:
             return await coroutine()
@@ -219,51 +219,51 @@ class ChildContext:
 
 
 class ChildGraphs:
-    """Implements `perdure.agents.context.GraphCheckpoints` by asking the worker."""
+    """Implements `perdure.agents.context.GraphCheckpoints` with requests to the worker."""
 
     def __init__(self, context: ChildContext, pipe: Pipe) -> None:
         self._context = context
         self._pipe = pipe
 
     def put(self, steps: GraphSteps) -> None:
-        self._pipe.say({"type": "record", "steps": msgspec.to_builtins(steps)})
+        self._pipe.send({"type": "record", "steps": msgspec.to_builtins(steps)})
 
     async def ready(self) -> None:
         await self._context.heartbeat()
 
     async def settle(self) -> None:
-        await self._context.ask({"type": "settle"})
+        await self._context.request({"type": "settle"})
 
     async def find(self, query: GraphQuery) -> list[GraphTuple]:
-        answer = await self._context.ask({"type": "find", "query": msgspec.to_builtins(query)})
+        answer = await self._context.request({"type": "find", "query": msgspec.to_builtins(query)})
         return msgspec.convert(answer["found"], list[GraphTuple])
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
-        answer = await self._context.ask({"type": "deltas", "query": msgspec.to_builtins(query)})
+        answer = await self._context.request({"type": "deltas", "query": msgspec.to_builtins(query)})
         return msgspec.convert(answer["found"], list[GraphDelta])
 
-    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return self._context.call(asking)
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._context.call(action)
 
 
 class ChildItems(ItemCalls):
-    """What is remembered beyond a thread, by asking the worker."""
+    """Item operations, with requests to the worker."""
 
     def __init__(self, context: ChildContext) -> None:
         self._context = context
 
     async def batch(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
-        answer = await self._context.ask({"type": "items", "ops": msgspec.to_builtins(list(ops))})
+        answer = await self._context.request({"type": "items", "ops": msgspec.to_builtins(list(ops))})
         if "refused" in answer:
             raise InvalidInput(answer["refused"])
         return msgspec.convert(answer["results"], list[ItemResult])
 
-    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return self._context.call(asking)
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._context.call(action)
 
 
-def _checkpoint(told: dict[str, Any] | None) -> Checkpoint | None:
-    return None if told is None else msgspec.convert(told, Checkpoint, strict=False)
+def _checkpoint(fields: dict[str, Any] | None) -> Checkpoint | None:
+    return None if fields is None else msgspec.convert(fields, Checkpoint, strict=False)
 
 
 async def _run(path: str, start: dict[str, Any], pipe: Pipe) -> None:
@@ -272,17 +272,17 @@ async def _run(path: str, start: dict[str, Any], pipe: Pipe) -> None:
     assert task is not None
     threading.Thread(target=_listen, args=(pipe, context, task), daemon=True).start()
     agent = make_agent("agent", import_target(path))
-    pipe.say({"type": "result", "values": await agent.run(context, start["input"])})
+    pipe.send({"type": "result", "values": await agent.run(context, start["input"])})
 
 
 def _listen(pipe: Pipe, context: ChildContext, task: asyncio.Task[Any]) -> None:
     loop = task.get_loop()
-    while (message := pipe.hear()) is not None:
+    while (message := pipe.receive()) is not None:
         if message["type"] == "cancel":
             context.cancel(message["action"])
             loop.call_soon_threadsafe(task.cancel)
         else:
-            loop.call_soon_threadsafe(context.told, message)
+            loop.call_soon_threadsafe(context.receive_answer, message)
     context.cancel("lost")
     loop.call_soon_threadsafe(task.cancel)
     threading.Event().wait(ORPHAN_SECONDS)
@@ -290,28 +290,28 @@ def _listen(pipe: Pipe, context: ChildContext, task: asyncio.Task[Any]) -> None:
 
 
 def main() -> NoReturn:
-    """Run the attempt that the first line tells of."""
+    """Execute the attempt that the first message describes."""
     pipe = Pipe()
-    start = pipe.hear()
+    start = pipe.receive()
     if start is None:
         os._exit(1)
     sys.path.insert(0, str(Path.cwd()))
     try:
         asyncio.run(_run(sys.argv[1], start, pipe))
     except (Cancelled, asyncio.CancelledError):
-        _leave(0)
-    except BaseException as error:  # noqa: BLE001 - it is the worker's to judge
+        _exit(0)
+    except BaseException as error:  # noqa: BLE001 - the worker decides what it means
         traceback.print_exc()
         retriable = RetryPolicy(load_settings().job_retriable).is_retriable(error)
         failure = failure_of(error)
-        pipe.say(
+        pipe.send(
             {"type": "error", "error": failure.error, "message": failure.message, "retriable": retriable}
         )
-    _leave(0)
+    _exit(0)
 
 
-def _leave(code: int) -> NoReturn:
-    """End at once: threads that an agent left behind would keep the process waiting."""
+def _exit(code: int) -> NoReturn:
+    """Exit at once, without waiting for threads of the agent."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

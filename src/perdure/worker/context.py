@@ -1,4 +1,4 @@
-"""A run as its agent sees it: called in the agent's loop, while the queue is asked in the worker's."""
+"""The context of an agent in a worker: it calls the queue in the worker's loop."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from perdure.agents.context import Cancelled, Interrupted
-from perdure.graphs.records import GraphQuery
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.view import state_values
+from perdure.items.calls import ItemCalls
+from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.checks import check_text
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureError
@@ -22,30 +24,94 @@ from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import VALUES, NewEvent, Shown
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
-from perdure.threads.work import Assignment
+from perdure.threads.work import Assignment, Lease
 from perdure.worker.emitter import Emitter
-from perdure.worker.fenced_graphs import RunGraphs
-from perdure.worker.run_items import RunItems
 from perdure.worker.tracing import Tracing
 
 T = TypeVar("T")
 
 METADATA = "metadata"
 RESERVED = frozenset({METADATA, "error", "end", "control"})
-"""Events that only the system tells."""
+"""Events that agents cannot emit."""
 MAX_NAME = 255
 
 ORIGIN, INPUT, RESUMES = "origin", "input", "resumes"
-"""What a checkpoint says, so that its run can be gone on with: where it began, with what, and the answers."""
+"""Keys of a checkpoint's metadata that a resumed run needs: the first run, its input, and the answers."""
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Puts the run before each line, and its ids into each record."""
+    """Adds the run to each line, and its ids to each record."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         known = dict(self.extra or {})
         kwargs["extra"] = {**known, **(kwargs.get("extra") or {})}
         return f"run {known.get('run_id')}: {msg}", kwargs
+
+
+class CallInControlLoop(Protocol):
+    """Runs a coroutine in the worker's loop, and waits for it in the agent's loop."""
+
+    async def __call__(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+
+class RunGraphs:
+    """Implements `perdure.agents.context.GraphCheckpoints` for one attempt, under its lease."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        queue: RunQueue,
+        emitter: Emitter,
+        call_in_control_loop: CallInControlLoop,
+        check: Callable[[], None],
+    ) -> None:
+        self._lease = lease
+        self._queue = queue
+        self._emitter = emitter
+        self._call_in_control_loop = call_in_control_loop
+        self._check = check
+        self._control = asyncio.get_running_loop()
+
+    def put(self, steps: GraphSteps) -> None:
+        self._emitter.put_steps(steps)
+
+    async def ready(self) -> None:
+        self._check()
+        if self._emitter.full:
+            await self._emitter.wait_for_space()
+            self._check()
+
+    async def settle(self) -> None:
+        await self._call_in_control_loop(self._emitter.drain)
+        self._check()
+
+    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+        return await self._call_in_control_loop(lambda: self._queue.find_graphs(self._lease, query))
+
+    async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
+        return await self._call_in_control_loop(lambda: self._queue.find_deltas(self._lease, query))
+
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return asyncio.run_coroutine_threadsafe(action(), self._control).result()
+
+
+class RunItems(ItemCalls):
+    """Item operations of one attempt."""
+
+    def __init__(
+        self, queue: RunQueue, call_in_control_loop: CallInControlLoop, check: Callable[[], None]
+    ) -> None:
+        self._queue = queue
+        self._call_in_control_loop = call_in_control_loop
+        self._check = check
+        self._control = asyncio.get_running_loop()
+
+    async def batch(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
+        self._check()
+        return await self._call_in_control_loop(lambda: self._queue.do_items(ops))
+
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return asyncio.run_coroutine_threadsafe(action(), self._control).result()
 
 
 class RunContext:
@@ -80,26 +146,26 @@ class RunContext:
         self.emitter = emitter
         self.tracing = tracing
         self.saved: str | None = None
-        """The values that were kept last in this attempt, as JSON; None while none were."""
+        """The values that this attempt saved last, as JSON; None before the first save."""
         self._assignment = assignment
         self._queue = queue
         self._store = store
-        self._worthwhile = still_owned
+        self._still_owned = still_owned
         self._control = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._checkpoint = assignment.checkpoint
-        self._kept = dict(assignment.steps)
+        self._step_results = dict(assignment.steps)
         self._steps: Counter[str] = Counter()
-        self._asked = 0
+        self._interrupts = 0
         self._action: str | None = None
-        self.input, self._resumes = _beginning(assignment)
+        self.input, self._resumes = _input_and_answers(assignment)
         self.graph = RunGraphs(assignment.held, queue, emitter, self._call_in_control_loop, self._check)
         self.items = RunItems(queue, self._call_in_control_loop, self._check)
 
-    # --- what the worker does with it
+    # --- called by the worker
 
     def enter(self) -> None:
-        """The agent begins, in the task that calls this."""
+        """Start the agent, in the task that calls this."""
         self._loop = asyncio.get_running_loop()
         self.tracing.enter()
 
@@ -107,19 +173,19 @@ class RunContext:
         """Ask the agent to stop: its next call here raises. Safe from any thread."""
         self._action = action
 
-    def told(self) -> dict[str, Any]:
-        """What the metadata of a checkpoint must tell, so that another run can go on from it."""
+    def resume_metadata(self) -> dict[str, Any]:
+        """The metadata that a checkpoint needs, so that another run can resume from it."""
         return {ORIGIN: self._assignment.origin, INPUT: self.input, RESUMES: self._resumes}
 
     def questions(self, interrupts: Sequence[Mapping[str, Any]]) -> list[Interrupt]:
-        """What a person is asked, each with an id."""
+        """The questions of an interrupt, each with an id."""
         origin = self._assignment.origin
         return [
             Interrupt(id=str(each.get("id") or f"{origin}:{number}"), value=each.get("value"))
             for number, each in enumerate(interrupts)
         ]
 
-    # --- what the agent does with it
+    # --- called by the agent
 
     async def emit(self, data: Any, event: str = "custom") -> None:
         await self.emit_json(encode_json(data, what=f"event {event!r}"), event)
@@ -128,24 +194,24 @@ class RunContext:
         self._check()
         self.emitter.put(NewEvent(_event_name(event), body, shown))
         if self.emitter.full:
-            await self.emitter.room()
+            await self.emitter.wait_for_space()
             self._check()
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self._check()
         key = self._key(check_text(name, "the name of a step", max_length=MAX_NAME))
-        kept = self._kept.get(key)
-        if kept is None:
+        stored = self._step_results.get(key)
+        if stored is None:
             result = action()
             body = encode_json(await result if inspect.isawaitable(result) else result, what=f"step {name!r}")
-            await self._call_in_control_loop(lambda: self._keep(key, body))
-            kept = self._kept[key] = body
-        # What JSON makes of it, as later attempts will see it.
-        return cast(T, decode_json(kept))
+            await self._call_in_control_loop(lambda: self._store_step(key, body))
+            stored = self._step_results[key] = body
+        # Decoded from JSON, as later attempts will see it.
+        return cast(T, decode_json(stored))
 
     @property
     def steps(self) -> Mapping[str, Any]:
-        return {name: decode_json(body) for name, body in self._kept.items()}
+        return {name: decode_json(body) for name, body in self._step_results.items()}
 
     async def save(
         self,
@@ -161,7 +227,7 @@ class RunContext:
     ) -> str:
         self._check()
         body = encode_json(values, what="values")
-        resumed = self.told() if self._resumes else {}
+        resumed = self.resume_metadata() if self._resumes else {}
         new = NewCheckpoint(
             values=values,
             next=list(next),
@@ -195,15 +261,15 @@ class RunContext:
 
     async def interrupt(self, value: Any) -> Any:
         self._check()
-        number, self._asked = self._asked, self._asked + 1
+        number, self._interrupts = self._interrupts, self._interrupts + 1
         if number < len(self._resumes):
             return self._resumes[number]
-        asking = {"id": f"{self._assignment.origin}:{number}", "value": value}
+        question = {"id": f"{self._assignment.origin}:{number}", "value": value}
         mode = next((mode for mode in ("updates", VALUES) if mode in self.stream_mode), None)
         encode_json(value, what="the value of an interrupt")
         if mode is not None:
-            await self.emit({"__interrupt__": [asking]}, mode)
-        raise Interrupted([asking])
+            await self.emit({"__interrupt__": [question]}, mode)
+        raise Interrupted([question])
 
     async def heartbeat(self) -> None:
         await asyncio.sleep(0)
@@ -221,7 +287,7 @@ class RunContext:
         if resources_id is None:
             return None
         if self._store is None:
-            raise NotSupported("this worker was given no store to read resources from")
+            raise NotSupported("this worker has no store to read resources from")
         store = self._store
         found = await self._call_in_control_loop(lambda: store.get_resources_by_id(resources_id))
         return None if found is None else found.resources
@@ -232,10 +298,10 @@ class RunContext:
 
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         if self._loop is None or _is_running(self._loop):
-            raise InvalidInput("call is for agents that are no coroutines; await the method instead")
+            raise InvalidInput("call is for sync agents; in an async agent, await the method instead")
         return asyncio.run_coroutine_threadsafe(_awaited(coroutine), self._loop).result()
 
-    # --- how
+    # --- private
 
     def _check(self) -> None:
         if self._action is not None:
@@ -252,40 +318,40 @@ class RunContext:
         return name if number == 1 else f"{name}#{number}"
 
     async def _call_in_control_loop(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do something in the worker's loop; once begun it is done, even if the agent is cancelled."""
-        asked = asyncio.run_coroutine_threadsafe(action(), self._control)
+        """Run a coroutine in the worker's loop; it runs to its end, even if the agent is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(action(), self._control)
         try:
-            return await asyncio.shield(asyncio.wrap_future(asked))
+            return await asyncio.shield(asyncio.wrap_future(future))
         except Fenced:
             raise Cancelled(self._action or "lost") from None
 
-    async def _keep(self, key: str, body: str) -> None:
+    async def _store_step(self, key: str, body: str) -> None:
         await retry_until(
             lambda: self._queue.keep(self._assignment.held, self._assignment.origin, key, body),
             what=f"step {key!r} of run {self.run_id}",
-            still_owned=self._worthwhile,
+            still_owned=self._still_owned,
             idempotent=True,
         )
 
     async def _save(self, new: NewCheckpoint, events: list[NewEvent]) -> Checkpoint:
         async with self.emitter.sending:
-            waiting = self.emitter.take()
+            pending = self.emitter.take()
             try:
                 saved = await retry_until(
-                    lambda: self._queue.save(self._assignment.held, new, [*waiting, *events]),
+                    lambda: self._queue.save(self._assignment.held, new, [*pending, *events]),
                     what=f"checkpoint of run {self.run_id}",
-                    still_owned=self._worthwhile,
+                    still_owned=self._still_owned,
                 )
             except PerdureError as error:
-                self._unsaved(error, waiting)
+                self._save_failed(error, pending)
                 raise
-            self.emitter.wrote(len(waiting) + len(events))
+            self.emitter.wrote(len(pending) + len(events))
             return saved
 
-    def _unsaved(self, error: PerdureError, waiting: list[NewEvent]) -> None:
-        """A refused checkpoint is the agent's to mend; of anything else the stream cannot go on after."""
+    def _save_failed(self, error: PerdureError, pending: list[NewEvent]) -> None:
+        """The agent may correct a refused checkpoint; after any other error the stream cannot continue."""
         if error.http_status < 500 and not isinstance(error, Fenced):
-            self.emitter.restore(waiting)
+            self.emitter.restore(pending)
         else:
             self.emitter.fail(error)
 
@@ -293,9 +359,9 @@ class RunContext:
 def _event_name(event: object) -> str:
     name = check_text(event, "the name of an event", max_length=MAX_NAME)
     if not name or not name.isprintable():
-        raise InvalidInput(f"an event cannot be called {name!r}")
+        raise InvalidInput(f"{name!r} is not a valid name of an event")
     if name in RESERVED:
-        raise InvalidInput(f"the event {name!r} is told by the system alone")
+        raise InvalidInput(f"event {name!r} is reserved; choose another name")
     return name
 
 
@@ -304,22 +370,22 @@ def _command(assignment: Assignment) -> dict[str, Any] | None:
     return None if command is None else dict(msgspec.to_builtins(command))
 
 
-def _beginning(assignment: Assignment) -> tuple[Any, list[Any]]:
-    """What the agent begins with, and the answers to what it asked before."""
+def _input_and_answers(assignment: Assignment) -> tuple[Any, list[Any]]:
+    """The input of the agent, and the answers to its earlier interrupts."""
     command = assignment.run.kwargs.command
     found = assignment.checkpoint
-    told = found.metadata if found is not None else {}
-    if command is None or command.resume is msgspec.UNSET or found is None or RESUMES not in told:
+    metadata = found.metadata if found is not None else {}
+    if command is None or command.resume is msgspec.UNSET or found is None or RESUMES not in metadata:
         return assignment.run.kwargs.input, []
-    resumes = list(told[RESUMES])
+    resumes = list(metadata[RESUMES])
     if found.run_id != assignment.run.run_id:
-        # An earlier attempt of this run has kept the answer already.
+        # Otherwise an earlier attempt of this run has already stored the answer.
         resumes.append(_answer(command.resume, found.interrupts))
-    return told.get(INPUT), resumes
+    return metadata.get(INPUT), resumes
 
 
 def _answer(resume: Any, interrupts: list[Interrupt]) -> Any:
-    """The answer, which may be given by the id of what was asked."""
+    """The answer; a mapping with the id of an interrupt holds the answer to it."""
     for asked in interrupts:
         if isinstance(resume, dict) and set(resume) == {asked.id}:
             return resume[asked.id]

@@ -1,4 +1,4 @@
-"""What a run tells and what its graph keeps, on the way: in order, in batches, and never too much at once."""
+"""Sends the events of a run and the steps of its graph to the queue, in order and in batches."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from perdure.graphs.records import GraphSteps
+import msgspec
+
+from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, GraphWrite
 from perdure.kernel.errors import Fenced, PerdureError
 from perdure.kernel.retry import retry_until
 from perdure.streams.model import NewEvent
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Lease
-from perdure.worker.graph_steps import joined, size_of
 
 MAX_EVENTS = 1000
 MAX_BYTES = 1 << 20
 LINGER_SECONDS = 0.002
-"""A first event waits so long for company: a run that ends at once tells everything in one transaction."""
+"""How long a first event waits for more, so that a short run writes everything in one transaction."""
 CROWDED_SECONDS = 0.02
-"""So long it waits where other runs are at work as well, and each takes its time anyway."""
+"""The same while the worker executes other runs too."""
+
+ROW = 200
+"""About how many bytes a row takes besides its value."""
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -32,7 +36,7 @@ class Emitter:
     def __init__(
         self,
         queue: RunQueue,
-        held: Lease,
+        lease: Lease,
         still_owned: Callable[[], bool],
         *,
         last: int | None = None,
@@ -41,12 +45,12 @@ class Emitter:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.sending = asyncio.Lock()
-        """Held while something of this run is being written, so that the order is kept."""
+        """Locked while something of this run is being written, to keep the order."""
         self.failure: PerdureError | None = None
         """Why nothing more can be written."""
         self._queue = queue
-        self._held = held
-        self._worthwhile = still_owned
+        self._lease = lease
+        self._still_owned = still_owned
         self._active = active
         self._limits = (max_events, max_bytes)
         self._control = asyncio.get_running_loop()
@@ -66,7 +70,7 @@ class Emitter:
         return len(self._events) >= self._limits[0] or self._bytes >= self._limits[1]
 
     def put(self, event: NewEvent) -> None:
-        """Add an event, from any thread; it is sent soon."""
+        """Add an event, from any thread; it is sent after a short delay."""
         with self._lock:
             self._events.append(event)
             self._bytes += len(event.body) + len(event.event)
@@ -76,7 +80,7 @@ class Emitter:
         self._control.call_soon_threadsafe(self._schedule)
 
     def put_steps(self, steps: GraphSteps) -> None:
-        """Add what a graph has done, from any thread; it is written with the events before it, or earlier."""
+        """Add steps of a graph, from any thread; they are written no later than the events after them."""
         with self._lock:
             self._steps.append(steps)
             self._bytes += size_of(steps)
@@ -85,8 +89,8 @@ class Emitter:
             self._scheduled = True
         self._control.call_soon_threadsafe(self._schedule)
 
-    async def room(self) -> None:
-        """Wait, in any loop, until there is room again or nothing is taken any more."""
+    async def wait_for_space(self) -> None:
+        """Wait, in any loop, until there is space again, or until the emitter has failed or is closed."""
         loop = asyncio.get_running_loop()
         while self.full and self.failure is None and not self._closed:
             future: asyncio.Future[None] = loop.create_future()
@@ -97,7 +101,7 @@ class Emitter:
             await future
 
     def take(self) -> list[NewEvent]:
-        """Everything that waits, for whoever holds `sending` and writes it along."""
+        """Remove and return all pending events. The caller has locked `sending` and writes them."""
         with self._lock:
             events, self._events = self._events, []
             self._bytes = sum(map(size_of, self._steps))
@@ -105,7 +109,7 @@ class Emitter:
         return events
 
     def take_steps(self) -> GraphSteps | None:
-        """What graphs have done, for the same."""
+        """Remove and return all pending steps, under the same lock."""
         with self._lock:
             steps, self._steps = self._steps, []
             self._bytes = sum(len(event.body) + len(event.event) for event in self._events)
@@ -113,18 +117,18 @@ class Emitter:
         return joined(steps) if steps else None
 
     def restore(self, events: Sequence[NewEvent]) -> None:
-        """Put back what was taken and not written."""
+        """Put events back that were taken and not written."""
         with self._lock:
             self._events[:0] = events
             self._bytes += sum(len(event.body) + len(event.event) for event in events)
 
     def fail(self, error: PerdureError) -> None:
-        """Nothing more can be written; the first reason counts."""
+        """Refuse further writes; the first error is kept."""
         self.failure = self.failure or error
         self._wake()
 
     def close(self) -> None:
-        """Send nothing more by itself."""
+        """Stop sending."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -133,9 +137,9 @@ class Emitter:
         self._wake()
 
     async def drain(self) -> None:
-        """Send what waits, now."""
+        """Send everything that is pending, now."""
         async with self.sending:
-            # Nothing is told before what led to it is kept.
+            # Events are taken first: none may be written before the steps that led to it.
             events, steps = self.take(), self.take_steps()
             if (events or steps) and self.failure is None:
                 await self._append(events, steps)
@@ -169,27 +173,27 @@ class Emitter:
                 return
 
     def wrote(self, count: int) -> None:
-        """So many events were written along with something else."""
+        """Count events that were written together with something else."""
         self._last = None if self._last is None else self._last + count
 
     async def _append(self, events: Sequence[NewEvent], steps: GraphSteps | None) -> None:
-        """Write a batch. Where it begins is known, so that it can be repeated."""
+        """Write a batch. If the last number is known, the call is idempotent and can be repeated."""
 
         def send() -> Coroutine[Any, Any, int]:
             if steps is None:
-                return self._queue.append(self._held, events, self._last)
-            return self._queue.record(self._held, steps, events, self._last)
+                return self._queue.append(self._lease, events, self._last)
+            return self._queue.record(self._lease, steps, events, self._last)
 
         try:
             self._last = await retry_until(
                 send,
-                what=f"events of run {self._held.run_id}",
-                still_owned=self._worthwhile,
+                what=f"events of run {self._lease.run_id}",
+                still_owned=self._still_owned,
                 idempotent=self._last is not None,
             )
         except PerdureError as error:
             if isinstance(error, Fenced) and steps is not None:
-                # A run that is cancelled is fenced, and may still say what it has done.
+                # The attempt of a cancelled run is fenced, but may still store its steps at the end.
                 with self._lock:
                     self._steps.insert(0, steps)
             self.fail(error)
@@ -198,3 +202,45 @@ class Emitter:
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+# --- batches of steps -------------------------------------------------------------------------------------
+
+
+def size_of(steps: GraphSteps) -> int:
+    """The approximate number of bytes of steps."""
+    changes = steps.changes
+    puts = sum(ROW + len(put.checkpoint[1]) + _pieces(put) for put in changes.puts)
+    writes = sum(ROW + len(write.value[1]) for write in changes.writes)
+    return puts + writes + sum(ROW + len(state.body or "") for state in steps.states)
+
+
+def _pieces(put: GraphPut) -> int:
+    return sum(ROW + (len(piece.value[1]) if piece.value else 0) for piece in put.pieces)
+
+
+def joined(batches: Sequence[GraphSteps]) -> GraphSteps:
+    """All batches as one, in order. Of several versions of a state, the last one is kept."""
+    if len(batches) == 1:
+        return batches[0]
+    puts: list[GraphPut] = []
+    writes: list[GraphWrite] = []
+    states: dict[str, GraphState] = {}
+    for steps in batches:
+        puts += steps.changes.puts
+        writes += steps.changes.writes
+        for state in steps.states:
+            before = states.get(state.checkpoint_id)
+            states[state.checkpoint_id] = state if before is None else _updated(before, state)
+    return GraphSteps(changes=GraphChanges(puts=puts, writes=writes), states=list(states.values()))
+
+
+def _updated(before: GraphState, state: GraphState) -> GraphState:
+    return msgspec.structs.replace(state, again=before.again, parent_id=before.parent_id)
+
+
+def last_of(steps: GraphSteps) -> GraphSteps:
+    """Only the last state, with its values, for a thread from which no run continues."""
+    if not steps.states or steps.states[-1].body is None:
+        return steps
+    return GraphSteps(states=[msgspec.structs.replace(steps.states[-1], whole=True)])

@@ -1,4 +1,4 @@
-"""Where agents run: event loops in threads of their own. One that blocks never holds up the worker."""
+"""Event loops in separate threads for the code of agents, so that no agent can block the worker."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = 1.0
-"""A loop that has not answered for so long gets no more runs."""
+"""A loop that has not responded for this long gets no more runs."""
 CLOSE_SECONDS = 2.0
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How an agent's code ended: what it gave, or what it raised."""
+    """How an agent's code ended: its return value, or its exception."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A thread for each call. A call that never ends does not keep the process from ending."""
+    """Runs each call in its own daemon thread, so that a call that never ends does not block the exit."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -44,7 +44,7 @@ class DaemonThreads(ThreadPoolExecutor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - it is the caller's to see
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -63,7 +63,7 @@ class AgentLoop:
         self.loop.set_default_executor(DaemonThreads())
         self.jobs: set[Job] = set()
         self.retired = False
-        self._asked: float | None = None
+        self._pinged_at: float | None = None
         name = f"perdure-agents-{next(self._numbers)}"
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -85,51 +85,51 @@ class AgentLoop:
             try:
                 return self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as error:
-                # A task that an agent left behind may not end the loop of others.
-                logger.error("an agent's task raised %s; its loop goes on", type(error).__name__)
+                # A background task of one agent must not end the loop of the others.
+                logger.error("a task of an agent raised %s; its event loop continues", type(error).__name__)
 
-    def tell(self, action: Callable[[], object]) -> None:
-        """Call something in the loop, from any thread; a loop that has ended has nobody to tell."""
+    def call_soon(self, action: Callable[[], object]) -> None:
+        """Call a function in the loop, from any thread; a loop that has ended ignores it."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action)
 
     def look(self) -> None:
-        """Ask the loop to answer, unless it has still to answer from the last time."""
-        if self._asked is None:
-            self._asked = time.monotonic()
-            self.tell(self._answer)
+        """Ping the loop, unless the last ping is still unanswered."""
+        if self._pinged_at is None:
+            self._pinged_at = time.monotonic()
+            self.call_soon(self._answer)
 
     def _answer(self) -> None:
-        self._asked = None
+        self._pinged_at = None
 
     @property
     def blocked(self) -> bool:
-        """Whether something in it has held it up for long."""
-        asked = self._asked
-        return asked is not None and time.monotonic() - asked > BLOCKED_SECONDS
+        """Whether the loop has not responded for too long."""
+        pinged = self._pinged_at
+        return pinged is not None and time.monotonic() - pinged > BLOCKED_SECONDS
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
     def retire(self) -> None:
-        """Take no more runs; end when the last one has ended."""
+        """Accept no more runs; end when the last one has ended."""
         self.retired = True
         if not self.jobs:
             self.stop()
 
     def stop(self) -> None:
-        """Cancel what runs and end, as soon as nothing blocks."""
-        self.tell(self.loop.stop)
+        """Cancel all tasks and end, as soon as nothing blocks."""
+        self.call_soon(self.loop.stop)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread; whether it has ended."""
+        """Wait for the thread; returns whether it has ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
 class Job:
-    """An agent at work in its loop. `done` is a future of the loop that started it; it never has an error."""
+    """An agent that runs in its loop. `done` is a future of the starting loop; it never has an exception."""
 
     def __init__(self, home: AgentLoop, work: Work, name: str) -> None:
         self.home = home
@@ -146,10 +146,10 @@ class Job:
 
     def _enter(self, home: AgentLoop) -> None:
         home.jobs.add(self)
-        home.tell(lambda: self._begin(home))
+        home.call_soon(lambda: self._begin(home))
 
     def move(self, home: AgentLoop) -> None:
-        """Begin in another loop, unless it has begun."""
+        """Start in another loop, unless it has already started."""
         with self._lock:
             if self._begun:
                 return
@@ -167,10 +167,10 @@ class Job:
     async def _run(self) -> None:
         try:
             ended = Ended(value=await self._work())
-        except BaseException as error:  # noqa: BLE001 - it is the worker's to judge
+        except BaseException as error:  # noqa: BLE001 - the worker decides what it means
             ended = Ended(error=error)
         with suppress(RuntimeError):
-            # The worker may have given up on this one and ended.
+            # The worker may have abandoned this job and ended.
             self._control.call_soon_threadsafe(self._report, ended)
 
     def _report(self, ended: Ended) -> None:
@@ -182,7 +182,7 @@ class Job:
 
     def cancel(self) -> None:
         """Cancel the task, at its next await."""
-        self.home.tell(self._cancel)
+        self.home.call_soon(self._cancel)
 
     def _cancel(self) -> None:
         self.heard = True
@@ -191,7 +191,7 @@ class Job:
 
 
 class AgentLoops:
-    """The loops of a worker: one that runs share, or one for each run. Used from one loop alone."""
+    """The loops of a worker: one shared by all runs, or one for each run. Used from one loop only."""
 
     def __init__(self, *, isolated: bool = False) -> None:
         self._isolated = isolated
@@ -199,7 +199,7 @@ class AgentLoops:
         self._loops: list[AgentLoop] = []
 
     def start(self, work: Work, name: str) -> Job:
-        """Run a coroutine where it can block nobody but its like."""
+        """Run a coroutine in the loop for agents."""
         job = Job(self._home(), work, name)
         if self._isolated:
             job.home.retired = True
@@ -218,7 +218,7 @@ class AgentLoops:
         return self._loops[-1]
 
     def look(self) -> None:
-        """See whether the shared loop is blocked; if so, those that come next get another."""
+        """Check the shared loop; if it is blocked, the next runs get another."""
         loop = self._shared
         if loop is None or loop.retired:
             return
@@ -228,32 +228,32 @@ class AgentLoops:
             loop.look()
 
     def _replace(self, blocked: AgentLoop) -> None:
-        """Leave a loop to the agent that blocks it; those that had not begun begin elsewhere."""
+        """Retire a blocked loop; jobs that have not started move to another loop."""
         names = sorted(job.name for job in blocked.jobs)
         blocked.retired = True
         for job in list(blocked.jobs):
             job.move(self._home())
         blocked.retire()
         logger.warning(
-            "an agent blocks the event loop of %s; others get another. Use async I/O instead of blocking "
-            "calls, or set BG_JOB_ISOLATED_LOOPS=true",
+            "an agent blocks the event loop of %s; other runs get a new loop. "
+            "Use async I/O instead of blocking calls, or set BG_JOB_ISOLATED_LOOPS=true",
             ", ".join(names) or "no run",
         )
 
     def abandon(self, job: Job) -> None:
-        """Give up on an agent that does not stop: its thread is left to itself."""
-        logger.error("%s does not stop; its thread is left behind", job.name)
+        """Abandon an agent that does not stop, and its thread."""
+        logger.error("%s does not stop; its thread is abandoned", job.name)
         if job.home is self._shared and not job.heard:
             self._replace(job.home)
 
     def close(self) -> None:
-        """End all loops; one that is blocked is left behind."""
+        """End all loops; blocked ones are abandoned."""
         for loop in self._loops:
             loop.retired = True
             loop.stop()
         deadline = time.monotonic() + CLOSE_SECONDS
         left = [loop for loop in self._loops if not loop.join(max(0.0, deadline - time.monotonic()))]
         if left:
-            logger.warning("%d event loops of agents are blocked and were left behind", len(left))
+            logger.warning("%d event loops of agents are blocked and were abandoned", len(left))
         self._loops = left
         self._shared = None

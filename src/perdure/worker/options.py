@@ -1,4 +1,4 @@
-"""How a worker works."""
+"""The options of a worker, and their defaults."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from perdure.kernel.config import Settings
 
 
 def make_worker_id() -> str:
-    """A name that no other worker has: the machine, the process, and something random."""
+    """Create a unique worker id: the host name, the process id and random digits."""
     return f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker can be told. Durations are in seconds."""
+    """Options of a worker. Durations are in seconds."""
 
     worker_id: str = msgspec.field(default_factory=make_worker_id)
     concurrency: int = 1
-    """How many runs it executes at once."""
+    """Number of runs that it executes at the same time."""
     heartbeat: float = 10.0
-    """How long a lease lasts without being renewed; it is renewed three times as often."""
+    """Duration of a lease; leases are renewed three times as often."""
     interval: float = 5.0
-    """How long it waits for a signal before it looks into the queue by itself."""
+    """Polling interval when no signal arrives."""
     timeout: float | None = 300.0
-    """How long an attempt may take, where the run does not say."""
+    """Timeout of an attempt, unless the run has its own."""
     grace: float = 5.0
-    """How long runs may go on once the worker was asked to stop."""
+    """How long runs may continue when the worker stops."""
     cancel_grace: float = 3.0
-    """How long an agent that was cancelled may take to stop, before it is left behind."""
+    """How long a cancelled agent may take to stop before its thread is abandoned."""
     isolated_loops: bool = False
-    """Whether each run gets an event loop and a thread of its own."""
+    """Whether each run gets its own event loop and thread."""
     retriable: tuple[str, ...] = ()
-    """Names of exceptions that are worth another attempt, besides those that always are."""
+    """Names of additional exception classes that are retried."""
     stats_interval: float = 60.0
 
     @classmethod
     def from_settings(cls, settings: Settings, **more: Any) -> WorkerOptions:
-        """The options that the settings hold; what is given wins, unless it is None."""
+        """The options of the settings; arguments that are not None have precedence."""
         found = {
             "concurrency": settings.jobs_per_worker,
             "heartbeat": settings.job_heartbeat,

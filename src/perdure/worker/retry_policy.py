@@ -1,4 +1,4 @@
-"""What became of an agent: whether to try again, and what to say of a failure. Everything here is pure."""
+"""Decides whether an error is retried, and how it is shown. Pure functions only."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ RETRIABLE: Final = (
     "urllib3.ProtocolError",
     "urllib3.TimeoutError",
 )
-"""Errors of networks and databases that may pass: the package that an exception comes from, and its class.
+"""Temporary errors of networks and databases, as package and class.
 
-They are known by name, so that none of these packages needs to be there.
+They are matched by name, so that none of these packages must be installed.
 """
 
 _ALWAYS: Final = (Retriable, ConnectionError, StorageError, asyncio.CancelledError)
 
 
 class RetryPolicy:
-    """Knows which errors are worth another attempt: a set that everyone has, and names that were added.
+    """Decides which errors are retried: the standard ones, and additional names.
 
     A name is that of a class, alone or with its package: `MyError`, `httpx.ReadError`, `my.own.MyError`.
-    Subclasses count as their parents do.
+    Subclasses are included.
     """
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         self._names = frozenset((*RETRIABLE, *(name.strip() for name in more if name.strip())))
 
     def is_retriable(self, error: BaseException) -> bool:
-        """Whether another attempt may do better; of several errors, whether all of them allow it."""
+        """Whether an error is retried; a group of errors only if all of them are."""
         if isinstance(error, BaseExceptionGroup):
             return all(map(self.is_retriable, error.exceptions))
         if isinstance(error, AgentError):
@@ -84,15 +84,15 @@ def _names_of(kind: type) -> Iterator[str]:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An error as callers see it: its class and its words, without a traceback."""
+    """An error as callers see it: its class and message, without a traceback."""
     name = error.error if isinstance(error, AgentError) else type(error).__name__
-    return Failure(error=name, message=_words(error))
+    return Failure(error=name, message=_message(error))
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception as broken:  # noqa: BLE001 - the message is code of the agent's
+    except Exception as broken:  # noqa: BLE001 - the agent's code makes the message
         text = f"its message cannot be read: {type(broken).__name__}"
     text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     text = text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The spans that an agent makes of itself, on their way to the store."""
+"""Collects the spans of an agent and sends them to the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = 500
 
 
 class NoSpan:
-    """Stands where a span would be, and keeps nothing."""
+    """A span that records nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: None
@@ -32,7 +32,7 @@ class NoSpan:
 
 
 class NoTracer:
-    """Stands where OpenTelemetry's SDK is not installed (`pip install 'perdure[otel]'`)."""
+    """A tracer that records nothing, if OpenTelemetry is not installed (`pip install 'perdure[otel]'`)."""
 
     def start_span(self, *args: Any, **kwargs: Any) -> NoSpan:
         return NoSpan()
@@ -43,7 +43,7 @@ class NoTracer:
 
 
 class Tracing:
-    """The trace of one attempt. Nothing of OpenTelemetry is loaded before the agent asks for a tracer."""
+    """The trace of one attempt. OpenTelemetry is imported when the agent first uses the tracer."""
 
     def __init__(
         self, store: LightningStore | None, run_id: str, attempt_id: str, traceparent: str | None
@@ -53,11 +53,11 @@ class Tracing:
         self._traceparent = traceparent
         self._lock = threading.Lock()
         self._tracer: Any = None
-        self._ended: list[Any] = []
+        self._finished: list[Any] = []
         self._dropped = 0
 
     def enter(self) -> None:
-        """Let what the running task traces continue the trace of whoever asked for the run."""
+        """Make the spans of the current task part of the trace of the run's creator."""
         if self._traceparent is None or self._store is None:
             return
         try:
@@ -84,19 +84,19 @@ class Tracing:
 
     def _take(self, span: Any) -> None:
         with self._lock:
-            if len(self._ended) < MAX_WAITING:
-                self._ended.append(span)
+            if len(self._finished) < MAX_WAITING:
+                self._finished.append(span)
             else:
                 self._dropped += 1
 
     async def flush(self) -> None:
-        """Store what has ended. A trace that cannot be stored never fails its run."""
+        """Store the finished spans. A failure is logged and never fails the run."""
         with self._lock:
-            spans, self._ended = self._ended, []
+            spans, self._finished = self._finished, []
             dropped, self._dropped = self._dropped, 0
         if dropped:
             logger.warning(
-                "run %s makes spans faster than they are stored: %d dropped", self._ids[0], dropped
+                "run %s creates spans faster than they are stored: %d dropped", self._ids[0], dropped
             )
         for start in range(0, len(spans), BATCH):
             await self._write(spans[start : start + BATCH])
@@ -115,7 +115,7 @@ class Tracing:
 
 
 def _trace_id(run_id: str) -> int:
-    """All attempts of a run are one trace; its id is the run's own."""
+    """The trace id of a run, shared by all its attempts: the run id, or a hash of it."""
     try:
         return uuid.UUID(run_id).int
     except ValueError:

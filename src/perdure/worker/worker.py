@@ -1,6 +1,6 @@
-"""The worker: it claims runs, keeps their leases, has their agents executed, and tells their ends.
+"""The worker: claims runs, renews their leases, executes their agents and reports the results.
 
-Claiming, renewing and finishing happen in a loop of the worker's own, which no agent can block.
+Claiming, renewing and reporting happen in a separate event loop, which no agent can block.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 WATCH_SECONDS = 0.05
-"""A run that ends sooner is not worth a watch for being cancelled."""
+"""How old a run must be before the worker listens for its cancellation."""
 GATHER_SECONDS = 0.002
-"""How long a worker that was full waits for more of its runs to end, to claim for all of them at once."""
+"""How long a full worker waits for more of its runs to end, to claim for all free slots at once."""
 LAST_CLAIM_SECONDS = 0.1
-"""How long a claim that is under way may take when the worker stops: its runs are handed back."""
+"""How long a pending claim may take when the worker stops; its runs are handed back."""
 HAND_BACK_SECONDS = 5.0
 
 
 class Worker:
-    """Executes the runs of a queue with the agents it has, from `start` to `stop`.
+    """Executes the runs of a queue with its agents, from `start` to `stop`.
 
-    Both may be called in any event loop. The queue is the worker's own, which closes it when it stops.
-    `store` keeps the spans of agents and knows the resources of runs.
+    Both may be called in any event loop. The worker closes the queue when it stops.
+    `store` stores the spans of agents and reads the resources of runs.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Worker:
         self.worker_id = self.options.worker_id
         self.statistics = Statistics(self.options.concurrency, metrics, queue_stats)
         self._queue = queue
-        self._tools = WorkerDeps(
+        self._deps = WorkerDeps(
             queue=queue,
             agents=agents,
             loops=AgentLoops(isolated=self.options.isolated_loops),
             options=self.options,
-            judge=RetryPolicy(self.options.retriable),
+            retry_policy=RetryPolicy(self.options.retriable),
             store=store,
             active=lambda: self.active,
         )
@@ -78,15 +78,15 @@ class Worker:
 
     @property
     def active(self) -> int:
-        """How many runs it executes now."""
+        """The number of runs that it is executing."""
         return len(self._executions)
 
     async def start(self) -> None:
-        """Say which agents there are, and begin to claim. A queue that cannot be reached is waited for."""
+        """Register the agents and start claiming; retries until the queue can be reached."""
         await self._control.ask(self._start)
 
     async def stop(self, grace: float | None = None) -> None:
-        """Claim no more, let runs end within the grace period, and hand the rest back."""
+        """Stop claiming, let runs end within the grace period, and hand the others back."""
         self._stopping = True
         try:
             await self._control.ask(lambda: self._stop(self.options.grace if grace is None else grace))
@@ -95,7 +95,7 @@ class Worker:
 
     def _close(self) -> None:
         self._control.close()
-        self._tools.loops.close()
+        self._deps.loops.close()
 
     # --- in the worker's own loop
 
@@ -104,7 +104,7 @@ class Worker:
         self._begun = asyncio.Event()
         self._claimed = asyncio.Event()
         await retry_until(
-            lambda: self._queue.register(self.worker_id, self._tools.agents.specs, self.options.concurrency),
+            lambda: self._queue.register(self.worker_id, self._deps.agents.specs, self.options.concurrency),
             what=f"worker {self.worker_id}",
             still_owned=lambda: not self._stopping,
             idempotent=True,
@@ -114,7 +114,7 @@ class Worker:
             asyncio.create_task(_again(lambda: 0.0, self._keep_leases)),
             asyncio.create_task(_again(lambda: 0.0, self._listen)),
             asyncio.create_task(_again(lambda: LOOK_SECONDS, self._look)),
-            asyncio.create_task(_again(lambda: self.options.stats_interval, self.statistics.tell)),
+            asyncio.create_task(_again(lambda: self.options.stats_interval, self.statistics.log)),
         ]
 
     async def _claim(self) -> None:
@@ -131,7 +131,9 @@ class Worker:
                 backoff.reset()
             except PerdureError as error:
                 pause = backoff.next()
-                logger.warning("claiming: %s: %s; retrying in %.1f s", error.code, error.message, pause)
+                logger.warning(
+                    "cannot claim runs: %s: %s; retrying in %.1f s", error.code, error.message, pause
+                )
                 await asyncio.sleep(pause)
 
     async def _take(self, assignments: Sequence[Assignment]) -> None:
@@ -140,7 +142,7 @@ class Worker:
             await self._hand_back([each.held for each in assignments])
             return
         for assignment in assignments:
-            execution = Execution(self._tools, assignment)
+            execution = Execution(self._deps, assignment)
             self._executions[assignment.attempt_id] = execution
             task = asyncio.create_task(self._run(execution), name=execution.name)
             self._running.add(task)
@@ -171,7 +173,7 @@ class Worker:
         return min([self.options.heartbeat, *leases]) / 3
 
     async def _keep_leases(self) -> None:
-        """Wait until it is time to renew, which a claim may bring nearer; then renew."""
+        """Wait until the leases must be renewed, then renew them; a claim may shorten the wait."""
         began = time.monotonic()
         while (left := began + self._renew_period() - time.monotonic()) > 0:
             self._claimed.clear()
@@ -180,88 +182,92 @@ class Worker:
         await self._renew()
 
     async def _renew(self) -> None:
-        """Renew every lease in one call; one that was not renewed for its whole length is lost."""
+        """Renew all leases in one call; a lease that was not renewed for its whole duration is lost."""
         executions = list(self._executions.values())
-        asked = time.monotonic()
+        sent = time.monotonic()
         try:
             async with asyncio.timeout(self._renew_period() * 2):
-                verdicts = await self._queue.renew(self.worker_id, [each.held for each in executions])
+                verdicts = await self._queue.renew(self.worker_id, [each.lease for each in executions])
         except (PerdureError, TimeoutError) as error:
-            logger.warning("renewing %d leases: %s: %s", len(executions), type(error).__name__, error)
+            logger.warning("cannot renew %d leases: %s: %s", len(executions), type(error).__name__, error)
         else:
             for execution, verdict in zip(executions, verdicts, strict=True):
-                execution.renewed = max(execution.renewed, asked)
+                execution.renewed = max(execution.renewed, sent)
                 if verdict != "go":
-                    execution.ask(verdict)
+                    execution.request_stop(verdict)
         for execution in executions:
             if time.monotonic() - execution.renewed > execution.assignment.lease_seconds:
                 execution.expire()
 
     def _watched(self) -> list[Lease]:
         old = time.monotonic() - WATCH_SECONDS
-        return [each.held for each in self._executions.values() if each.started <= old and each.asked is None]
+        return [
+            each.lease
+            for each in self._executions.values()
+            if each.started <= old and each.stop_action is None
+        ]
 
     async def _listen(self) -> None:
-        """Hear of cancels as soon as they come, for all runs that have been here for a moment."""
-        held = self._watched()
-        if not held:
+        """Wait for requests to cancel any of the runs, except those that have just started."""
+        leases = self._watched()
+        if not leases:
             self._begun.clear()
             if not self._executions:
                 await self._begun.wait()
             await asyncio.sleep(WATCH_SECONDS)
             return
-        asking = asyncio.ensure_future(self._queue.controls(held, self.options.interval))
+        request = asyncio.ensure_future(self._queue.controls(leases, self.options.interval))
         try:
-            while not asking.done() and not self._has_more(held):
-                await self._begin_or(asking)
-            if asking.done():
-                self._tell(await asking)
+            while not request.done() and not self._has_more(leases):
+                await self._wait_for_start_or(request)
+            if request.done():
+                self._apply(await request)
         except PerdureError as error:
-            logger.warning("listening for cancels: %s: %s", error.code, error.message)
+            logger.warning("cannot wait for cancellations: %s: %s", error.code, error.message)
             await asyncio.sleep(min(LONGEST_PAUSE, self._renew_period()))
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
 
-    async def _begin_or(self, asking: asyncio.Future[Any]) -> None:
-        """Wait for the answer, or until a run that began meanwhile is worth a watch."""
+    async def _wait_for_start_or(self, request: asyncio.Future[Any]) -> None:
+        """Wait for the response, or until a run that started meanwhile must be watched too."""
         begun = asyncio.ensure_future(self._begun.wait())
-        await asyncio.wait((asking, begun), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((request, begun), return_when=asyncio.FIRST_COMPLETED)
         begun.cancel()
         if self._begun.is_set():
             self._begun.clear()
-            await asyncio.wait((asking,), timeout=WATCH_SECONDS * 2)
+            await asyncio.wait((request,), timeout=WATCH_SECONDS * 2)
 
-    def _has_more(self, held: Iterable[Lease]) -> bool:
-        known = {each.attempt_id for each in held}
+    def _has_more(self, leases: Iterable[Lease]) -> bool:
+        known = {each.attempt_id for each in leases}
         return any(each.attempt_id not in known for each in self._watched())
 
-    def _tell(self, verdicts: dict[str, Any]) -> None:
+    def _apply(self, verdicts: dict[str, Any]) -> None:
         for execution in list(self._executions.values()):
-            verdict = verdicts.get(execution.held.run_id, "go")
+            verdict = verdicts.get(execution.lease.run_id, "go")
             if verdict != "go":
-                execution.ask(verdict)
+                execution.request_stop(verdict)
 
     async def _look(self) -> None:
-        """See whether an agent blocks the others, and store what was traced so far."""
-        self._tools.loops.look()
+        """Check whether an agent blocks the others, and store the finished spans."""
+        self._deps.loops.look()
         for execution in list(self._executions.values()):
             await execution.tracing.flush()
 
-    # --- the end
+    # --- stopping
 
     async def _stop(self, grace: float) -> None:
-        logger.info("worker %s stops; %d runs are under way", self.worker_id, len(self._executions))
+        logger.info("worker %s stops; it executes %d runs", self.worker_id, len(self._executions))
         await self._end_claiming()
         if self._running:
             await asyncio.wait(self._running, timeout=grace)
         for execution in list(self._executions.values()):
-            execution.ask(SHUTDOWN)
+            execution.request_stop(SHUTDOWN)
         if self._running:
             leases = [each.assignment.lease_seconds for each in self._executions.values()]
             await asyncio.wait(self._running, timeout=max(leases, default=0.0) + HAND_BACK_SECONDS)
-        left = [each for each in self._executions.values() if each.result == HANDED_BACK]
-        await self._hand_back([each.held for each in left])
+        stopped = [each for each in self._executions.values() if each.result == HANDED_BACK]
+        await self._hand_back([each.lease for each in stopped])
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -276,28 +282,28 @@ class Worker:
         claiming[0].cancel()
         await asyncio.gather(*claiming, return_exceptions=True)
 
-    async def _hand_back(self, held: Sequence[Lease]) -> None:
-        if not held:
+    async def _hand_back(self, leases: Sequence[Lease]) -> None:
+        if not leases:
             return
-        logger.info("worker %s hands %d runs back", self.worker_id, len(held))
+        logger.info("worker %s hands %d runs back to the queue", self.worker_id, len(leases))
         until = time.monotonic() + HAND_BACK_SECONDS
         try:
             await retry_until(
-                lambda: self._queue.hand_back(held),
-                what=f"handing {len(held)} runs back",
+                lambda: self._queue.hand_back(leases),
+                what=f"handing {len(leases)} runs back",
                 still_owned=lambda: time.monotonic() < until,
                 idempotent=True,
             )
         except PerdureError as error:
-            logger.error("%d runs wait for their leases to end: %s", len(held), error.message)
+            logger.error("%d runs are retried when their leases expire: %s", len(leases), error.message)
 
 
 async def _again(period: Callable[[], float], action: Callable[[], Awaitable[object]]) -> None:
-    """Do something for ever; what fails is logged, and done again."""
+    """Repeat an action for ever; errors are logged."""
     while True:
         await asyncio.sleep(period())
         try:
             await action()
         except Exception:
-            logger.exception("a loop of the worker failed; it goes on")
+            logger.exception("a background task of the worker failed; it continues")
             await asyncio.sleep(LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""What a worker counts, and what it says of itself every now and then."""
+"""The statistics of a worker, and their regular lines in the log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from perdure.kernel.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 QueueStats = Callable[[], Awaitable[Any]]
-"""What the database knows of the queue: n_pending, n_running, min_age_secs, med_age_secs."""
+"""Reads the statistics of the queue: n_pending, n_running, min_age_secs, med_age_secs."""
 
 
 class Statistics:
-    """The counters of one worker, and of the server that it works in if there is one."""
+    """Counters of one worker, and of its server if it runs in one."""
 
     def __init__(
         self, concurrency: int, metrics: Metrics | None = None, queue_stats: QueueStats | None = None
@@ -27,7 +27,7 @@ class Statistics:
         self.concurrency = concurrency
         self.active = 0
         self.runs: Counter[str] = Counter()
-        """How many attempts have ended here, by result."""
+        """The number of ended attempts, by result."""
         self.claims: Counter[str] = Counter()
         self._metrics = metrics
         self._queue_stats = queue_stats
@@ -47,15 +47,15 @@ class Statistics:
         return self.runs["lost"]
 
     def worker(self) -> dict[str, int]:
-        """How busy the worker is."""
+        """The slots of the worker."""
         return {
             "max": self.concurrency,
             "available": self.concurrency - self.active,
             "active": self.active,
         }
 
-    async def tell(self) -> None:
-        """Write the worker's statistics, and the queue's, into the log."""
+    async def log(self) -> None:
+        """Log the statistics of the worker and of the queue."""
         logger.info("Worker stats: %s", _pairs(self.worker()))
         if self._queue_stats is None:
             return
