@@ -119,13 +119,13 @@ async def test_stray_output_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("fails", "exited with 3; it said:\nfirst\nit broke"),
+        ("fails", "exited with 3; its last output:\nfirst\nit broke"),
         ("kills_itself", "was killed by SIGKILL"),
         ("garbage", "line 1 of .* is not a message"),
         ("unknown_type", "is not a message: Invalid value 'dance'"),
         ("bad_field", "missing required field `values`"),
         ("binary", "line 2 of .* is not a message"),
-        ("nonsense", "exited with 1; it said:\n(.*\n)*.*KeyError"),
+        ("nonsense", "exited with 1; its last output:\n(.*\n)*.*KeyError"),
     ],
 )
 async def test_a_bad_process_is_a_readable_error(way: str, words: str) -> None:
@@ -187,7 +187,7 @@ async def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 def test_what_is_no_command() -> None:
     bad: list[Any] = [[], "text", [1], [None]]
     for argv in bad:
-        with pytest.raises(InvalidInput, match="list of texts"):
+        with pytest.raises(InvalidInput, match="list of strings"):
             Command(argv)
     with pytest.raises(InvalidInput, match="env"):
         Command(["x"], env={"A": 1})  # type: ignore[dict-item]

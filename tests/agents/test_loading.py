@@ -174,7 +174,7 @@ def test_one_that_fails_is_named_and_the_others_load(tmp_path: Path, module: str
         "neither": ('{ description = "x" }', "needs either a path"),
         "both": (f'{{ path = "{module}:greet", command = ["x"] }}', "needs either a path"),
         "unknown": ('{ paht = "x" }', "unknown field `paht`"),
-        "empty": ("{ command = [] }", "a command is a list of texts"),
+        "empty": ("{ command = [] }", "a command must be a list of strings"),
         '""': (f'"{module}:greet"', "must not be empty"),
     }
     lines = "\n".join(f"{name} = {entry}" for name, (entry, _) in wrong.items())

@@ -1,4 +1,4 @@
-"""What every agent is: a spec, and something that can be run."""
+"""The interface of agents."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from perdure.agents.records import AgentSpec
 
 
 class Agent(Protocol):
-    """Something that can be run."""
+    """An agent: a spec, and a method that executes it."""
 
     spec: AgentSpec
     blocking: bool
-    """Whether it runs in a thread of its own, since it would hold up the loop."""
+    """Whether it runs in a separate thread, because it would block the event loop."""
 
     async def run(self, ctx: Context, input: Any) -> Any:
-        """Run once, to the end; gives the final values of the thread, or None to keep what was saved last.
+        """Execute the agent; returns the final values of the thread, or None to keep what was saved last.
 
-        Cancelling it ends it soon: code that cannot be interrupted gets a few seconds, and is left behind.
+        When it is cancelled it stops; code that does not stop within a few seconds is abandoned.
         """
         ...

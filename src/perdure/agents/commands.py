@@ -1,9 +1,9 @@
-"""Agents that are commands: a process for each attempt, which speaks JSON lines on stdin and stdout.
+"""Agents that are commands: one process per attempt, which reads and writes JSON lines.
 
-It reads one `start` line and writes `event`, `save`, `step`, `interrupt`, `log`, `result` and `error` lines;
-it is answered with `saved`, `step` and `answer` lines, and asked to stop with a `cancel` line. What is
-remembered beyond the thread it asks for with `items` lines, answered with such lines. A graph in a process of
-its own also writes `record`, `settle`, `find` and `deltas` lines, answered with `found` lines.
+The process reads one `start` line and writes `event`, `save`, `step`, `interrupt`, `log`, `result` and
+`error` lines. The answers are `saved`, `step` and `answer` lines; a `cancel` line tells it to stop. It reads
+and writes items with `items` lines, answered with `items` lines. An isolated graph also writes `record`,
+`settle`, `find` and `deltas` lines, answered with `found` lines.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from perdure.agents.messages import (
     Interrupt,
     Items,
     Log,
+    Message,
     Record,
     Result,
-    Said,
     Save,
     Step,
 )
@@ -54,9 +54,9 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 @dataclass(frozen=True)
 class Command:
-    """A program that is an agent. Its environment is the worker's without perdure's secrets, and `env`.
+    """A program that is an agent. It gets the worker's environment without perdure's secrets, and `env`.
 
-    After a cancel it has `grace` seconds to end; then it is killed with all that it started.
+    After a cancel it has `grace` seconds to exit; then it is killed together with its child processes.
     """
 
     argv: Sequence[str]
@@ -65,7 +65,7 @@ class Command:
     grace: float = GRACE_SECONDS
     max_line: int = MAX_LINE
     whole: bool = False
-    """Whether its start line has the whole checkpoint, its state in base64."""
+    """Whether the start line contains the checkpoint, with its state in base64."""
 
     def __post_init__(self) -> None:
         if (
@@ -73,11 +73,13 @@ class Command:
             or not self.argv
             or not all(isinstance(part, str) for part in self.argv)
         ):
-            raise InvalidInput(f"a command is a list of texts, the program first, not {self.argv!r}")
+            raise InvalidInput(
+                f"a command must be a list of strings with the program first, not {self.argv!r}"
+            )
         if not isinstance(self.env, Mapping) or not all(
             isinstance(text, str) for pair in self.env.items() for text in pair
         ):
-            raise InvalidInput("the env of a command must be an object of texts")
+            raise InvalidInput("the env of a command must be an object with strings")
 
 
 # --- the agent --------------------------------------------------------------------------------------------
@@ -98,9 +100,9 @@ class CommandAgent:
             start["checkpoint"] = msgspec.to_builtins(ctx.checkpoint)
             start["from_checkpoint"] = ctx.from_checkpoint
         process = await _start(self.command)
-        talk = _Conversation(ctx, process, self.command)
-        async with talk.until_it_ends():
-            return await talk.hold(start)
+        conversation = _Conversation(ctx, process, self.command)
+        async with conversation.until_it_ends():
+            return await conversation.exchange(start)
 
 
 async def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
@@ -147,13 +149,13 @@ def _environment(command: Command) -> dict[str, str]:
 
 
 def secret_variables() -> frozenset[str]:
-    """The variables that hold perdure's own secrets, or name the files that do."""
+    """Names of the environment variables with perdure's secrets, or with paths of secret files."""
     names = [name for secret in SECRETS for name in VARIABLES.get(secret, (PREFIX + secret.upper(),))]
     return frozenset((*names, *(name + "_FILE" for name in names), PREFIX + "TOKEN"))
 
 
 class _Conversation:
-    """What is said between a run and its process, from the start line to the end of the process."""
+    """The exchange of JSON lines between a run and its process, until the process ends."""
 
     def __init__(self, ctx: Context, process: asyncio.subprocess.Process, command: Command) -> None:
         assert process.stdin is not None
@@ -167,20 +169,20 @@ class _Conversation:
         self._errors = asyncio.create_task(self._log_errors(process.stderr))
         self._lines = 0
 
-    async def hold(self, start: Mapping[str, Any]) -> Any:
-        """Talk until there is a result; gives its values, or None if the process just ended well."""
-        self._say(start)
-        async for line in self._heard():
-            said = self._parse(line)
-            if isinstance(said, Result):
-                return said.values
-            if said is not None:
-                await self._answer(said)
+    async def exchange(self, start: Mapping[str, Any]) -> Any:
+        """Exchange lines until there is a result; returns its values, or None if the process exits with 0."""
+        self._send(start)
+        async for line in self._lines_read():
+            message = self._parse(line)
+            if isinstance(message, Result):
+                return message.values
+            if message is not None:
+                await self._answer(message)
         return await self._ended()
 
-    # --- hearing ----------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------
 
-    async def _heard(self) -> AsyncIterator[bytes]:
+    async def _lines_read(self) -> AsyncIterator[bytes]:
         try:
             while line := await self._stdout.readline():
                 self._lines += 1
@@ -189,67 +191,67 @@ class _Conversation:
             limit = self._command.max_line
             raise AgentError(f"{self._name} wrote a line of more than {limit} bytes") from error
 
-    def _parse(self, line: bytes) -> Said | None:
+    def _parse(self, line: bytes) -> Message | None:
         """What a line says. What does not look like a message is output like any other, and logged."""
         if not line.lstrip().startswith(b"{"):
             self._log(line)
             return None
         try:
-            said: Said = DECODER.decode(line)
+            message: Message = DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise AgentError(f"line {self._lines} of {self._name} is not a message: {error}") from error
-        return said
+        return message
 
-    async def _answer(self, said: Said) -> None:
-        match said:
+    async def _answer(self, message: Message) -> None:
+        match message:
             case Event():
-                body = encode_json(said.data, what=f"event {said.event!r}")
-                await self._ctx.emit_json(body, said.event, said.shown)
+                body = encode_json(message.data, what=f"event {message.event!r}")
+                await self._ctx.emit_json(body, message.event, message.shown)
             case Save():
                 checkpoint_id = await self._ctx.save(
-                    said.values,
-                    next=said.next,
-                    interrupts=said.interrupts,
-                    metadata=said.metadata,
-                    state=said.state,
-                    checkpoint_id=said.checkpoint_id,
-                    parent_id=said.parent_id,
-                    quiet=said.quiet,
+                    message.values,
+                    next=message.next,
+                    interrupts=message.interrupts,
+                    metadata=message.metadata,
+                    state=message.state,
+                    checkpoint_id=message.checkpoint_id,
+                    parent_id=message.parent_id,
+                    quiet=message.quiet,
                 )
-                self._say({"type": "saved", "checkpoint_id": checkpoint_id}, said.id)
+                self._send({"type": "saved", "checkpoint_id": checkpoint_id}, message.id)
             case Step():
-                kept = await self._ctx.step(said.name, lambda: said.result)
-                self._say({"type": "step", "name": said.name, "result": kept}, said.id)
+                kept = await self._ctx.step(message.name, lambda: message.result)
+                self._send({"type": "step", "name": message.name, "result": kept}, message.id)
             case Interrupt():
-                answer = await self._ctx.interrupt(said.value)
-                self._say({"type": "answer", "value": answer}, said.id)
+                answer = await self._ctx.interrupt(message.value)
+                self._send({"type": "answer", "value": answer}, message.id)
             case Log():
-                self._ctx.logger.log(LEVELS.get(said.level.lower(), logging.INFO), "%s", said.message)
+                self._ctx.logger.log(LEVELS.get(message.level.lower(), logging.INFO), "%s", message.message)
             case Error():
-                raise AgentError(said.message, error=said.error, retriable=said.retriable)
+                raise AgentError(message.message, error=message.error, retriable=message.retriable)
             case Record():
-                self._ctx.graph.put(said.steps)
+                self._ctx.graph.put(message.steps)
             case Items():
-                self._say({"type": "items", **await self._items(said)}, said.id)
+                self._send({"type": "items", **await self._items(message)}, message.id)
             case _:
-                self._say({"type": "found", "found": await self._found(said)}, said.id)
+                self._send({"type": "found", "found": await self._found(message)}, message.id)
 
-    async def _items(self, said: Items) -> dict[str, Any]:
-        """What the process asks of the items, or why that is refused."""
+    async def _items(self, message: Items) -> dict[str, Any]:
+        """The results of item operations, or the reason why they are refused."""
         if self._ctx.items is None:
-            return {"refused": "there are no items here"}
+            return {"refused": "items are not available here"}
         try:
-            return {"results": await self._ctx.items.batch(said.ops)}
+            return {"results": await self._ctx.items.batch(message.ops)}
         except InvalidInput as error:
             return {"refused": error.message}
 
-    async def _found(self, said: Said) -> Any:
+    async def _found(self, message: Message) -> Any:
         """What the graph of the process asks of the stored checkpoints."""
-        match said:
+        match message:
             case Find():
-                return msgspec.to_builtins(await self._ctx.graph.find(said.query))
+                return msgspec.to_builtins(await self._ctx.graph.find(message.query))
             case Deltas():
-                return msgspec.to_builtins(await self._ctx.graph.deltas(said.query))
+                return msgspec.to_builtins(await self._ctx.graph.deltas(message.query))
             case _:
                 return await self._ctx.graph.settle()
 
@@ -268,17 +270,17 @@ class _Conversation:
         self._ctx.logger.info("%s", text)
         return text
 
-    # --- saying -----------------------------------------------------------------------------------------
+    # --- writing -----------------------------------------------------------------------------------------
 
-    def _say(self, message: Mapping[str, Any], id: Any = UNSET) -> None:
+    def _send(self, message: Mapping[str, Any], id: Any = UNSET) -> None:
         if self._stdin.is_closing():
             return
         body = message if id is UNSET else {**message, "id": id}
         self._stdin.write(encode_json(body, what=f"the {message['type']} line").encode() + b"\n")
-        # Waiting here could wait for ever: the process may be waiting for us to read what it says.
+        # Waiting here could deadlock: the process may be waiting until we read its output.
         waiting = self._stdin.transport.get_write_buffer_size()
         if message["type"] != "start" and waiting > 2 * self._command.max_line:
-            raise AgentError(f"{self._name} does not read its answers: {waiting} bytes wait for it")
+            raise AgentError(f"{self._name} does not read its answers: {waiting} bytes are waiting")
 
     # --- the end ----------------------------------------------------------------------------------------
 
@@ -287,28 +289,28 @@ class _Conversation:
         return repr(self._command.argv[0])
 
     async def _ended(self) -> None:
-        """The process closed its stdout without a result: that is fine only if it ended well."""
+        """The process closed its stdout without a result, which is an error unless it exits with 0."""
         code = await self._wait(self._command.grace)
         if code == 0:
             return
         await self._settle_errors()
-        said = "\n".join(self._last)
-        raise AgentError(f"{self._name} {_how(code)}" + (f"; it said:\n{said}" if said else ""))
+        output = "\n".join(self._last)
+        raise AgentError(f"{self._name} {_how(code)}" + (f"; its last output:\n{output}" if output else ""))
 
     @contextlib.asynccontextmanager
     async def until_it_ends(self) -> AsyncIterator[None]:
-        """However the conversation ends, the process ends too, and all that it started."""
+        """End the process and its child processes when the exchange ends, in every case."""
         grace = 0.0
         try:
             yield
             self._stdin.close()
             grace = self._command.grace
         except asyncio.CancelledError:
-            self._say({"type": "cancel", "action": await self._action()})
+            self._send({"type": "cancel", "action": await self._action()})
             grace = self._command.grace
             raise
         except Cancelled as cancelled:
-            self._say({"type": "cancel", "action": cancelled.action})
+            self._send({"type": "cancel", "action": cancelled.action})
             grace = self._command.grace
             raise
         finally:
@@ -332,12 +334,12 @@ class _Conversation:
             self._process._transport.close()  # type: ignore[attr-defined]
 
     async def _wait(self, grace: float) -> int | None:
-        """The process's exit code, or None if it still runs after so many seconds."""
+        """The exit code of the process, or None if it still runs after `grace` seconds."""
         clock = asyncio.get_running_loop()
         deadline = clock.time() + grace
         tasks = [asyncio.create_task(self._process.wait()), asyncio.create_task(self._discard())]
         try:
-            # What the process has started may hold its pipes, and then its end is not announced.
+            # A child process may keep the pipes open, and then the exit is not announced.
             while self._process.returncode is None and (left := deadline - clock.time()) > 0:
                 await asyncio.wait(tasks[:1], timeout=min(left, LOOK_SECONDS))
             return self._process.returncode
@@ -347,7 +349,7 @@ class _Conversation:
             await asyncio.wait(tasks)
 
     async def _discard(self) -> None:
-        """Read what nobody wants any more, so that the process does not wait for a reader."""
+        """Read and discard the output, so that the process does not block on writing."""
         while await self._stdout.read(CHUNK):
             pass
 
@@ -357,7 +359,7 @@ class _Conversation:
 
 
 def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill the process and whatever it has started and left behind; it was made the head of a group."""
+    """Kill the process group: the process and its child processes."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

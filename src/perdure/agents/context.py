@@ -1,4 +1,4 @@
-"""What an agent is given: where it runs, and what it can do there."""
+"""The context that an agent gets, and the exceptions of agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class AgentError(PerdureError, RuntimeError):
     """The agent failed.
 
-    `error` is the class that is shown as the reason; a `retriable` one is tried again, if it may be.
+    `error` is the class that callers see; a `retriable` error is retried while attempts are left.
     """
 
     code = "agent_error"
@@ -33,7 +33,7 @@ class AgentError(PerdureError, RuntimeError):
 class Interrupted(BaseException):
     """Raised inside an agent by `interrupt`: the run ends, and its thread waits for an answer.
 
-    It is no `Exception`, so that an agent which catches everything does not catch it.
+    It is not an `Exception`, so that `except Exception` in an agent does not catch it.
     """
 
     def __init__(self, interrupts: list[dict[str, Any]]) -> None:
@@ -42,15 +42,15 @@ class Interrupted(BaseException):
 
 
 class Cancelled(BaseException):
-    """Raised inside an agent that was asked to stop; `action` is interrupt, rollback, lost or shutdown."""
+    """Raised inside a cancelled agent; `action` is interrupt, rollback, timeout, lost or shutdown."""
 
     def __init__(self, action: str) -> None:
-        super().__init__(f"the run was asked to stop: {action}")
+        super().__init__(f"the run was cancelled: {action}")
         self.action = action
 
 
 class Retriable(Exception):
-    """Raised by an agent whose failure may pass: the run is tried again, after `after` seconds if given."""
+    """Raised by an agent for a temporary error: the run is retried, after `after` seconds if given."""
 
     def __init__(
         self, message: str = "the agent asks for another attempt", *, after: float | None = None
@@ -60,14 +60,14 @@ class Retriable(Exception):
 
 
 class GraphCheckpoints(Protocol):
-    """Where the graph of a run keeps its checkpoints, and finds those of its thread."""
+    """The checkpoints of a graph: stores those of its run, finds those of its thread."""
 
     def put(self, steps: GraphSteps) -> None:
-        """Send something on its way, from any thread. It is durable no later than the run's next event."""
+        """Store steps, from any thread. They are durable no later than the run's next event."""
         ...
 
     async def ready(self) -> None:
-        """Wait while too much is on its way; raise `Cancelled` if the run is not to go on."""
+        """Wait while too many writes are pending; raise `Cancelled` if the run was cancelled."""
         ...
 
     async def settle(self) -> None:
@@ -78,19 +78,19 @@ class GraphCheckpoints(Protocol):
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]: ...
 
-    def wait(self, asking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do one of the above from a thread that cannot await."""
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call one of the async methods from a thread that cannot await."""
         ...
 
 
 class Context(Protocol):
-    """A run, as its agent sees it."""
+    """The context of a run, for its agent."""
 
     run_id: str
     thread_id: str
     assistant_id: str
     attempt: int
-    """1 at first; more after a retry."""
+    """1 for the first attempt; more after a retry."""
     config: Mapping[str, Any]
     context: Mapping[str, Any]
     metadata: Mapping[str, Any]
@@ -98,25 +98,25 @@ class Context(Protocol):
     stream_mode: tuple[str, ...]
     command: Mapping[str, Any] | None
     from_checkpoint: str | None
-    """The checkpoint that the run was asked to go on from, instead of the thread's latest."""
+    """The checkpoint from which the run starts, instead of the thread's latest."""
     logger: logging.LoggerAdapter[Any]
 
     async def emit(self, data: Any, event: str = "custom") -> None:
-        """Add an event to the run's stream. It is on its way when this returns, and durable soon after.
+        """Append an event to the run's stream. It is durable soon after this returns.
 
-        It waits while too much is on its way, so that a flood never grows memory.
+        Waits while too many events are pending, so that memory stays bounded.
         """
         ...
 
     async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
-        """The same for data that is JSON already, on one line.
+        """The same for data that is already JSON, on one line.
 
-        With `shown` it is stored as a reference to a checkpoint of this run which gives the same text.
+        With `shown` it is stored as a reference to a checkpoint of this run with the same text.
         """
         ...
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
-        """Do something once: its result is kept, and later attempts get it without doing it again."""
+        """Execute an action once and store its result; later attempts get the stored result."""
         ...
 
     async def save(
@@ -131,35 +131,35 @@ class Context(Protocol):
         parent_id: str | None = None,
         quiet: bool = False,
     ) -> str:
-        """Keep a state of the thread, durably, and tell the stream of it; gives the checkpoint's id.
+        """Save a state of the thread durably and append a `values` event; returns the checkpoint's id.
 
-        `interrupts` are what a person is to answer, each with an `id` and a `value`. A `quiet` save adds no
-        `values` event: the agent tells the stream itself.
+        `interrupts` are questions to a person, each with an `id` and a `value`. A `quiet` save appends no
+        event: the agent emits it itself.
         """
         ...
 
     @property
     def steps(self) -> Mapping[str, Any]:
-        """The results that `step` has kept so far, by name, those of earlier attempts included."""
+        """The stored results of `step` by name, including those of earlier attempts."""
         ...
 
     async def load(self) -> Any:
-        """The values of the thread's last state that this run may go on from, or None."""
+        """The values of the state from which this run continues, or None."""
         ...
 
     @property
     def checkpoint(self) -> Any:
-        """The whole checkpoint that `load` speaks of (`perdure.threads.records.Checkpoint`), or None."""
+        """The checkpoint whose values `load` returns (`perdure.threads.records.Checkpoint`), or None."""
         ...
 
     @property
     def graph(self) -> GraphCheckpoints:
-        """Where an agent that is a graph keeps its state, instead of with `save`."""
+        """The checkpoints of a graph agent, which it uses instead of `save`."""
         ...
 
     @property
     def items(self) -> ItemCalls | None:
-        """What is remembered beyond the thread, by namespace and key; None where there is no database."""
+        """Items: values beyond the thread, by namespace and key; None without a database."""
         ...
 
     async def interrupt(self, value: Any) -> Any:
@@ -167,20 +167,20 @@ class Context(Protocol):
         ...
 
     async def heartbeat(self) -> None:
-        """Let others in, and raise `Cancelled` if the run was asked to stop."""
+        """Let other tasks run, and raise `Cancelled` if the run was cancelled."""
         ...
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was asked to stop; for code that cannot be interrupted. Safe from any thread."""
+        """Whether the run was cancelled; for code that cannot be interrupted. Safe from any thread."""
         ...
 
     def idempotency_key(self, name: str = "") -> str:
-        """A key for a side effect: the same in every attempt of this run."""
+        """An idempotency key for a side effect, the same in every attempt of this run."""
         ...
 
     async def resources(self) -> Any:
-        """The resources that the run was made with (`NamedResources`), or None."""
+        """The resources of the run (`NamedResources`), or None."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Agents that are Python functions: async ones, generators, and sync ones, which get a thread each."""
+"""Agents that are Python functions: async functions, generators, and sync functions in threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.agents.context import AgentError, Cancelled, Context, Interrupted
 from perdure.agents.records import AgentSpec
 
 GRACE_SECONDS = 1.0
-"""How long a sync function may take to notice that it was asked to stop, before it is left behind."""
+"""How long a cancelled sync function may take to stop before its thread is abandoned."""
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 class FunctionAgent:
     """An agent that is a function `(ctx, input)`.
 
-    What it gives back becomes the thread's values. What a generator yields becomes events: `(event, data)`
-    under that name, anything else as `custom`; a yielded `("values", state)` keeps the state as `ctx.save`
-    does. A sync function runs in a thread of its own and reaches `ctx` through `ctx.call`.
+    Its return value becomes the thread's values. What a generator yields becomes events: `(event, data)` with
+    that name, anything else as `custom`; a yielded `("values", state)` saves the state like `ctx.save`.
+    A sync function runs in a separate thread and uses `ctx` through `ctx.call`.
     """
 
     def __init__(self, spec: AgentSpec, function: Callable[..., Any]) -> None:
@@ -57,7 +57,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 async def _finish(ctx: Context, answer: Any) -> Any:
-    """The values that a function gives, once it has ended."""
+    """Wait for a function's return value, and emit what an async generator yields."""
     if inspect.isasyncgen(answer):
         return await _follow(ctx, answer)
     return await answer if inspect.isawaitable(answer) else answer
@@ -66,21 +66,21 @@ async def _finish(ctx: Context, answer: Any) -> Any:
 async def _follow(ctx: Context, events: AsyncGenerator[Any, Any]) -> None:
     async with aclosing(events) as stream:
         async for item in stream:
-            await tell(ctx, item)
+            await emit_item(ctx, item)
 
 
 def _drain(ctx: Context, events: Generator[Any, Any, Any]) -> Any:
-    """Tell what a sync generator yields, from its own thread."""
+    """Emit what a sync generator yields, from its own thread."""
     while True:
         try:
             item = next(events)
         except StopIteration as end:
             return end.value
-        ctx.call(functools.partial(tell, ctx, item))
+        ctx.call(functools.partial(emit_item, ctx, item))
 
 
-async def tell(ctx: Context, item: Any) -> None:
-    """Make an event of what a generator yielded."""
+async def emit_item(ctx: Context, item: Any) -> None:
+    """Emit an item that a generator yielded."""
     event, data = item if _is_named(item) else ("custom", item)
     if event == "values":
         await ctx.save(data)
@@ -101,9 +101,9 @@ class _Outcome(NamedTuple):
 
 
 async def in_thread(grace: float, function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function in a thread of its own, so that it holds up nobody else.
+    """Run a function in a separate thread.
 
-    When the caller is cancelled, the function has `grace` seconds to end; then it is left behind.
+    When the caller is cancelled, the function has `grace` seconds to end; then its thread is abandoned.
     """
     outcome = _start(functools.partial(function, *args))
     try:
@@ -129,14 +129,14 @@ def _start(work: Callable[[], Any]) -> asyncio.Future[_Outcome]:
         try:
             loop.call_soon_threadsafe(_settle, done, outcome)
         except RuntimeError:
-            logger.warning("a sync agent ended after its worker had gone")
+            logger.warning("a sync agent ended after its worker had stopped")
 
     threading.Thread(target=run, name="perdure-agent", daemon=True).start()
     return done
 
 
 def _presentable(error: BaseException) -> BaseException:
-    """An interrupt of the keyboard inside a thread is the agent's doing, and must not end the worker."""
+    """A KeyboardInterrupt in the thread was raised by the agent, and must not end the worker."""
     if isinstance(error, KeyboardInterrupt):
         return AgentError("the agent raised KeyboardInterrupt", error="KeyboardInterrupt")
     return error
@@ -151,6 +151,8 @@ async def _give_grace(outcome: asyncio.Future[_Outcome], grace: float, function:
     done, _ = await asyncio.wait({outcome}, timeout=grace)
     if not done:
         name = getattr(function, "__qualname__", repr(function))
-        logger.warning("%s was asked to stop %.0f seconds ago and still runs; it is left behind", name, grace)
+        logger.warning(
+            "%s was cancelled %.0f seconds ago and still runs; its thread is abandoned", name, grace
+        )
     elif isinstance(outcome.result().error, Cancelled | Interrupted):
         raise outcome.result().error or Cancelled("interrupt")

@@ -1,4 +1,4 @@
-"""Agents in processes of their own: whatever they do there, they do to nobody else."""
+"""Isolated agents: one process per attempt, so that a crash or a blocking call affects no other run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CHILD = "perdure.worker.child"
 
 
 def isolated(path: str, *, directory: str | os.PathLike[str] | None = None) -> Command:
-    """An agent that is imported by its path (`module:name` or `./file.py:name`) in a process of its own.
+    """An agent that a separate process imports by its path (`module:name` or `./file.py:name`).
 
     ```python
     agents.register("careful", isolated("my_agents:careful"))
     ```
 
-    Each attempt gets a process. It may block, exhaust its memory or be killed: the run ends with an error,
-    and the worker goes on.
+    Each attempt gets a process. If it blocks, runs out of memory or is killed, the run ends with an error,
+    and the worker continues.
     """
     return Command([sys.executable, "-m", CHILD, path], cwd=directory, max_line=4 * MAX_LINE, whole=True)

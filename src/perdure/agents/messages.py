@@ -1,4 +1,4 @@
-"""What a process that is an agent may say, one message a line."""
+"""The messages of an agent's process, one JSON line each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from perdure.items.records import ItemOp
 from perdure.streams.model import Shown
 
 
-class Said(msgspec.Struct, tag_field="type", kw_only=True):
-    """A line of the process."""
+class Message(msgspec.Struct, tag_field="type", kw_only=True):
+    """A message of the process."""
 
     id: Any = UNSET
-    """Given back with the answer."""
+    """Returned with the answer."""
 
 
-class Event(Said, tag="event"):
-    """Something for the run's stream."""
+class Event(Message, tag="event"):
+    """Append an event to the run's stream."""
 
     data: Any = None
     event: str = "custom"
@@ -28,8 +28,8 @@ class Event(Said, tag="event"):
     """The checkpoint that has the same data."""
 
 
-class Save(Said, tag="save"):
-    """A state to keep."""
+class Save(Message, tag="save"):
+    """Save a state."""
 
     values: Any
     next: tuple[str, ...] = ()
@@ -42,62 +42,62 @@ class Save(Said, tag="save"):
     quiet: bool = False
 
 
-class Step(Said, tag="step"):
-    """The result of a step."""
+class Step(Message, tag="step"):
+    """Store the result of a step."""
 
     name: str
     result: Any = None
 
 
-class Interrupt(Said, tag="interrupt"):
-    """Something for a person to answer."""
+class Interrupt(Message, tag="interrupt"):
+    """Ask a person."""
 
     value: Any = None
 
 
-class Items(Said, tag="items"):
-    """What the process wants of what is remembered beyond the thread."""
+class Items(Message, tag="items"):
+    """Read and write items."""
 
     ops: list[ItemOp]
 
 
-class Record(Said, tag="record"):
-    """What the graph of the process has done."""
+class Record(Message, tag="record"):
+    """Store steps of the process's graph."""
 
     steps: GraphSteps
 
 
-class Settle(Said, tag="settle"):
-    """Whether all of that is durable."""
+class Settle(Message, tag="settle"):
+    """Wait until all steps are durable."""
 
 
-class Find(Said, tag="find"):
-    """Which checkpoints the graph wants."""
+class Find(Message, tag="find"):
+    """Find checkpoints."""
 
     query: GraphQuery
 
 
-class Deltas(Said, tag="deltas"):
-    """Which changes to channels the graph wants."""
+class Deltas(Message, tag="deltas"):
+    """Find changes of channels."""
 
     query: GraphDeltaQuery
 
 
-class Log(Said, tag="log"):
-    """Something for the log."""
+class Log(Message, tag="log"):
+    """Write to the log."""
 
     message: str
     level: str = "info"
 
 
-class Result(Said, tag="result"):
-    """The end, and the values that it leaves."""
+class Result(Message, tag="result"):
+    """End the run with success, with its values."""
 
     values: Any = None
 
 
-class Error(Said, tag="error"):
-    """The end, by a failure."""
+class Error(Message, tag="error"):
+    """End the run with an error."""
 
     message: str
     error: str = "AgentError"

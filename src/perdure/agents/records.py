@@ -1,4 +1,4 @@
-"""What a worker registers of its agents."""
+"""The description of an agent that a worker registers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """What a worker tells of an agent that it can run."""
+    """The description of an agent that a worker can execute."""
 
     name: str
     description: str | None = None

@@ -14,7 +14,7 @@ from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, read_gra
 from perdure.kernel.errors import InvalidInput, PerdureError
 
 OURS: Final = frozenset({"graphs", "dependencies", "env", "store", "auth", "checkpointer", "$schema"})
-"""Sections that are honoured; `store` says itself what of it is not."""
+"""Supported sections; `store_section` reports what of `store` is not supported."""
 BUILDING: Final = frozenset(
     {
         "api_version",
@@ -30,7 +30,7 @@ BUILDING: Final = frozenset(
         "source",
     }
 )
-"""How an image is built, which is nobody's business here."""
+"""Sections for building images, which are ignored."""
 INSTEAD: Final[Mapping[str, str]] = {
     "checkpointer.path": "states are kept in perdure's own database",
     "checkpointer.serde": "only data and the types of a graph's own state are read back",
@@ -50,14 +50,14 @@ CHECKPOINTER: Final = frozenset({"ttl"})
 
 
 class ThreadTtl(msgspec.Struct, frozen=True, kw_only=True):
-    """How many minutes a thread lives for which nobody says otherwise, and what is left of it then."""
+    """The default TTL of threads in minutes, and what happens after it."""
 
     default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
     strategy: Literal["delete", "keep_latest"] = "delete"
 
 
 def load_thread_ttl(directory: str | os.PathLike[str] = ".") -> ThreadTtl:
-    """What `checkpointer.ttl` of a `langgraph.json` says. InvalidInput if it cannot be understood."""
+    """The section `checkpointer.ttl` of a `langgraph.json`; InvalidInput if it is wrong."""
     path = Path(directory).resolve() / GRAPHS_FILE
     section = _sections(path).get("checkpointer") or {}
     ttl = section.get("ttl") if isinstance(section, Mapping) else None
@@ -70,7 +70,7 @@ def load_thread_ttl(directory: str | os.PathLike[str] = ".") -> ThreadTtl:
 def load_auth(directory: str | os.PathLike[str] = ".") -> Any | None:
     """The `langgraph_sdk.Auth` that a `langgraph.json` names, or None if it names none.
 
-    InvalidInput if it cannot be loaded: then nothing may be served, since nobody would be kept out.
+    InvalidInput if it cannot be loaded: then the server must not start, since it could not authenticate.
     """
     path = Path(directory).resolve() / GRAPHS_FILE
     section = _sections(path).get("auth")
@@ -88,7 +88,7 @@ def load_auth(directory: str | os.PathLike[str] = ".") -> Any | None:
 
 
 def _sections(path: Path) -> Mapping[str, Any]:
-    """What the file holds; one that is not there holds nothing."""
+    """The sections of the file; none if it does not exist."""
     if not path.exists():
         return {}
     try:
@@ -99,12 +99,12 @@ def _sections(path: Path) -> Mapping[str, Any]:
 
 
 def unsupported(directory: str | os.PathLike[str] = ".") -> list[str]:
-    """What of a `langgraph.json` is not supported here, by name, each with what to do instead."""
+    """The unsupported parts of a `langgraph.json`, each with what to do instead."""
     path = Path(directory).resolve() / GRAPHS_FILE
     try:
         content = _sections(path)
     except InvalidInput:
-        # Whoever loads the graphs tells of it.
+        # Loading the graphs reports it.
         return []
     return [f"{path}: {each}" for each in _unsupported(content)]
 
@@ -115,21 +115,21 @@ def _unsupported(content: Mapping[str, Any]) -> Iterator[str]:
             continue
         parts = [f"{name}.{part}" for part in section] if isinstance(section, Mapping) else [name]
         for part in parts if name == "http" else [name]:
-            yield _said(part, INSTEAD.get(part))
+            yield _message(part, INSTEAD.get(part))
     for name, known in (("auth", AUTH), ("checkpointer", CHECKPOINTER)):
         section = content.get(name)
         for part in section if isinstance(section, Mapping) else ():
             if part not in known:
-                yield _said(f"{name}.{part}", INSTEAD.get(f"{name}.{part}"))
+                yield _message(f"{name}.{part}", INSTEAD.get(f"{name}.{part}"))
     yield from _missing(content.get("dependencies"))
 
 
-def _said(name: str, instead: str | None) -> str:
+def _message(name: str, instead: str | None) -> str:
     return f"{name} is not supported here" + (f": {instead}" if instead else "")
 
 
 def _missing(dependencies: Any) -> Iterator[str]:
-    """Packages that the file names, and that nobody has installed."""
+    """Dependencies in the file that are not installed."""
     for part in dependencies if isinstance(dependencies, list) else ():
         if not isinstance(part, str) or part.startswith((".", "/")):
             continue

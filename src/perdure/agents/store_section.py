@@ -21,7 +21,7 @@ KNOWN = ("ttl", "index")
 
 @dataclass(frozen=True)
 class ItemSetup:
-    """How items are kept and found, and what of that could not be had."""
+    """The settings of items, and the errors in them."""
 
     policy: ItemPolicy = field(default_factory=ItemPolicy)
     index: ItemIndex | None = None
@@ -35,7 +35,7 @@ class _Index(msgspec.Struct, kw_only=True):
 
 
 def load_items(directory: str | os.PathLike[str] = ".") -> ItemSetup:
-    """What the `langgraph.json` of a directory says of items. What is wrong in it is told, and left out."""
+    """The settings of items in the `langgraph.json` of a directory. Wrong ones are reported and ignored."""
     path = Path(directory).resolve() / GRAPHS_FILE
     section = _section(path)
     if not isinstance(section, Mapping):
@@ -57,13 +57,13 @@ def _section(path: Path) -> Any:
     try:
         content = read_graphs_file(path) if path.exists() else {}
     except InvalidInput:
-        # Whoever loads the graphs tells of it.
+        # Loading the graphs reports it.
         return {}
     return (content.get("store") or {}) if isinstance(content, Mapping) else {}
 
 
 def policy_of(ttl: Mapping[str, Any]) -> ItemPolicy:
-    """How long items last, out of a `ttl` as LangGraph has it."""
+    """The policy for a `ttl` section of LangGraph."""
     if not isinstance(ttl, Mapping):
         raise InvalidInput("it must be an object")
     known = {name: ttl[name] for name in ItemPolicy.__struct_fields__ if ttl.get(name) is not None}
@@ -94,7 +94,7 @@ def embed_named(name: str, directory: Path) -> Any:
         return import_target(name, directory)
     except PerdureError as error:
         reason = error.message
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and it is told
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and it is reported
         reason = f"{type(error).__name__}: {error}"
     if ".py:" in name:
         raise InvalidInput(f"embed {name!r} cannot be loaded: {reason}")
