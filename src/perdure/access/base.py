@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from copy import copy
 from functools import cache, partial, wraps
 from inspect import signature
@@ -113,11 +113,12 @@ class Service:
             return await self.storage.read(*call, ns=ns)
         return await self.storage.run(*call, ns=ns, actor=self.actor)
 
-    async def read_one(self, operation: Operation[..., Sequence[T | Exception]], item: Any, *rest: Any) -> T:
+    def read_one(
+        self, operation: Operation[..., Sequence[T | Exception]], item: Any, *rest: Any
+    ) -> Awaitable[T]:
         """Run a reading operation on a list for one item, merged with concurrent calls."""
         batch = partial(self._read_batch, operation, rest)
-        answer: T = await self._merger.call((operation, *rest), batch, item)
-        return answer
+        return self._merger.call((operation, *rest), batch, item)
 
     async def _read_batch(
         self, operation: Operation[..., Sequence[Any]], rest: tuple[Any, ...], items: Sequence[Any]
@@ -125,7 +126,7 @@ class Service:
         found: Sequence[Any] = await self._transact("read", (operation, items, *rest))
         return found
 
-    async def write_once(
+    def write_once(
         self,
         key: str | None,
         operation: Operation[..., Sequence[T | Exception]],
@@ -134,7 +135,7 @@ class Service:
         rows: int = 1,
         size: int = 0,
         undelivered: Callable[[T], None] | None = None,
-    ) -> T:
+    ) -> Awaitable[T]:
         """Run an operation on a list for one item, merged with concurrent calls.
 
         A key that was used before gives its first answer. Only for operations that answer item by item; what
@@ -150,14 +151,7 @@ class Service:
             size=size,
             undelivered=undelivered,
         )
-        try:
-            answer: T = await future
-        except asyncio.CancelledError:
-            # The answer may be there although its caller never got to see it.
-            if undelivered is not None and not future.cancelled() and future.exception() is None:
-                undelivered(future.result())
-            raise
-        return answer
+        return future if undelivered is None else _delivered(future, undelivered)
 
     async def _write_batch(
         self,
@@ -168,8 +162,8 @@ class Service:
     ) -> Sequence[Any]:
         keys = [key for key, _ in calls] if keyed else None
         items = [item for _, item in calls]
-        answers = await self._transact("write", (operation, items, *rest), keys=keys)
-        return decode_answers(answers, answer_type(operation))
+        answers: Sequence[Any] = await self._transact("write", (operation, items, *rest), keys=keys)
+        return decode_answers(answers, answer_type(operation)) if keyed else answers
 
     @classmethod
     def over(cls, transport: Transport) -> Self:
@@ -177,6 +171,16 @@ class Service:
         service: Self = object.__new__(remote_class(cls))  # type: ignore[arg-type]
         vars(service)["transport"] = transport
         return service
+
+
+async def _delivered(future: asyncio.Future[T], undelivered: Callable[[T], None]) -> T:
+    """The answer, which `undelivered` gets if the caller is cancelled before it sees it."""
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if not future.cancelled() and future.exception() is None:
+            undelivered(future.result())
+        raise
 
 
 def keyed(call: tuple[Any, ...], keys: Sequence[str] | None) -> tuple[Any, ...]:

@@ -177,8 +177,8 @@ _SAME: Mapping[str, tuple[str, str]] = {
 
 def _forward(name: str, service: str, method: str) -> Callable[..., Awaitable[Any]]:
     @wraps(getattr(LightningStore, name))
-    async def forward(self: DatabaseLightningStore, *args: Any, **options: Any) -> Any:
-        return await getattr(getattr(self, service), method)(*args, **options)
+    def forward(self: DatabaseLightningStore, *args: Any, **options: Any) -> Any:
+        return getattr(getattr(self, service), method)(*args, **options)
 
     return forward
 
