@@ -18,13 +18,13 @@ from perdure.kernel.checks import (
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.filters import Condition
-from perdure.kernel.storage.port import Row
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.records import ATTEMPT_STATUSES, ROLLOUT_STATUSES, PaginatedResult
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 def query(
@@ -60,7 +60,7 @@ def _condition(name: str, value: Any) -> Condition:
     return Condition(field, "exact", value)
 
 
-def result(page: Page, decode: Callable[[Row], T], query: Query) -> PaginatedResult[T]:
+def result(page: Page[V], decode: Callable[[V], T], query: Query) -> PaginatedResult[T]:
     rows, total = page
     items = [decode(row) for row in rows]
     return PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from hashlib import blake2b
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -13,7 +13,6 @@ from perdure.kernel.checks import check_text, optional_choice, optional_text
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_scalars
 from perdure.kernel.errors import InvalidInput, NotADatabase
-from perdure.kernel.storage.port import Row
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.spans import NewSpan
@@ -21,12 +20,23 @@ from perdure.rollouts.records import (
     ROLLOUT_MODES,
     Attempt,
     AttemptedRollout,
+    AttemptStatus,
     EnqueueRolloutRequest,
     Rollout,
     RolloutConfig,
     Worker,
+    WorkerStatus,
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate_resources
+from perdure.rollouts.rows import (
+    AttemptView,
+    Claimed,
+    PartRow,
+    ResourcesRow,
+    RolloutView,
+    SpanView,
+    WorkerRow,
+)
 from perdure.rollouts.spans import OtelResource, Span
 
 P = ParamSpec("P")
@@ -153,71 +163,68 @@ def _stored(decode: Callable[P, T]) -> Callable[P, T]:
 
 
 @_stored
-def rollout_from(row: Row, attempt: Row | None = None, input: Any = msgspec.UNSET) -> Rollout:
-    """A rollout as `ROLLOUT_VIEW` gives it, with its attempt if there is one."""
+def rollout_from(row: RolloutView, attempt: AttemptView | None = None, input: Any = msgspec.UNSET) -> Rollout:
+    """A rollout, with its attempt if there is one."""
     fields = {
-        "rollout_id": row[0],
-        "input": decode_json(row[8]) if input is msgspec.UNSET else input,
-        "start_time": to_seconds(row[1]),
-        "end_time": to_seconds_or_none(row[2]),
-        "mode": row[3],
-        "resources_id": row[4],
-        "status": row[5],
-        "config": _config_decoder.decode(row[6]),
-        "metadata": {} if row[7] == "{}" else decode_json(row[7]),
+        "rollout_id": row.id,
+        "input": decode_json(row.input) if input is msgspec.UNSET else input,
+        "start_time": to_seconds(row.start_time),
+        "end_time": to_seconds_or_none(row.end_time),
+        "mode": row.mode,
+        "resources_id": row.resources_id,
+        "status": row.status,
+        "config": _config_decoder.decode(row.config),
+        "metadata": {} if row.metadata == "{}" else decode_json(row.metadata),
     }
     if attempt is None:
         return Rollout(**fields)
     return AttemptedRollout(**fields, attempt=attempt_from(attempt))
 
 
-def attempted_from(claimed: tuple[Row, Row]) -> AttemptedRollout:
+def attempted_from(claimed: Claimed) -> AttemptedRollout:
     rollout = rollout_from(*claimed)
     assert isinstance(rollout, AttemptedRollout)
     return rollout
 
 
 @_stored
-def attempt_from(row: Row) -> Attempt:
-    """An attempt as `ATTEMPT_VIEW` gives it."""
+def attempt_from(row: AttemptView) -> Attempt:
     return Attempt(
-        rollout_id=row[0],
-        sequence_id=row[1],
-        attempt_id=row[2],
-        status=row[3],
-        start_time=to_seconds(row[4]),
-        end_time=to_seconds_or_none(row[5]),
-        worker_id=row[6],
-        last_heartbeat_time=to_seconds_or_none(row[7]),
-        metadata=decode_json(row[8]),
+        rollout_id=row.rollout_id,
+        sequence_id=row.sequence_id,
+        attempt_id=row.id,
+        status=cast(AttemptStatus, row.status),
+        start_time=to_seconds(row.start_time),
+        end_time=to_seconds_or_none(row.end_time),
+        worker_id=row.worker_id,
+        last_heartbeat_time=to_seconds_or_none(row.last_heartbeat_time),
+        metadata=decode_json(row.metadata),
     )
 
 
 @_stored
-def worker_from(row: Row) -> Worker:
-    """A worker as `WORKER_VIEW` gives it."""
+def worker_from(row: WorkerRow) -> Worker:
     return Worker(
-        worker_id=row[0],
-        status=row[1],
-        last_heartbeat_time=to_seconds_or_none(row[2]),
-        last_dequeue_time=to_seconds_or_none(row[3]),
-        last_busy_time=to_seconds_or_none(row[4]),
-        last_idle_time=to_seconds_or_none(row[5]),
-        current_rollout_id=row[6],
-        current_attempt_id=row[7],
-        heartbeat_stats=decode_json(row[8]),
+        worker_id=row.id,
+        status=cast(WorkerStatus, row.status),
+        last_heartbeat_time=to_seconds_or_none(row.last_heartbeat_time),
+        last_dequeue_time=to_seconds_or_none(row.last_dequeue_time),
+        last_busy_time=to_seconds_or_none(row.last_busy_time),
+        last_idle_time=to_seconds_or_none(row.last_idle_time),
+        current_rollout_id=row.current_rollout_id,
+        current_attempt_id=row.current_attempt_id,
+        heartbeat_stats=decode_json(row.heartbeat_stats),
     )
 
 
 @_stored
-def resources_from(row: Row) -> ResourcesUpdate:
-    """Resources as `RESOURCES_VIEW` gives them."""
-    resources: NamedResources = validate_resources(decode_json(row[4]))
+def resources_from(row: ResourcesRow) -> ResourcesUpdate:
+    resources: NamedResources = validate_resources(decode_json(row.body))
     return ResourcesUpdate(
-        resources_id=row[0],
-        version=row[1],
-        create_time=to_seconds(row[2]),
-        update_time=to_seconds(row[3]),
+        resources_id=row.id,
+        version=row.version,
+        create_time=to_seconds(row.create_time),
+        update_time=to_seconds(row.update_time),
         resources=resources,
     )
 
@@ -225,7 +232,7 @@ def resources_from(row: Row) -> ResourcesUpdate:
 # --- spans ------------------------------------------------------------------------------------------------
 
 
-Part = tuple[str, bytes]
+Part = PartRow
 """What spans share, and the hash it is stored under."""
 
 
@@ -248,7 +255,7 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
         _nanos(span.end_time),
         span.status.status_code,
         len(body) if size is None else size,
-        part[0] if part else None,
+        part.hash if part else None,
         None,
         JSON,
         body,
@@ -280,7 +287,7 @@ def resource_part(resource: OtelResource) -> Part | None:
     if not resource.attributes and not resource.schema_url and resource == _no_resource:
         return None
     body = encode_json(resource, what="resource", nan="keep").encode()
-    return blake2b(body, digest_size=16).hexdigest(), body
+    return PartRow(blake2b(body, digest_size=16).hexdigest(), body)
 
 
 def _nanos(seconds: float | None) -> int | None:
@@ -288,33 +295,34 @@ def _nanos(seconds: float | None) -> int | None:
 
 
 @_stored
-def spans_from(rows: Sequence[Row], parts: Mapping[str, bytes]) -> list[Span]:
-    """Spans as `SPAN_VIEW` gives them, with the parts that they share."""
-    used = {row[7] for row in rows if row[9] == JSON and row[7] is not None}
+def spans_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Span]:
+    """Spans, with the parts that they share."""
+    used = {row.resource_hash for row in rows if row.format == JSON and row.resource_hash is not None}
     resources = {name: decode_json(parts[name]) for name in used}
-    if all(row[9] == JSON for row in rows):
+    if all(row.format == JSON for row in rows):
         return [_span(row, resources) for row in rows]
     from perdure.rollouts.otlp_reader import Reader
 
     read = Reader(parts).read
-    return [_span(row, resources) if row[9] == JSON else read(row) for row in rows]
+    return [_span(row, resources) if row.format == JSON else read(row) for row in rows]
 
 
-def _span(row: Row, resources: Mapping[str, Any]) -> Span:
-    body = decode_json(bytes(row[10]))
+def _span(row: SpanView, resources: Mapping[str, Any]) -> Span:
+    body = decode_json(bytes(row.body))
     if type(body["status"]) is str:
         body["status"] = {"status_code": body["status"]}
+    shared = row.resource_hash
     return Span.model_validate(
         {
             **_EMPTY_FIELDS,
             **body,
-            "rollout_id": row[0],
-            "attempt_id": row[1],
-            "sequence_id": row[2],
-            "trace_id": row[3],
-            "span_id": row[4],
-            "parent_id": row[5],
-            "name": row[6],
-            "resource": _no_resource.model_copy(deep=True) if row[7] is None else resources[row[7]],
+            "rollout_id": row.rollout_id,
+            "attempt_id": row.attempt_id,
+            "sequence_id": row.sequence_id,
+            "trace_id": row.trace_id,
+            "span_id": row.span_id,
+            "parent_id": row.parent_id,
+            "name": row.name,
+            "resource": _no_resource.model_copy(deep=True) if shared is None else resources[shared],
         }
     )

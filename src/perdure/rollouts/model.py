@@ -182,7 +182,8 @@ def lapse_event(
     ]
     if not passed:
         return None
-    return min(passed)[1] if earliest else passed[0][1]
+    _, event = min(passed) if earliest else next(iter(passed))
+    return event
 
 
 class Ended(NamedTuple):

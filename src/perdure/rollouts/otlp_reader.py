@@ -13,9 +13,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 
-from perdure.kernel.storage.port import Row
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp import STATUS_CODES
+from perdure.rollouts.rows import SpanView
 from perdure.rollouts.spans import (
     Event,
     Link,
@@ -40,16 +40,16 @@ class Reader:
         self._resources: dict[str | None, dict[str, Any]] = {}
         self._scopes: dict[str | None, dict[str, Any] | None] = {}
 
-    def read(self, row: Row) -> Span:
-        """A span as `SPAN_VIEW` gives it."""
-        span = _parsed(Message, bytes(row[10]))
+    def read(self, row: SpanView) -> Span:
+        """A span that came by OTLP."""
+        span = _parsed(Message, bytes(row.body))
         return Span(
-            rollout_id=row[0],
-            attempt_id=row[1],
-            sequence_id=row[2],
-            trace_id=row[3],
-            span_id=row[4],
-            parent_id=row[5],
+            rollout_id=row.rollout_id,
+            attempt_id=row.attempt_id,
+            sequence_id=row.sequence_id,
+            trace_id=row.trace_id,
+            span_id=row.span_id,
+            parent_id=row.parent_id,
             name=span.name,
             status=_status(span),
             attributes=_attributes(span.attributes),
@@ -57,10 +57,10 @@ class Reader:
             links=[_link(link) for link in span.links],
             start_time=_seconds(span.start_time_unix_nano),
             end_time=_seconds(span.end_time_unix_nano),
-            context=_context(row[3], row[4], span.flags, span.trace_state, is_remote=False),
-            parent=_parent(row[3], row[5], span.flags),
-            resource=OtelResource(**self.resource(row[7])),
-            **_undeclared(span, self._scope(row[8])),
+            context=_context(row.trace_id, row.span_id, span.flags, span.trace_state, is_remote=False),
+            parent=_parent(row.trace_id, row.parent_id, span.flags),
+            resource=OtelResource(**self.resource(row.resource_hash)),
+            **_undeclared(span, self._scope(row.scope_hash)),
         )
 
     def resource(self, name: str | None) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def records(spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Span]:
     read = Reader(parts).read
     return [
         read(
-            (
+            SpanView(
                 span.rollout_id,
                 span.attempt_id,
                 span.sequence_id or 0,

@@ -8,13 +8,13 @@ from perdure.access.endpoints import GET, POST, PUT, WholeBody, call
 from perdure.kernel.checks import Id, Limit, Offset, check_page, check_text
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.filters import given
-from perdure.kernel.storage.port import Row
 from perdure.rollouts import arguments, encoding
 from perdure.rollouts.operations import queries
 from perdure.rollouts.operations import resources as operations
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.records import PaginatedResult as Pages
 from perdure.rollouts.resources import ResourcesUpdate
+from perdure.rollouts.rows import ResourcesRow
 from perdure.rollouts.watchdog import WatchedService
 
 _LARGEST_VERSION = 2**63 - 1
@@ -49,7 +49,7 @@ class Resources(WatchedService):
     async def add(self, resources: Bundle, *, idempotency_key: str | None = None) -> ResourcesUpdate:
         """Store new resources as version 1."""
         body, key = encoding.encode_resources(resources), arguments.key(idempotency_key)
-        row: Row = await self.write_once(key, operations.add_resources, body)
+        row: ResourcesRow = await self.write_once(key, operations.add_resources, body)
         return encoding.resources_from(row)
 
     @call(GET("/resources/latest"), scope="read", errors=(NotFound,))

@@ -38,7 +38,7 @@ from perdure.kernel.checks import (
 from perdure.kernel.errors import Conflict, NotFound, SpansEvicted, TooLarge
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.filters import given
-from perdure.kernel.storage.port import Row, Storage
+from perdure.kernel.storage.port import Storage
 from perdure.rollouts import arguments, encoding
 from perdure.rollouts.model import CANCELLED, DEFAULT_QUEUE, ENDED, REQUEUING, TASK, Kinds
 from perdure.rollouts.operations import claim as claim_ops
@@ -47,9 +47,9 @@ from perdure.rollouts.operations import overview as overview_ops
 from perdure.rollouts.operations import queries
 from perdure.rollouts.operations import report as report_ops
 from perdure.rollouts.operations import spans as span_ops
-from perdure.rollouts.operations.claim import Claim, Claimed
+from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.enqueue import NewRollout
-from perdure.rollouts.operations.queries import Query
+from perdure.rollouts.operations.queries import Found, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
@@ -71,6 +71,7 @@ from perdure.rollouts.records import (
     TaskInput,
 )
 from perdure.rollouts.records import PaginatedResult as Pages
+from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
 from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import Span
 from perdure.rollouts.watchdog import WatchedService
@@ -157,7 +158,7 @@ class Rollouts(WatchedService):
     async def query_rollouts(self, query: Query) -> Pages[Rollout]:
         """A page of rollouts, each with its latest attempt."""
         (rows, total), attempts = await self.read(queries.query_rollouts, query, self.kind)
-        items = [encoding.rollout_from(row, attempts.get(row[0])) for row in rows]
+        items = [encoding.rollout_from(row, attempts.get(row.id)) for row in rows]
         return Pages(items=items, limit=query.limit, offset=query.offset, total=total)
 
     @call(POST("/rollouts"), scope="write", status=201)
@@ -172,7 +173,9 @@ class Rollouts(WatchedService):
     async def enqueue_new(self, new: NewRollout) -> Rollout:
         """Queue a rollout whose fields were checked and encoded."""
         size = len(new.input) + len(new.metadata)
-        row: Row = await self.write_once(None, enqueue_ops.enqueue_rollouts, new, self.kinds, size=size)
+        row: RolloutView = await self.write_once(
+            None, enqueue_ops.enqueue_rollouts, new, self.kinds, size=size
+        )
         return encoding.rollout_from(row)
 
     @call(POST("/rollouts/batch"), scope="write", status=201)
@@ -189,7 +192,7 @@ class Rollouts(WatchedService):
                 each if each.idempotency_key else structs.replace(each, idempotency_key=f"{key}/{number}")
                 for number, each in enumerate(new)
             ]
-        rows: list[Row] = []
+        rows: list[RolloutView] = []
         for start in range(0, len(new), ROWS):
             rows += await self.write(enqueue_ops.enqueue_rollouts, new[start : start + ROWS], self.kinds)
         return [encoding.rollout_from(row) for row in rows]
@@ -243,7 +246,7 @@ class Rollouts(WatchedService):
 
     def _give_back(self, claimed: list[Claimed]) -> None:
         """Release a claim whose caller was cancelled while it was made."""
-        pairs = [(rollout[0], attempt[2]) for rollout, attempt in claimed]
+        pairs = [(each.rollout.id, each.attempt.id) for each in claimed]
         if pairs:
             self.release_later(partial(self.release, pairs))
 
@@ -264,7 +267,7 @@ class Rollouts(WatchedService):
         found = await self._find(rollout_id)
         return None if found is None else encoding.rollout_from(*found)
 
-    async def _find(self, rollout_id: str) -> tuple[Row, Row | None] | None:
+    async def _find(self, rollout_id: str) -> Found | None:
         check_text(rollout_id, "rollout_id")
         return await self.read_one(queries.get_rollouts, rollout_id, self._kind_names)
 
@@ -285,7 +288,9 @@ class Rollouts(WatchedService):
         )
 
     async def _change(self, change: RolloutChange) -> Rollout:
-        row: Row = await self.write_once(None, report_ops.change_rollouts, change, self.kind, self.kinds)
+        row: RolloutView = await self.write_once(
+            None, report_ops.change_rollouts, change, self.kind, self.kinds
+        )
         return encoding.rollout_from(row)
 
     @call(POST("/rollouts/{rollout_id}/cancel"), scope="write", errors=(NotFound, Conflict), repeatable=True)
@@ -317,13 +322,13 @@ class Rollouts(WatchedService):
         ids = list(dict.fromkeys(check_texts(rollout_ids, "rollout_ids")))
         ns = await self.ns()
         pending = {ended_key(ns, name): name for name in await self.read(queries.present, ids)}
-        ended: dict[str, tuple[Row, Row | None]] = {}
+        ended: dict[str, Found] = {}
 
         async def all_ended(changed: frozenset[str]) -> bool:
             asked = sorted(pending[key] for key in changed if key in pending)
             for start in range(0, len(asked), ROWS):
                 for found in await self.read(queries.get_ended, asked[start : start + ROWS]):
-                    rollout_id = found[0][0]
+                    rollout_id = found.rollout.id
                     ended[rollout_id] = found
                     del pending[ended_key(ns, rollout_id)]
             return not pending
@@ -382,7 +387,7 @@ class Rollouts(WatchedService):
     async def find_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """The attempt with the highest sequence id, or None."""
         found = await self._find(rollout_id)
-        return encoding.attempt_from(found[1]) if found and found[1] else None
+        return encoding.attempt_from(found.attempt) if found and found.attempt else None
 
     @call(
         PATCH("/rollouts/{rollout_id}/attempts/{attempt_id}"),
@@ -405,7 +410,9 @@ class Rollouts(WatchedService):
 
     async def report(self, attempt: AttemptReport) -> Attempt:
         """Report on an attempt whose fields were checked and encoded."""
-        row: Row = await self.write_once(None, report_ops.report_attempts, attempt, self.kind, self.kinds)
+        row: AttemptView = await self.write_once(
+            None, report_ops.report_attempts, attempt, self.kind, self.kinds
+        )
         return encoding.attempt_from(row)
 
     # --- spans ------------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ class SpanWriter:
         parts: dict[str, bytes] = {}
         for span in spans:
             part = self._part(span.resource)
-            if part is not None and part[0] not in self._saved_parts:
-                parts[part[0]] = part[1]
+            if part is not None and part.hash not in self._saved_parts:
+                parts[part.hash] = part.body
             size = size_of(span) if size_of else None
             new.append(encoding.new_span(span, part, numbered=numbered, size=size))
         stored = await self._store(new, parts)

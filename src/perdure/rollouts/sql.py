@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Listing
+from perdure.rollouts import rows
 from perdure.rollouts.tables import (
     ATTEMPTS,
     COUNTS,
     LINES,
+    RESOURCE_VERSIONS,
+    RESOURCES,
     ROLLOUTS,
     SPAN_COUNTERS,
     SPAN_PARTS,
@@ -17,38 +20,42 @@ from perdure.rollouts.tables import (
 
 # --- rollouts and attempts: reading under a lock, writing back --------------------------------------------
 
-ROLLOUT_STATE = (
-    "id, kind, queue, status, outcome, priority, position, ready, due_at, behind, line, queued_as, attempts,"
-    " end_time"
-)
-ROLLOUT_VIEW = "id, start_time, end_time, mode, resources_id, status, config, metadata, input, attempts"
-ATTEMPT_VIEW = (
-    "rollout_id, sequence_id, id, status, start_time, end_time, worker_id, last_heartbeat_time, metadata"
-)
-
+# Rollouts by their ids, locked.
 LOAD_ROLLOUTS = statement(
-    "SELECT " + ROLLOUT_STATE + ", config, start_time FROM rollouts"
-    " WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}"
+    "SELECT {columns} FROM rollouts"
+    " WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}",
+    row=rows.RolloutRow,
 )
+# Those of the rollouts that nobody else has locked.
 TRY_ROLLOUTS = statement(
-    "SELECT " + ROLLOUT_STATE + ", config, start_time FROM rollouts"
-    " WHERE ns = :ns AND id {among:ids} ORDER BY id {skip}"
+    "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} ORDER BY id {skip}",
+    row=rows.RolloutRow,
 )
+# The attempts of rollouts, locked.
 LOAD_ATTEMPTS = statement(
-    "SELECT " + ATTEMPT_VIEW + ", check_at, reason, charged, kind, born FROM attempts"
-    " WHERE ns = :ns AND rollout_id {among:ids} ORDER BY rollout_id, sequence_id {lock}"
+    "SELECT {columns} FROM attempts"
+    " WHERE ns = :ns AND rollout_id {among:ids} ORDER BY rollout_id, sequence_id {lock}",
+    row=rows.AttemptRow,
 )
+# Rollouts whose status has changed.
 MOVE_ROLLOUTS = BulkUpdate(
     ROLLOUTS,
+    rows.RolloutRow,
     sets=("status", "outcome", "position", "ready", "due_at", "behind", "attempts", "end_time"),
     keys=("ns", "id"),
     guards=("status",),
 )
+# What a caller edits of a rollout.
 EDIT_ROLLOUT = BulkUpdate(
-    ROLLOUTS, sets=("mode", "resources_id", "config", "metadata", "input"), keys=("ns", "id")
+    ROLLOUTS,
+    rows.RolloutBodies,
+    sets=("mode", "resources_id", "config", "metadata", "input"),
+    keys=("ns", "id"),
 )
+# Attempts that have changed.
 MOVE_ATTEMPTS = BulkUpdate(
     ATTEMPTS,
+    rows.AttemptRow,
     sets=(
         "status",
         "end_time",
@@ -62,9 +69,18 @@ MOVE_ATTEMPTS = BulkUpdate(
     keys=("ns", "rollout_id", "sequence_id"),
     guards=("status",),
 )
-HEARTBEAT = BulkUpdate(ATTEMPTS, sets=("last_heartbeat_time",), keys=("ns", "rollout_id", "sequence_id"))
-ADD_ROLLOUTS = BulkInsert(ROLLOUTS)
-ADD_ATTEMPTS = BulkInsert(ATTEMPTS)
+# Heartbeats of attempts that go on as they are.
+HEARTBEAT = BulkUpdate(
+    ATTEMPTS,
+    rows.HeartbeatRow,
+    sets=("last_heartbeat_time",),
+    keys=("ns", "rollout_id", "sequence_id"),
+)
+# New rollouts.
+ADD_ROLLOUTS = BulkInsert(ROLLOUTS, rows.NewRolloutRow)
+# New attempts.
+ADD_ATTEMPTS = BulkInsert(ATTEMPTS, rows.AttemptRow)
+# Delete an attempt that never began.
 DROP_ATTEMPT = statement(
     """
     DELETE
@@ -72,40 +88,44 @@ DROP_ATTEMPT = statement(
     WHERE ns = :ns AND rollout_id = :id AND sequence_id = :sequence_id
     """
 )
+# Rollouts by their ids, as callers see them.
 GET_ROLLOUTS = statement(
-    "SELECT "
-    + ROLLOUT_VIEW
-    + " FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds}"
+    "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds}",
+    row=rows.RolloutView,
 )
+# Those of the rollouts that have ended.
 GET_ENDED = statement(
-    "SELECT "
-    + ROLLOUT_VIEW
-    + ", kind FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}"
+    "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}",
+    row=rows.EndedRow,
 )
-PRESENT = statement("SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids}")
+# The ids of those of the rollouts that exist.
+PRESENT = statement("SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids}", row=str)
+# The ids of those of the rollouts that have ended.
 ENDED_AMONG = statement(
-    "SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}"
+    "SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}", row=str
 )
+# The latest attempt of each rollout.
 GET_LATEST_ATTEMPTS = statement(
     """
-    SELECT a.rollout_id, a.sequence_id, a.id, a.status, a.start_time, a.end_time, a.worker_id,
-      a.last_heartbeat_time, a.metadata
+    SELECT {columns:a}
     FROM rollouts AS r
     JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
     WHERE r.ns = :ns AND r.id {among:ids} AND {plain:r.kind} {among:kinds}
-    """
+    """,
+    row=rows.AttemptView,
 )
+# Whether a rollout of one of these kinds exists.
 ROLLOUT_EXISTS = statement(
-    "SELECT 1 FROM rollouts WHERE ns = :ns AND id = :id AND {plain:kind} {among:kinds}"
+    "SELECT 1 FROM rollouts WHERE ns = :ns AND id = :id AND {plain:kind} {among:kinds}", row=int
 )
 
 # --- the queue --------------------------------------------------------------------------------------------
 
+# Rollouts by the idempotency keys that they were queued with.
 BY_IDEMPOTENCY_KEY = statement(
-    "SELECT idempotency_key, "
-    + ROLLOUT_VIEW
-    + " FROM rollouts WHERE ns = :ns AND idempotency_key {among:keys}"
+    "SELECT {columns} FROM rollouts WHERE ns = :ns AND idempotency_key {among:keys}", row=rows.KnownRow
 )
+# Claim the next rollouts of a queue, skipping those that others are claiming.
 CLAIM = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id
@@ -116,16 +136,22 @@ CLAIM = statement(
     UPDATE rollouts SET queued_as = status, status = :target, ready = NULL, attempts = attempts + 1
     FROM c
     WHERE rollouts.ns = c.ns AND rollouts.id = c.id
-    RETURNING rollouts.id, rollouts.start_time, rollouts.end_time, rollouts.mode, rollouts.resources_id,
-      rollouts.status, rollouts.config, rollouts.metadata, rollouts.input, rollouts.attempts,
-      rollouts.kind, rollouts.priority, rollouts.position, rollouts.line, rollouts.queued_as
-    """
+    RETURNING {columns:rollouts}
+    """,
+    row=rows.ClaimedRow,
 )
+# Rollouts whose claims are taken back.
 GIVE_BACK = BulkUpdate(
-    ROLLOUTS, sets=("status", "ready", "attempts"), keys=("ns", "id"), guards=("status", "attempts")
+    ROLLOUTS,
+    rows.ReturnedRow,
+    sets=("status", "ready", "attempts"),
+    keys=("ns", "id"),
+    guards=("status", "attempts"),
 )
-DUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM rollouts WHERE due_at <= :now")
-RIPEN = statement(
+# The namespaces in which a delayed rollout is due.
+DUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM rollouts WHERE due_at <= :now", row=int)
+# Make delayed rollouts ready whose time has come, outside lines.
+PROMOTE_DUE = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id
     FROM rollouts
@@ -135,30 +161,37 @@ RIPEN = statement(
     UPDATE rollouts SET ready = position, due_at = NULL
     FROM c
     WHERE rollouts.ns = c.ns AND rollouts.id = c.id
-    RETURNING rollouts.ns, rollouts.queue
-    """
+    RETURNING {columns:rollouts}
+    """,
+    row=rows.PromotedRow,
 )
+# Delayed rollouts in lines whose time has come.
 DUE_IN_LINES = statement(
     """
-    SELECT id, line, queue
+    SELECT {columns}
     FROM rollouts
     WHERE {plain:ns} = :ns AND due_at <= :now AND {plain:line} IS NOT NULL
     ORDER BY due_at, position
     LIMIT :n
-    """
+    """,
+    row=rows.DueRow,
 )
 
 # --- lines ------------------------------------------------------------------------------------------------
 
-OPEN_LINES = BulkInsert(LINES, on_conflict="NOTHING")
+# Lines that may exist already.
+OPEN_LINES = BulkInsert(LINES, rows.LineRow, on_conflict="NOTHING")
+# Lines by name, locked.
 LOCK_LINES = statement(
     """
-    SELECT line, holder
+    SELECT {columns}
     FROM lines
     WHERE ns = :ns AND line {among:names}
     ORDER BY line {lock}
-    """
+    """,
+    row=rows.LineHolder,
 )
+# Lock the lines of rollouts.
 LOCK_LINES_OF = statement(
     """
     SELECT line
@@ -167,35 +200,51 @@ LOCK_LINES_OF = statement(
     FROM rollouts
     WHERE ns = :ns AND id {among:ids} AND {plain:line} IS NOT NULL)
     ORDER BY line {lock}
-    """
+    """,
+    row=str,
 )
-TRY_LINES = statement("SELECT line FROM lines WHERE ns = :ns AND line {among:names} ORDER BY line {skip}")
-HOLD_LINES = BulkUpdate(LINES, sets=("holder", "holder_attempt", "release_by"), keys=("ns", "line"))
+# Lock those of the lines that nobody else has locked.
+TRY_LINES = statement(
+    "SELECT line FROM lines WHERE ns = :ns AND line {among:names} ORDER BY line {skip}", row=str
+)
+# Who holds lines from now on.
+HOLD_LINES = BulkUpdate(
+    LINES, rows.LineRow, sets=("holder", "holder_attempt", "release_by"), keys=("ns", "line")
+)
+# The holder of each line, and the next rollout in it.
 HEADS_OF_LINES = statement(
     """
     SELECT l.line, l.holder, (SELECT r.id
     FROM rollouts AS r
     WHERE r.ns = l.ns AND r.line = l.line AND r.behind IS NOT NULL
     ORDER BY r.priority DESC, r.behind
-    LIMIT 1)
+    LIMIT 1) AS head
     FROM lines AS l
     WHERE l.ns = :ns AND l.line {among:names}
-    """
+    """,
+    row=rows.LineHead,
 )
+# Make the next rollouts of lines ready.
 PROMOTE = statement(
     """
     UPDATE rollouts SET ready = position, behind = NULL, due_at = NULL
     WHERE ns = :ns AND id {among:ids}
     RETURNING queue
-    """
+    """,
+    row=str,
 )
+# Let a rollout wait in its line.
 QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE ns = :ns AND id = :id")
 
 # --- the watchdog -----------------------------------------------------------------------------------------
 
-OVERDUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now")
-LOCK_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {lock}")
-TRY_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {skip}")
+# The namespaces in which an attempt is overdue.
+OVERDUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now", row=int)
+# Lock a namespace for a sweep.
+LOCK_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {lock}", row=int)
+# Lock a namespace for a sweep, unless another sweeps it.
+TRY_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {skip}", row=int)
+# The rollouts whose attempts are overdue.
 OVERDUE_ROLLOUTS = statement(
     """
     SELECT rollout_id
@@ -203,33 +252,40 @@ OVERDUE_ROLLOUTS = statement(
     WHERE {plain:ns} = :ns AND check_at <= :now
     ORDER BY check_at
     LIMIT :n
-    """
+    """,
+    row=str,
 )
 
 # --- counts -----------------------------------------------------------------------------------------------
 
-ADD_COUNTS = BulkInsert(COUNTS, on_conflict="UPDATE SET total = rollout_counts.total + excluded.total")
+# Add to the counts of rollouts.
+ADD_COUNTS = BulkInsert(
+    COUNTS, rows.CountRow, on_conflict="UPDATE SET total = rollout_counts.total + excluded.total"
+)
+# How many rollouts have each status.
 COUNT_BY_STATUS = statement(
     """
-    SELECT status, sum(total)
+    SELECT status, sum(total) AS total
     FROM rollout_counts
     WHERE ns = :ns AND kind {among:kinds} GROUP BY status
-    """
+    """,
+    row=rows.StatusCount,
 )
 
 # --- workers ----------------------------------------------------------------------------------------------
 
-WORKER_VIEW = (
-    "id, status, last_heartbeat_time, last_dequeue_time, last_busy_time, last_idle_time, current_rollout_id,"
-    " current_attempt_id, heartbeat_stats"
-)
+# Workers by their ids, locked.
 LOAD_WORKERS = statement(
-    "SELECT " + WORKER_VIEW + " FROM workers WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}"
+    "SELECT {columns} FROM workers WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=rows.WorkerRow
 )
-GET_WORKERS = statement("SELECT " + WORKER_VIEW + " FROM workers WHERE ns = :ns AND id {among:ids}")
-ADD_WORKERS = BulkInsert(WORKERS)
+# Workers by their ids.
+GET_WORKERS = statement("SELECT {columns} FROM workers WHERE ns = :ns AND id {among:ids}", row=rows.WorkerRow)
+# New workers.
+ADD_WORKERS = BulkInsert(WORKERS, rows.WorkerRow)
+# Workers that have changed.
 SAVE_WORKERS = BulkUpdate(
     WORKERS,
+    rows.WorkerRow,
     sets=(
         "status",
         "last_heartbeat_time",
@@ -245,13 +301,27 @@ SAVE_WORKERS = BulkUpdate(
 
 # --- resources --------------------------------------------------------------------------------------------
 
-RESOURCES_VIEW = "id, version, create_time, update_time, body"
-GET_RESOURCES = statement("SELECT " + RESOURCES_VIEW + " FROM resources WHERE ns = :ns AND id = :id")
-LOCK_RESOURCES = statement("SELECT version, create_time FROM resources WHERE ns = :ns AND id = :id {lock}")
-LATEST_RESOURCES = statement(
-    "SELECT " + RESOURCES_VIEW + " FROM resources WHERE ns = :ns ORDER BY update_time DESC LIMIT 1"
+# New resources.
+ADD_RESOURCES = BulkInsert(RESOURCES, rows.ResourcesRow)
+# New versions of resources.
+ADD_VERSIONS = BulkInsert(RESOURCE_VERSIONS, rows.VersionRow)
+# The newest version of resources.
+GET_RESOURCES = statement(
+    "SELECT {columns} FROM resources WHERE ns = :ns AND id = :id", row=rows.ResourcesRow
 )
-LATEST_RESOURCES_ID = statement("SELECT id FROM resources WHERE ns = :ns ORDER BY update_time DESC LIMIT 1")
+# The number of the newest version, locked.
+LOCK_RESOURCES = statement(
+    "SELECT {columns} FROM resources WHERE ns = :ns AND id = :id {lock}", row=rows.ResourcesHead
+)
+# The resources that were written last.
+LATEST_RESOURCES = statement(
+    "SELECT {columns} FROM resources WHERE ns = :ns ORDER BY update_time DESC LIMIT 1", row=rows.ResourcesRow
+)
+# The id of the resources that were written last.
+LATEST_RESOURCES_ID = statement(
+    "SELECT id FROM resources WHERE ns = :ns ORDER BY update_time DESC LIMIT 1", row=str
+)
+# Replace resources by their next version.
 SAVE_RESOURCES = statement(
     """
     UPDATE resources SET version = :version, update_time = :time, body = :body
@@ -261,14 +331,18 @@ SAVE_RESOURCES = statement(
 
 # --- spans ------------------------------------------------------------------------------------------------
 
-ADD_SPANS = BulkInsert(SPANS, on_conflict="NOTHING")
+# Spans that may be stored already.
+ADD_SPANS = BulkInsert(SPANS, rows.SpanRow, on_conflict="NOTHING")
+# Add to the counters of rollouts' spans.
 ADD_TO_COUNTERS = BulkInsert(
     SPAN_COUNTERS,
+    rows.CounterRow,
     on_conflict="""
     UPDATE SET sequence = {larger:span_counters.sequence,excluded.sequence},
       spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
     """,
 )
+# Take the next numbers of a rollout's spans.
 TAKE_SEQUENCES = statement(
     """
     INSERT INTO span_counters (ns, rollout_id, sequence, spans, bytes, evicted)
@@ -277,27 +351,39 @@ TAKE_SEQUENCES = statement(
     DO UPDATE SET sequence = {greatest:span_counters.sequence,floor} + :n,
       spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
     RETURNING sequence
-    """
+    """,
+    row=int,
 )
-SAVE_PARTS = BulkInsert(SPAN_PARTS, on_conflict="NOTHING")
-GET_PARTS = statement("SELECT hash, body FROM span_parts WHERE ns = :ns AND hash {among:hashes}")
-IS_EVICTED = statement("SELECT evicted FROM span_counters WHERE ns = :ns AND rollout_id = :rollout_id")
+# What spans share, which may be stored already.
+SAVE_PARTS = BulkInsert(SPAN_PARTS, rows.PartRow, on_conflict="NOTHING")
+# What spans share, by its hashes.
+GET_PARTS = statement(
+    "SELECT {columns} FROM span_parts WHERE ns = :ns AND hash {among:hashes}", row=rows.PartRow
+)
+# Whether the spans of a rollout were evicted.
+IS_EVICTED = statement(
+    "SELECT evicted FROM span_counters WHERE ns = :ns AND rollout_id = :rollout_id", row=int
+)
+# The rollouts with spans, the oldest first.
 EVICTION_ORDER = statement(
     """
-    SELECT c.ns, c.rollout_id, c.bytes
+    SELECT {columns:c}
     FROM span_counters AS c
     JOIN rollouts AS r ON r.ns = c.ns AND r.id = c.rollout_id
     WHERE c.spans > 0
     ORDER BY r.start_time
     LIMIT :n
-    """
+    """,
+    row=rows.EvictionRow,
 )
+# Mark the spans of a rollout as evicted.
 MARK_EVICTED = statement(
     """
     UPDATE span_counters SET spans = 0, bytes = 0, evicted = 1
     WHERE ns = :ns AND rollout_id = :rollout_id
     """
 )
+# Delete the spans of a rollout.
 DROP_SPANS = statement(
     """
     DELETE FROM spans WHERE ns = :ns AND rollout_id = :rollout_id
@@ -307,83 +393,103 @@ DROP_SPANS = statement(
 
 # --- listings ---------------------------------------------------------------------------------------------
 
-SPAN_VIEW = (
-    "rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, resource_hash, scope_hash,"
-    " format, body"
-)
-LIST_ROLLOUTS = Listing(ROLLOUT_VIEW, "rollouts WHERE ns = :ns AND kind = :kind")
-LIST_ATTEMPTS = Listing(ATTEMPT_VIEW, "attempts WHERE ns = :ns AND rollout_id = :rollout_id")
-SPANS_OF = (
+_SPANS_OF = (
     "spans WHERE ns = :ns AND rollout_id = :rollout_id"
     " AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)"
 )
-LIST_SPANS = Listing(SPAN_VIEW, SPANS_OF)
-LIST_ATTEMPT_SPANS = Listing(SPAN_VIEW, SPANS_OF + " AND attempt_id = :attempt_id")
-LIST_RESOURCES = Listing(RESOURCES_VIEW, "resources WHERE ns = :ns")
-LIST_WORKERS = Listing(WORKER_VIEW, "workers WHERE ns = :ns")
+# Rollouts of one kind.
+LIST_ROLLOUTS = Listing("{columns}", "rollouts WHERE ns = :ns AND kind = :kind", rows.RolloutView)
+# The attempts of a rollout.
+LIST_ATTEMPTS = Listing("{columns}", "attempts WHERE ns = :ns AND rollout_id = :rollout_id", rows.AttemptView)
+# The spans of a rollout.
+LIST_SPANS = Listing("{columns}", _SPANS_OF, rows.SpanView)
+# The spans of an attempt.
+LIST_ATTEMPT_SPANS = Listing("{columns}", _SPANS_OF + " AND attempt_id = :attempt_id", rows.SpanView)
+# Resources.
+LIST_RESOURCES = Listing("{columns}", "resources WHERE ns = :ns", rows.ResourcesRow)
+# Workers.
+LIST_WORKERS = Listing("{columns}", "workers WHERE ns = :ns", rows.WorkerRow)
 
 # --- statistics -------------------------------------------------------------------------------------------
 
-COUNT_ATTEMPTS = statement("SELECT count(*) FROM attempts WHERE ns = :ns")
-COUNT_RESOURCES = statement("SELECT count(*) FROM resources WHERE ns = :ns")
-COUNT_WORKERS = statement("SELECT count(*) FROM workers WHERE ns = :ns")
+# How many attempts there are.
+COUNT_ATTEMPTS = statement("SELECT count(*) FROM attempts WHERE ns = :ns", row=int)
+# How many resources there are.
+COUNT_RESOURCES = statement("SELECT count(*) FROM resources WHERE ns = :ns", row=int)
+# How many workers there are.
+COUNT_WORKERS = statement("SELECT count(*) FROM workers WHERE ns = :ns", row=int)
+# How many spans there are, and their size.
 COUNT_SPANS = statement(
     """
-    SELECT coalesce(sum(spans), 0), coalesce(sum(bytes), 0)
+    SELECT coalesce(sum(spans), 0) AS spans, coalesce(sum(bytes), 0) AS bytes
     FROM span_counters
     WHERE ns = :ns
-    """
+    """,
+    row=rows.SpanTotals,
 )
 
 # --- the overview, in as many namespaces as are asked for -------------------------------------------------
 
-VERSIONS_VIEW = "r.id, v.version, r.create_time, v.time, v.body"
-VERSIONS_OF = (
+_VERSION = "r.id, v.version, r.create_time, v.time AS update_time, v.body"
+_VERSIONS_OF = (
     "resource_versions AS v JOIN resources AS r ON r.ns = v.ns AND r.id = v.id"
     " WHERE v.ns = :ns AND v.id = :id"
 )
-LIST_VERSIONS = Listing(VERSIONS_VIEW, VERSIONS_OF)
-GET_VERSION = statement("SELECT " + VERSIONS_VIEW + " FROM " + VERSIONS_OF + " AND v.version = :version")
+# The versions of resources.
+LIST_VERSIONS = Listing(_VERSION, _VERSIONS_OF, rows.ResourcesRow)
+# One version of resources.
+GET_VERSION = statement(
+    "SELECT " + _VERSION + " FROM " + _VERSIONS_OF + " AND v.version = :version", row=rows.ResourcesRow
+)
+# How many rollouts have each status in each namespace.
 ROLLOUTS_BY_STATUS = statement(
     """
-    SELECT ns, status, sum(total)
+    SELECT ns, status, sum(total) AS total
     FROM rollout_counts
     WHERE ns {among:numbers} GROUP BY ns, status
     ORDER BY ns, status
-    """
+    """,
+    row=rows.NamespaceCount,
 )
+# How many workers have each status in each namespace.
 WORKERS_BY_STATUS = statement(
     """
-    SELECT ns, status, count(*)
+    SELECT ns, status, count(*) AS total
     FROM workers
     WHERE ns {among:numbers} GROUP BY ns, status
     ORDER BY ns, status
-    """
+    """,
+    row=rows.NamespaceCount,
 )
+# How many rollouts of each queue are ready.
 READY_BY_QUEUE = statement(
     """
-    SELECT ns, queue, count(*), min(ready)
+    SELECT ns, queue, count(*) AS total, min(ready) AS oldest
     FROM rollouts
     WHERE ns {among:numbers} AND ready IS NOT NULL GROUP BY ns, queue
-    """
+    """,
+    row=rows.ReadyCount,
 )
+# How many rollouts of each queue wait for their time.
 DUE_BY_QUEUE = statement(
     """
-    SELECT {plain:ns}, queue, count(*)
+    SELECT {plain:ns} AS ns, queue, count(*) AS total
     FROM rollouts
     WHERE {plain:ns} {among:numbers} AND due_at IS NOT NULL GROUP BY 1, queue
-    """
+    """,
+    row=rows.QueueCount,
 )
-# The bound of the priority holds for all; it leads to the index of those that wait.
+# How many rollouts of each queue wait in lines; the bound of the priority is there to use the index.
 BEHIND_BY_QUEUE = statement(
     """
-    SELECT r.ns, r.queue, count(*)
+    SELECT r.ns, r.queue, count(*) AS total
     FROM lines AS l
     CROSS JOIN rollouts AS r
     WHERE l.ns {among:numbers} AND l.holder IS NOT NULL
       AND r.ns = l.ns AND r.line = l.line AND r.priority > -2147483649 AND r.behind IS NOT NULL
     GROUP BY r.ns, r.queue
-    """
+    """,
+    row=rows.QueueCount,
 )
 
 name_statements(globals())

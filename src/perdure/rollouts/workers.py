@@ -10,13 +10,13 @@ from perdure.access.endpoints import GET, POST, call
 from perdure.kernel.checks import Id, Limit, Offset, check_page, check_text
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.filters import given
-from perdure.kernel.storage.port import Row
 from perdure.rollouts import arguments, encoding
 from perdure.rollouts.operations import queries
 from perdure.rollouts.operations import workers as operations
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.records import WORKER_STATUSES, Worker, WorkerStatus
 from perdure.rollouts.records import PaginatedResult as Pages
+from perdure.rollouts.rows import WorkerRow
 from perdure.rollouts.watchdog import WatchedService
 
 
@@ -70,5 +70,5 @@ class Workers(WatchedService):
         if heartbeat_stats is not UNSET:
             stats = encoding.encode_metadata(heartbeat_stats, "heartbeat_stats")
         beat = operations.Beat(check_text(worker_id, "worker_id"), stats)
-        row: Row = await self.write_once(None, operations.beat, beat)
+        row: WorkerRow = await self.write_once(None, operations.beat, beat)
         return encoding.worker_from(row)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, Kinds
 from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
-from perdure.rollouts.operations.enqueue import attempt_view, new_attempt
+from perdure.rollouts.operations.enqueue import new_attempt
 from perdure.rollouts.operations.work import READY_CHANNEL, Work, counted
 from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
 
-RIPEN_ROWS = 500
-
-Claimed = tuple[Row, Row]
-"""A rollout and its new attempt, as `ROLLOUT_VIEW` and `ATTEMPT_VIEW` show them."""
+DUE_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,68 +31,61 @@ class Claim:
 
 
 @watched
-@keyed_as("dequeue_rollout")
+@keyed_as("dequeue_rollout", list[Claimed])
 async def claim_rollouts(
     tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds
 ) -> list[list[Claimed]]:
     """Give each claim of a caller the next rollouts of the queue."""
     answers = await claim(tx, claims, queue, kind, kinds)
-    await audit(tx, "dequeue_rollout", [_attempt(*pair) for share in answers for pair in share])
+    await audit(tx, "dequeue_rollout", [each.name for share in answers for each in share])
     return answers
-
-
-def _attempt(rollout: Row, attempt: Row) -> str:
-    """What an attempt is called in the audit."""
-    return str(rollout[0]) + "/" + str(attempt[2])
 
 
 async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds) -> list[list[Claimed]]:
     """Give each claim the next rollouts of the queue, each with its new attempt, in one transaction."""
     await promote_due(tx)
     wanted = sum(item.limit for item in claims)
-    rows = list(
-        await tx.all(sql.CLAIM, queue=queue, kind=kind, n=wanted, target=ROLLOUT.step(QUEUING, "claimed"))
-    )
-    rows.sort(key=lambda row: (-row[11], row[12]))
-    rows = await _hold_lines(tx, rows)
+    target = ROLLOUT.step(QUEUING, "claimed")
+    rows = await tx.all(sql.CLAIM, queue=queue, kind=kind, n=wanted, target=target)
+    rows.sort(key=lambda row: (-row.priority, row.position))
+    rows = await _lock_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
-    changes.tell(tx, "rollout", ((row[0], row[5]) for row in rows))
+    changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
     workers = await _tell_workers(tx, claims, answers)
-    begun = [(sql.ADD_ATTEMPTS, attempts), _holding(tx, rows, attempts)]
+    begun = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
     later = [*workers.changed(), counted(tx, _moved(rows))]
     handler = kinds[kind].on_claimed
     if rows and handler is not None:
         # The kind is told before what comes later in the order of locks.
         await tx.write(*begun)
-        await handler(tx, [(attempt[1], attempt[3]) for attempt in attempts])
+        await handler(tx, [(attempt.rollout_id, attempt.id) for attempt in attempts])
         begun = []
     await tx.defer(*begun, *later)
     return answers
 
 
 def _share(
-    tx: Tx, claims: Sequence[Claim], rows: Sequence[Row]
-) -> tuple[list[list[Claimed]], list[tuple[Any, ...]]]:
+    tx: Tx, claims: Sequence[Claim], rows: Sequence[ClaimedRow]
+) -> tuple[list[list[Claimed]], list[AttemptRow]]:
     """Deal the rollouts out in the order of the claims."""
-    attempts: list[tuple[Any, ...]] = []
+    attempts: list[AttemptRow] = []
     answers: list[list[Claimed]] = []
     left = iter(rows)
     for item in claims:
         share: list[Claimed] = []
         for _, row in zip(range(item.limit), left, strict=False):
-            attempt = new_attempt(tx, (row[0], row[10], row[1], row[6]), row[9], item.worker_id)
+            attempt = new_attempt(tx, row, row.attempts, item.worker_id)
             attempts.append(attempt)
-            share.append((tuple(row)[:10], attempt_view(attempt)))
+            share.append(Claimed(row.view, attempt.view))
         answers.append(share)
     return answers, attempts
 
 
-def _moved(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
+def _moved(rows: Sequence[ClaimedRow]) -> dict[tuple[str, str], int]:
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
-        kind, status, was = row[10], row[5], row[14]
-        counts[kind, was] = counts.get((kind, was), 0) - 1
-        counts[kind, status] = counts.get((kind, status), 0) + 1
+        counts[row.kind, row.queued_as] = counts.get((row.kind, row.queued_as), 0) - 1
+        counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) + 1
     return counts
 
 
@@ -105,43 +95,44 @@ async def _tell_workers(tx: Tx, claims: Sequence[Claim], answers: Sequence[Seque
     await workers.load([item.worker_id for item in claims])
     for item, share in zip(claims, answers, strict=True):
         if share:
-            rollout, attempt = share[-1]
-            workers.claimed(item.worker_id, rollout[0], attempt[2], dequeued=True)
+            last = share[-1]
+            workers.claimed(item.worker_id, last.rollout.id, last.attempt.id, dequeued=True)
         else:
             workers.found_nothing(item.worker_id)
     return workers
 
 
-async def _hold_lines(tx: Tx, rows: list[Row]) -> list[Row]:
+async def _lock_lines(tx: Tx, rows: list[ClaimedRow]) -> list[ClaimedRow]:
     """Lock the lines of the claimed rollouts; where another has a line's lock, its rollout goes back."""
-    names = [row[13] for row in rows if row[13] is not None]
+    names = [row.line for row in rows if row.line is not None]
     if not names:
         return rows
     locked = await lines.try_lines(tx, names)
-    refused = [row for row in rows if row[13] is not None and row[13] not in locked]
+    refused = [row for row in rows if row.line is not None and row.line not in locked]
     if refused:
-        back = [(row[14], row[12], row[9] - 1, tx.ns, row[0], row[5], row[9]) for row in refused]
+        back = [
+            ReturnedRow(row.id, row.queued_as, row.position, row.attempts - 1, row.status, row.attempts)
+            for row in refused
+        ]
         await tx.update_many(sql.GIVE_BACK, back)
-    return [row for row in rows if row[13] is None or row[13] in locked]
+    return [row for row in rows if row.line is None or row.line in locked]
 
 
-def _holding(tx: Tx, rows: Sequence[Row], attempts: Sequence[tuple[Any, ...]]) -> Write:
+def _holding(rows: Sequence[ClaimedRow], attempts: Sequence[AttemptRow]) -> Write:
     """The attempts that hold lines from now on."""
-    holders = [
-        (row[13], row[0], attempt[3])
-        for row, attempt in zip(rows, attempts, strict=True)
-        if row[13] is not None
-    ]
-    return lines.holding(tx, holders)
+    pairs = zip(rows, attempts, strict=True)
+    return sql.HOLD_LINES.of(
+        [LineRow(row.line, row.id, attempt.id) for row, attempt in pairs if row.line is not None]
+    )
 
 
 async def promote_due(tx: Tx) -> None:
     """Make ready what waited for a time that has come."""
     if not await tx.probe(tables.DUE):
         return
-    await lines.ripen_lines(tx, RIPEN_ROWS)
-    for _, queue in await tx.all(sql.RIPEN, n=RIPEN_ROWS):
-        tx.hint(READY_CHANNEL, queue)
+    await lines.promote_due_in_lines(tx, DUE_ROWS)
+    for row in await tx.all(sql.PROMOTE_DUE, n=DUE_ROWS):
+        tx.hint(READY_CHANNEL, row.queue)
 
 
 @watched
@@ -167,15 +158,8 @@ async def release_rollouts(
             # Somebody has spoken of it meanwhile, so that there is something to keep.
             continue
         queued = rollout.queued_as or REQUEUING
-        back = (
-            queued,
-            rollout.position,
-            rollout.attempts - 1,
-            tx.ns,
-            rollout_id,
-            rollout.status,
-            rollout.attempts,
-        )
+        attempts = rollout.attempts
+        back = ReturnedRow(rollout_id, queued, rollout.position, attempts - 1, rollout.status, attempts)
         if await tx.update_many(sql.GIVE_BACK, [back]):
             await tx.execute(sql.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
             workers.released(latest.worker_id, attempt_id)
@@ -193,7 +177,7 @@ async def release_rollouts(
 
 @watched
 @locks_lines
-@keyed_as("start_attempt")
+@keyed_as("start_attempt", Claimed)
 async def start_attempts(
     tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[Claimed | NotFound]:
@@ -202,7 +186,7 @@ async def start_attempts(
     await work.load([rollout_id for rollout_id, _ in requests], [kind], lined=lined)
     workers = Workers(tx)
     await workers.load([worker_id for _, worker_id in requests])
-    begun: list[tuple[Any, ...] | NotFound] = []
+    begun: list[AttemptRow | NotFound] = []
     for rollout_id, worker_id in requests:
         rollout = work.rollouts.get(rollout_id)
         if rollout is None:
@@ -213,11 +197,13 @@ async def start_attempts(
                 attempt.check_at, attempt.dirty = None, True
         work.move(rollout, "attempt started")
         rollout.attempts += 1
-        attempt_row = new_attempt(tx, rollout.identity, rollout.attempts, worker_id)
-        begun.append(attempt_row)
-        workers.claimed(worker_id, rollout_id, attempt_row[3], dequeued=False)
+        new = new_attempt(tx, rollout, rollout.attempts, worker_id)
+        begun.append(new)
+        workers.claimed(worker_id, rollout_id, new.id, dequeued=False)
     made = [attempt for attempt in begun if not isinstance(attempt, NotFound)]
-    await work.save((sql.ADD_ATTEMPTS, made), *workers.changed(), work.counted())
-    views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
-    await audit(tx, "start_attempt", [attempt[1] + "/" + attempt[3] for attempt in made])
-    return [a if isinstance(a, NotFound) else (views[a[1]], attempt_view(a)) for a in begun]
+    await work.save(sql.ADD_ATTEMPTS.of(made), *workers.changed(), work.counted())
+    views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
+    await audit(tx, "start_attempt", [attempt.name for attempt in made])
+    return [
+        each if isinstance(each, NotFound) else Claimed(views[each.rollout_id], each.view) for each in begun
+    ]

@@ -5,13 +5,13 @@ Whoever enters or leaves a line has locked its row first.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 
-from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import LIVE
-from perdure.rollouts.operations.work import READY_CHANNEL, RolloutRow, Work
+from perdure.rollouts.operations.work import READY_CHANNEL, Work
+from perdure.rollouts.rows import LineRow, RolloutRow
 
 
 async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
@@ -20,18 +20,9 @@ async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     holders: dict[str, str | None] = {}
     # One that is removed between the two statements is made again.
     while missing := [line for line in wanted if line not in holders]:
-        await tx.write((sql.OPEN_LINES, [(tx.ns, line, None, None, None) for line in missing]))
-        holders.update((row[0], row[1]) for row in await tx.all(sql.LOCK_LINES, names=missing))
+        await tx.write(sql.OPEN_LINES.of([LineRow(line) for line in missing]))
+        holders.update(await tx.all(sql.LOCK_LINES, names=missing))
     return holders
-
-
-Holder = tuple[str, str | None, str | None]
-"""A line, the rollout that holds it, and that rollout's attempt."""
-
-
-def holding(tx: Tx, holders: Sequence[Holder]) -> Write:
-    """Who holds each line from now on."""
-    return sql.HOLD_LINES, [(holder, attempt, None, tx.ns, line) for line, holder, attempt in holders]
 
 
 async def leave(work: Work) -> None:
@@ -53,36 +44,35 @@ def _is_executed(work: Work, rollout: RolloutRow) -> bool:
 
 async def promote(tx: Tx, lines: Iterable[str], leavers: Container[str]) -> None:
     """Make the heads of those lines ready that one of the leavers held."""
-    rows = await tx.all(sql.HEADS_OF_LINES, names=sorted(lines))
-    heads = [(line, head) for line, holder, head in rows if holder in leavers]
-    await tx.defer(holding(tx, [(line, head, None) for line, head in heads]))
-    promoted = [head for _, head in heads if head is not None]
+    heads = [row for row in await tx.all(sql.HEADS_OF_LINES, names=sorted(lines)) if row.holder in leavers]
+    await tx.defer(sql.HOLD_LINES.of([LineRow(each.line, each.head) for each in heads]))
+    promoted = [each.head for each in heads if each.head is not None]
     if promoted:
-        for row in await tx.all(sql.PROMOTE, ids=promoted):
-            tx.hint(READY_CHANNEL, row[0])
+        for queue in await tx.all(sql.PROMOTE, ids=promoted):
+            tx.hint(READY_CHANNEL, queue)
 
 
 async def try_lines(tx: Tx, names: Iterable[str]) -> frozenset[str]:
     """Lock those of the lines that nobody else has locked; a claim never waits."""
     wanted = sorted(set(names))
-    return frozenset(row[0] for row in await tx.all(sql.TRY_LINES, names=wanted)) if wanted else frozenset()
+    return frozenset(await tx.all(sql.TRY_LINES, names=wanted)) if wanted else frozenset()
 
 
-async def ripen_lines(tx: Tx, limit: int) -> None:
+async def promote_due_in_lines(tx: Tx, limit: int) -> None:
     """Let delayed rollouts whose time has come enter their lines."""
     due = await tx.all(sql.DUE_IN_LINES, n=limit)
     if not due:
         return
-    holders = await lock_lines(tx, [line for _, line, _ in due])
+    holders = await lock_lines(tx, [row.line for row in due])
     # Only under the locks is it certain who still waits for a time.
-    due = [row for row in await tx.all(sql.DUE_IN_LINES, n=limit) if row[1] in holders]
-    for rollout_id, line, queue in due:
-        if holders[line] is None:
-            holders[line] = rollout_id
-            await tx.write(holding(tx, [(line, rollout_id, None)]))
-        if holders[line] == rollout_id:
+    due = [row for row in await tx.all(sql.DUE_IN_LINES, n=limit) if row.line in holders]
+    for row in due:
+        if holders[row.line] is None:
+            holders[row.line] = row.id
+            await tx.write(sql.HOLD_LINES.of([LineRow(row.line, row.id)]))
+        if holders[row.line] == row.id:
             # One that waited for a retry has held its line all the while.
-            await tx.all(sql.PROMOTE, ids=[rollout_id])
-            tx.hint(READY_CHANNEL, queue)
+            await tx.all(sql.PROMOTE, ids=[row.id])
+            tx.hint(READY_CHANNEL, row.queue)
         else:
-            await tx.execute(sql.QUEUE_UP, id=rollout_id)
+            await tx.execute(sql.QUEUE_UP, id=row.id)

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from perdure.access.operations import list_namespaces
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
+from perdure.rollouts.rows import NamespaceCount, ReadyCount
 
 States = dict[str, dict[str, int]]
 """For each namespace, how many there are in each state."""
@@ -59,20 +60,21 @@ async def _numbers(tx: Tx, namespaces: Collection[str] | None) -> Mapping[int, s
     return {number: name for number, name in known.items() if namespaces is None or name in namespaces}
 
 
-def _states(names: Mapping[int, str], rows: Collection[Row]) -> States:
+def _states(names: Mapping[int, str], rows: Collection[NamespaceCount]) -> States:
     states: States = {}
-    for ns, status, count in rows:
-        states.setdefault(names[ns], {})[status] = int(count)
+    for row in rows:
+        states.setdefault(names[row.ns], {})[row.status] = int(row.total)
     return states
 
 
 async def _queues(tx: Tx, names: Mapping[int, str]) -> list[Depth]:
     numbers = list(names)
-    ready = {(row[0], row[1]): row for row in await tx.all(sql.READY_BY_QUEUE, numbers=numbers)}
-    due = {(row[0], row[1]): row[2] for row in await tx.all(sql.DUE_BY_QUEUE, numbers=numbers)}
-    behind = {(row[0], row[1]): row[2] for row in await tx.all(sql.BEHIND_BY_QUEUE, numbers=numbers)}
+    ready = {(row.ns, row.queue): row for row in await tx.all(sql.READY_BY_QUEUE, numbers=numbers)}
+    due = {(row.ns, row.queue): row.total for row in await tx.all(sql.DUE_BY_QUEUE, numbers=numbers)}
+    behind = {(row.ns, row.queue): row.total for row in await tx.all(sql.BEHIND_BY_QUEUE, numbers=numbers)}
     depths = []
-    for key in sorted({*ready, *due, *behind}):
-        _, _, count, oldest = ready.get(key, (*key, 0, None))
-        depths.append(Depth(names[key[0]], key[1], count, due.get(key, 0), behind.get(key, 0), oldest))
+    for ns, queue in sorted({*ready, *due, *behind}):
+        found = ready.get((ns, queue)) or ReadyCount(ns, queue, 0, None)
+        waiting = (due.get((ns, queue), 0), behind.get((ns, queue), 0))
+        depths.append(Depth(names[ns], queue, found.total, *waiting, found.oldest))
     return depths

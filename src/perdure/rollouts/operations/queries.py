@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from perdure.kernel.errors import SpansEvicted
-from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, order_by, where
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.records import ROLLOUT_STATUSES
+from perdure.rollouts.rows import AttemptView, ResourcesRow, RolloutView, SpanTotals, SpanView, WorkerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,17 @@ class Query:
     offset: int = 0
 
 
-Page = tuple[Sequence[Row], int]
+V = TypeVar("V")
+Page = tuple[Sequence[V], int]
+"""Some rows of a listing, and how many there are in all."""
+
+
+class Found(NamedTuple):
+    """A rollout and its latest attempt."""
+
+    rollout: RolloutView
+    attempt: AttemptView | None
+
 
 ROLLOUT_FIELDS: Mapping[str, Field] = {
     "rollout_id": Field("id", "text"),
@@ -77,7 +88,7 @@ WORKER_FIELDS: Mapping[str, Field] = {
 SPAN_ORDER = "sequence_id, start_ns NULLS LAST, end_ns NULLS LAST, ordinal"
 
 
-async def _page(tx: Tx, listing: Listing[Row], clause: Clause, order: str, query: Query) -> Page:
+async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: str, query: Query) -> Page[V]:
     """One page of a listing, and how many rows match in all."""
     page, values = listing.page(clause, order, query.limit, query.offset)
     rows = await tx.all(page, **values)
@@ -91,14 +102,16 @@ async def _page(tx: Tx, listing: Listing[Row], clause: Clause, order: str, query
 
 
 @watched
-async def query_rollouts(tx: Tx, query: Query, kind: str) -> tuple[Page, Mapping[str, Row]]:
+async def query_rollouts(
+    tx: Tx, query: Query, kind: str
+) -> tuple[Page[RolloutView], Mapping[str, AttemptView]]:
     """A page of rollouts, and the latest attempt of each that has one."""
     rows, total = await _rollout_page(tx, query, kind)
-    begun = [row[0] for row in rows if row[9]]
+    begun = [row.id for row in rows if row.attempts]
     return (rows, total), await _latest(tx, begun, [kind])
 
 
-async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page:
+async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page[RolloutView]:
     order = order_by(ROLLOUT_FIELDS, query.sort_by, query.sort_order, "start_time, id")
     if query.limit == -1 or query.sort_by not in (None, "start_time"):
         return await _scan(tx, query, kind, order)
@@ -108,7 +121,7 @@ async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page:
     return await _merge_statuses(tx, query, kind, order, statuses)
 
 
-async def _scan(tx: Tx, query: Query, kind: str, order: str) -> Page:
+async def _scan(tx: Tx, query: Query, kind: str, order: str) -> Page[RolloutView]:
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
     clause = Clause(clause.sql, {**clause.values, "kind": kind})
     return await _page(tx, sql.LIST_ROLLOUTS, clause, order, query)
@@ -118,17 +131,20 @@ def _statuses(query: Query) -> tuple[str, ...] | None:
     """The statuses that the page is made of, where nothing but the status is asked for."""
     if not query.conditions:
         return ROLLOUT_STATUSES
-    if len(query.conditions) > 1 or query.conditions[0].field != "status":
+    (first, *others) = query.conditions
+    if others or first.field != "status":
         return None
-    return tuple(dict.fromkeys(query.conditions[0].value))
+    return tuple(dict.fromkeys(first.value))
 
 
-async def _merge_statuses(tx: Tx, query: Query, kind: str, order: str, statuses: Sequence[str]) -> Page:
+async def _merge_statuses(
+    tx: Tx, query: Query, kind: str, order: str, statuses: Sequence[str]
+) -> Page[RolloutView]:
     """The page's rows from the heads of each status, which an index has in order; the total from the counts.
 
     So the time does not grow with the number of rollouts.
     """
-    counted = {row[0]: int(row[1]) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind])}
+    counted = {row.status: int(row.total) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind])}
     total = sum(counted.get(status, 0) for status in statuses)
     present = [status for status in statuses if counted.get(status, 0)]
     if not present or query.limit == 0:
@@ -137,47 +153,43 @@ async def _merge_statuses(tx: Tx, query: Query, kind: str, order: str, statuses:
     return await tx.all(heads, kind=kind, **values), total
 
 
-async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> dict[str, Row]:
+async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> dict[str, AttemptView]:
     if not rollout_ids:
         return {}
     rows = await tx.all(sql.GET_LATEST_ATTEMPTS, ids=list(rollout_ids), kinds=list(kinds))
-    return {row[0]: row for row in rows}
+    return {row.rollout_id: row for row in rows}
 
 
 @watched
-async def get_rollouts(
-    tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]
-) -> list[tuple[Row, Row | None] | None]:
+async def get_rollouts(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> list[Found | None]:
     """Each rollout with its latest attempt; None for an unknown one."""
-    rows = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds))}
-    attempts = await _latest(tx, [row[0] for row in rows.values() if row[9]], kinds)
-    return [(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
+    rows = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds))}
+    attempts = await _latest(tx, [row.id for row in rows.values() if row.attempts], kinds)
+    return [Found(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
 
 
 @watched
-async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[tuple[Row, Row | None]]:
+async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[Found]:
     """Those of the rollouts that have ended."""
     rows = await tx.all(sql.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
-    attempts = {}
-    if rows:
-        attempts = await _latest(tx, [row[0] for row in rows], sorted({row[10] for row in rows}))
-    return [(tuple(row)[:10], attempts.get(row[0])) for row in rows]
+    attempts = await _latest(tx, [row.id for row in rows], sorted({row.kind for row in rows}))
+    return [Found(row.view, attempts.get(row.id)) for row in rows]
 
 
 async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
     """Those of the rollouts that exist."""
-    return [row[0] for row in await tx.all(sql.PRESENT, ids=list(rollout_ids))]
+    return await tx.all(sql.PRESENT, ids=list(rollout_ids))
 
 
 async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
-    return [row[0] for row in await tx.all(sql.ENDED_AMONG, ids=list(rollout_ids), ended=sorted(ENDED))]
+    return await tx.all(sql.ENDED_AMONG, ids=list(rollout_ids), ended=sorted(ENDED))
 
 
 # --- attempts, spans, resources, workers ------------------------------------------------------------------
 
 
 @watched
-async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]) -> Page:
+async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]) -> Page[AttemptView]:
     if await tx.one(sql.ROLLOUT_EXISTS, id=rollout_id, kinds=list(kinds)) is None:
         return [], 0
     order = order_by(ATTEMPT_FIELDS, query.sort_by, query.sort_order, "sequence_id")
@@ -187,21 +199,20 @@ async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[
 @watched
 async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
-) -> tuple[Page, Mapping[str, bytes]]:
+) -> tuple[Page[SpanView], Mapping[str, bytes]]:
     """A page of one rollout's spans, and the parts that they share by hash."""
-    evicted = await tx.one(sql.IS_EVICTED, rollout_id=rollout_id)
-    if evicted is not None and evicted[0]:
+    if await tx.one(sql.IS_EVICTED, rollout_id=rollout_id):
         raise SpansEvicted(f"the spans of rollout {rollout_id} were evicted to free memory")
     if attempt_id == "latest":
         latest = (await _latest(tx, [rollout_id], kinds)).get(rollout_id)
         if latest is None:
             return ([], 0), {}
-        attempt_id = latest[2]
+        attempt_id = latest.id
     rows, total = await _span_page(tx, rollout_id, attempt_id, query)
     return (rows, total), await _parts(tx, rows)
 
 
-async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page:
+async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page[SpanView]:
     order = order_by(SPAN_FIELDS, query.sort_by, query.sort_order, SPAN_ORDER)
     clause = where(SPAN_FIELDS, query.conditions, query.logic)
     values = {**clause.values, "rollout_id": rollout_id}
@@ -211,53 +222,49 @@ async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Que
     return await _page(tx, sql.LIST_ATTEMPT_SPANS, Clause(clause.sql, values), order, query)
 
 
-async def _parts(tx: Tx, rows: Sequence[Row]) -> Mapping[str, bytes]:
-    hashes = sorted({name for row in rows for name in (row[7], row[8]) if name is not None})
-    return {row[0]: bytes(row[1]) for row in await tx.all(sql.GET_PARTS, hashes=hashes)} if hashes else {}
+async def _parts(tx: Tx, rows: Sequence[SpanView]) -> Mapping[str, bytes]:
+    shared = ((row.resource_hash, row.scope_hash) for row in rows)
+    hashes = sorted({name for pair in shared for name in pair if name is not None})
+    return {row.hash: bytes(row.body) for row in await tx.all(sql.GET_PARTS, hashes=hashes)} if hashes else {}
 
 
-async def query_resources(tx: Tx, query: Query) -> Page:
+async def query_resources(tx: Tx, query: Query) -> Page[ResourcesRow]:
     order = order_by(RESOURCE_FIELDS, query.sort_by, query.sort_order, "create_time, id")
     clause = where(RESOURCE_FIELDS, query.conditions, query.logic)
     return await _page(tx, sql.LIST_RESOURCES, clause, order, query)
 
 
-async def query_versions(tx: Tx, resources_id: str, query: Query) -> Page:
+async def query_versions(tx: Tx, resources_id: str, query: Query) -> Page[ResourcesRow]:
     """The versions of resources, the newest first."""
     clause = Clause("TRUE", {"id": resources_id})
     return await _page(tx, sql.LIST_VERSIONS, clause, " ORDER BY v.version DESC", query)
 
 
-async def get_version(tx: Tx, resources_id: str, version: int) -> Row | None:
+async def get_version(tx: Tx, resources_id: str, version: int) -> ResourcesRow | None:
     return await tx.one(sql.GET_VERSION, id=resources_id, version=version)
 
 
 @watched
-async def query_workers(tx: Tx, query: Query) -> Page:
+async def query_workers(tx: Tx, query: Query) -> Page[WorkerRow]:
     order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
     clause = where(WORKER_FIELDS, query.conditions, query.logic)
     return await _page(tx, sql.LIST_WORKERS, clause, order, query)
 
 
-async def get_workers(tx: Tx, ids: Sequence[str]) -> list[Row | None]:
-    rows = {row[0]: row for row in await tx.all(sql.GET_WORKERS, ids=list(ids))}
+async def get_workers(tx: Tx, ids: Sequence[str]) -> list[WorkerRow | None]:
+    rows = {row.id: row for row in await tx.all(sql.GET_WORKERS, ids=list(ids))}
     return [rows.get(worker_id) for worker_id in ids]
 
 
 async def statistics(tx: Tx, kind: str) -> dict[str, int]:
     """How much of everything the namespace holds."""
-    rollouts = sum(int(row[1]) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind]))
-    spans = await tx.one(sql.COUNT_SPANS) or (0, 0)
+    rollouts = sum(int(row.total) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind]))
+    spans = await tx.one(sql.COUNT_SPANS) or SpanTotals(0, 0)
     return {
         "total_rollouts": rollouts,
-        "total_attempts": await _count(tx, sql.COUNT_ATTEMPTS),
-        "total_spans": int(spans[0]),
-        "total_resources": await _count(tx, sql.COUNT_RESOURCES),
-        "total_workers": await _count(tx, sql.COUNT_WORKERS),
-        "total_span_bytes": int(spans[1]),
+        "total_attempts": await tx.one(sql.COUNT_ATTEMPTS) or 0,
+        "total_spans": int(spans.spans),
+        "total_resources": await tx.one(sql.COUNT_RESOURCES) or 0,
+        "total_workers": await tx.one(sql.COUNT_WORKERS) or 0,
+        "total_span_bytes": int(spans.bytes),
     }
-
-
-async def _count(tx: Tx, count: Statement[Row]) -> int:
-    row = await tx.one(count)
-    return int(row[0]) if row else 0

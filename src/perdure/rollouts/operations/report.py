@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from perdure.access.operations import audit
 from perdure.kernel.changes import tell
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import (
     ATTEMPT,
@@ -26,8 +26,9 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.lines import leave
-from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
+from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.rows import AttemptRow, AttemptView, RolloutBodies, RolloutRow, RolloutView
 
 SWEEP_ROWS = 500
 
@@ -47,13 +48,13 @@ class AttemptReport(msgspec.Struct, frozen=True):
 @locks_lines
 async def report_attempts(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool = False
-) -> list[Row | NotFound]:
+) -> list[AttemptView | NotFound]:
     """Apply reports in their order; each is answered with its attempt, or with why there is none."""
     work = Work(tx, kinds)
     await work.load([report.rollout_id for report in reports], [kind], lined=lined)
     workers = Workers(tx)
     await workers.load(_workers_of(work, reports))
-    answers: list[Row | NotFound] = []
+    answers: list[AttemptView | NotFound] = []
     for report in reports:
         try:
             rollout = work.rollout(report.rollout_id)
@@ -62,10 +63,10 @@ async def report_attempts(
             answers.append(error)
             continue
         _apply(work, workers, attempt, report)
-        answers.append(_view(attempt))
+        answers.append(attempt.view)
     await save_all(work, workers, lined)
     known = [row for row in answers if not isinstance(row, NotFound)]
-    await audit(tx, "update_attempt", [row[0] + "/" + row[2] for row in known])
+    await audit(tx, "update_attempt", [row.rollout_id + "/" + row.id for row in known])
     return answers
 
 
@@ -115,11 +116,6 @@ def _set_status(work: Work, attempt: AttemptRow, status: str) -> None:
         attempt.watch(rollout.limits)
 
 
-def _view(attempt: AttemptRow) -> Row:
-    """The attempt in the shape of `ATTEMPT_VIEW`."""
-    return msgspec.structs.astuple(attempt)[:9]
-
-
 class RolloutChange(msgspec.Struct, frozen=True):
     """What a caller sets on a rollout; bodies are encoded, and what is UNSET stays as it is."""
 
@@ -145,8 +141,8 @@ class RolloutChange(msgspec.Struct, frozen=True):
 @locks_lines
 async def change_rollouts(
     tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool = False
-) -> list[Row | NotFound | Conflict]:
-    """Set what each caller says; answers are rollouts as `ROLLOUT_VIEW` shows them."""
+) -> list[RolloutView | NotFound | Conflict]:
+    """Set what each caller says; the answers are rollouts."""
     work = Work(tx, kinds)
     await work.load([change.rollout_id for change in changes], [kind], lined=lined)
     refused: dict[int, Conflict] = {}
@@ -167,12 +163,12 @@ async def change_rollouts(
     await save_all(work, Workers(tx), lined)
     edited = [work.rollouts[c.rollout_id] for c in changes if c.edits and c.rollout_id in work.rollouts]
     tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
-    views = {row[0]: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
+    views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     answers = [
         refused.get(number) or views.get(change.rollout_id) or _no_rollout(change.rollout_id)
         for number, change in enumerate(changes)
     ]
-    await audit(tx, "update_rollout", [row[0] for row in answers if not isinstance(row, Exception)])
+    await audit(tx, "update_rollout", [row.id for row in answers if not isinstance(row, Exception)])
     return answers
 
 
@@ -190,14 +186,15 @@ def _no_rollout(rollout_id: str) -> NotFound:
 async def _edit(tx: Tx, change: RolloutChange, kind: str) -> None:
     """Write the bodies; those that are not given are written as they are."""
     (row,) = await tx.all(sql.GET_ROLLOUTS, ids=[change.rollout_id], kinds=[kind])
-    values = (
-        _or(change.mode, row[3]),
-        _or(change.resources_id, row[4]),
-        _or(change.config, row[6]),
-        _or(change.metadata, row[7]),
-        _or(change.input, row[8]),
+    bodies = RolloutBodies(
+        id=row.id,
+        mode=_or(change.mode, row.mode),
+        resources_id=_or(change.resources_id, row.resources_id),
+        config=_or(change.config, row.config),
+        metadata=_or(change.metadata, row.metadata),
+        input=_or(change.input, row.input),
     )
-    await tx.update_many(sql.EDIT_ROLLOUT, [(*values, tx.ns, change.rollout_id)])
+    await tx.update_many(sql.EDIT_ROLLOUT, [bodies])
 
 
 def _or(value: Any, current: Any) -> Any:
@@ -225,7 +222,7 @@ async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
     """
     if not await tx.all(sql.LOCK_SWEEP if patient else sql.TRY_SWEEP):
         return Swept(0)
-    overdue = [row[0] for row in await tx.all(sql.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)]
+    overdue = await tx.all(sql.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)
     if not overdue:
         return Swept(0)
     work = Work(tx, kinds)
@@ -290,4 +287,4 @@ async def overdue_namespaces(tx: Tx) -> list[int]:
     """The namespaces in which something is overdue or due."""
     overdue = await tx.all(sql.OVERDUE_NAMESPACES)
     due = await tx.all(sql.DUE_NAMESPACES)
-    return sorted({int(row[0]) for row in (*overdue, *due)})
+    return sorted({*overdue, *due})

@@ -10,11 +10,12 @@ import msgspec
 from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
-from perdure.rollouts.operations.work import AttemptRow, Work
+from perdure.rollouts.operations.work import Work
+from perdure.rollouts.rows import AttemptRow, CounterRow, HeartbeatRow, PartRow, SpanRow
 
 EVICTION_ROWS = 50
 
@@ -159,12 +160,11 @@ class _Adding:
         beats = self._hear(fresh)
         numbers, tallies = await self._count(fresh)
         rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
-        ns = self.tx.ns
         stored, *_ = await self.work.save(
-            (sql.ADD_SPANS, rows),
-            (sql.HEARTBEAT, beats),
-            (sql.ADD_TO_COUNTERS, tallies),
-            (sql.SAVE_PARTS, [(ns, *part) for part in sorted(set(parts))]),
+            sql.ADD_SPANS.of(rows),
+            sql.HEARTBEAT.of(beats),
+            sql.ADD_TO_COUNTERS.of(tallies),
+            sql.SAVE_PARTS.of([PartRow(*part) for part in sorted(set(parts))]),
             self.work.counted(),
         )
         if stored != len(fresh):
@@ -177,55 +177,54 @@ class _Adding:
             stored = [span for span in spans if id(span) in self.numbers]
             await audit(self.tx, "add_spans", [span.rollout_id + "/" + span.attempt_id for span in stored])
 
-    async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
+    async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[CounterRow]]:
         """The last number taken of each rollout that needs one, and the rows of the counters to add to."""
-        tallies: dict[str, dict[str, Any]] = {}
+        tallies: dict[str, _Tally] = {}
         for span in fresh:
             tally = tallies.get(span.rollout_id)
             if tally is None:
-                tally = tallies[span.rollout_id] = _no_spans(span.rollout_id)
-            tally["spans"] += 1
-            tally["bytes"] += span.size
+                tally = tallies[span.rollout_id] = _Tally(span.rollout_id)
+            tally.spans += 1
+            tally.bytes += span.size
             if span.sequence_id is None:
-                tally["n"] += 1
-            elif span.sequence_id > tally["floor"]:
-                tally["floor"] = span.sequence_id
+                tally.wanted += 1
+            elif span.sequence_id > tally.floor:
+                tally.floor = span.sequence_id
         ordered = [tallies[rollout_id] for rollout_id in sorted(tallies)]
-        if any(tally["n"] for tally in ordered):
-            return {tally["rollout_id"]: await _advance(self.tx, tally) for tally in ordered}, []
-        return {}, [(self.tx.ns, t["rollout_id"], t["floor"], t["spans"], t["bytes"], 0) for t in ordered]
+        if any(tally.wanted for tally in ordered):
+            return {tally.rollout_id: await _advance(self.tx, tally) for tally in ordered}, []
+        return {}, [CounterRow(t.rollout_id, t.floor, t.spans, t.bytes, 0) for t in ordered]
 
-    def _row(self, span: NewSpan, ordinal: int, numbers: dict[str, int]) -> tuple[Any, ...]:
+    def _row(self, span: NewSpan, ordinal: int, numbers: dict[str, int]) -> SpanRow:
         """Give the span its number, and make it a row of the table."""
         sequence_id = span.sequence_id
         if sequence_id is None:
             numbers[span.rollout_id] += 1
             sequence_id = numbers[span.rollout_id]
         self.numbers[id(span)] = sequence_id
-        return (
-            self.tx.ns,
-            self._attempts[span.rollout_id, span.attempt_id].born,
-            span.rollout_id,
-            span.attempt_id,
-            span.span_id,
-            sequence_id,
-            self.tx.now + ordinal,
-            span.trace_id,
-            span.parent_id,
-            span.name,
-            span.start_ns,
-            span.end_ns,
-            span.status_code,
-            span.size,
-            span.resource_hash,
-            span.scope_hash,
-            span.format,
-            span.body,
+        return SpanRow(
+            born=self._attempts[span.rollout_id, span.attempt_id].born,
+            rollout_id=span.rollout_id,
+            attempt_id=span.attempt_id,
+            span_id=span.span_id,
+            sequence_id=sequence_id,
+            ordinal=self.tx.now + ordinal,
+            trace_id=span.trace_id,
+            parent_id=span.parent_id,
+            name=span.name,
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            status_code=span.status_code,
+            size=span.size,
+            resource_hash=span.resource_hash,
+            scope_hash=span.scope_hash,
+            format=span.format,
+            body=span.body,
         )
 
-    def _hear(self, fresh: Sequence[NewSpan]) -> list[tuple[Any, ...]]:
+    def _hear(self, fresh: Sequence[NewSpan]) -> list[HeartbeatRow]:
         """Let each attempt that spoke move; returns the heartbeats of those that did not."""
-        beats: list[tuple[Any, ...]] = []
+        beats: list[HeartbeatRow] = []
         for key in dict.fromkeys((span.rollout_id, span.attempt_id) for span in fresh):
             attempt = self._attempts[key]
             if self._is_final(attempt):
@@ -236,7 +235,7 @@ class _Adding:
             if rollout is not None and ATTEMPT.moves(attempt.status, "span"):
                 self._speak(attempt)
             elif not attempt.dirty:
-                beats.append((self.tx.now, self.tx.ns, attempt.rollout_id, attempt.sequence_id))
+                beats.append(HeartbeatRow(attempt.rollout_id, attempt.sequence_id, self.tx.now))
         return beats
 
     def _speak(self, attempt: AttemptRow) -> None:
@@ -250,22 +249,38 @@ class _Adding:
             attempt.watch(rollout.limits)
 
 
-def _no_spans(rollout_id: str) -> dict[str, Any]:
-    return {"rollout_id": rollout_id, "n": 0, "floor": 0, "spans": 0, "bytes": 0}
+class _Tally(msgspec.Struct):
+    """The new spans of a rollout: how many want a number, the highest number given, how many, how large."""
+
+    rollout_id: str
+    wanted: int = 0
+    floor: int = 0
+    spans: int = 0
+    bytes: int = 0
 
 
-async def _advance(tx: Tx, tally: dict[str, Any]) -> int:
-    """Move a rollout's counter on by `n` from at least `floor`; gives the number it moved from."""
-    row = await tx.one(sql.TAKE_SEQUENCES, first=tally["floor"] + tally["n"], **tally)
-    assert row is not None
-    return int(row[0]) - int(tally["n"])
+async def _advance(tx: Tx, tally: _Tally) -> int:
+    """Move a rollout's counter on by what is wanted, from `floor` or more; gives the number before."""
+    last = await tx.one(
+        sql.TAKE_SEQUENCES,
+        rollout_id=tally.rollout_id,
+        first=tally.floor + tally.wanted,
+        floor=tally.floor,
+        n=tally.wanted,
+        spans=tally.spans,
+        bytes=tally.bytes,
+    )
+    assert last is not None
+    return last - tally.wanted
 
 
 async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
     """The next number of each rollout, in the order asked for."""
-    wanted: dict[str, dict[str, Any]] = {}
+    wanted: dict[str, _Tally] = {}
     for rollout_id in rollout_ids:
-        wanted.setdefault(rollout_id, _no_spans(rollout_id))["n"] += 1
+        if rollout_id not in wanted:
+            wanted[rollout_id] = _Tally(rollout_id)
+        wanted[rollout_id].wanted += 1
     following = {rollout_id: await _advance(tx, wanted[rollout_id]) for rollout_id in sorted(wanted)}
     numbers = []
     for rollout_id in rollout_ids:
@@ -278,11 +293,10 @@ async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
 async def evict(tx: Tx, bytes_to_free: int) -> int:
     """Drop the spans of the oldest rollouts until so many bytes are freed; returns how many were."""
     freed = 0
-    rows: Sequence[Row] = await tx.all(sql.EVICTION_ORDER, n=EVICTION_ROWS)
-    for ns, rollout_id, size in rows:
+    for row in await tx.all(sql.EVICTION_ORDER, n=EVICTION_ROWS):
         if freed >= bytes_to_free:
             break
-        await tx.execute(sql.DROP_SPANS, ns=ns, rollout_id=rollout_id)
-        await tx.execute(sql.MARK_EVICTED, ns=ns, rollout_id=rollout_id)
-        freed += size
+        await tx.execute(sql.DROP_SPANS, ns=row.ns, rollout_id=row.rollout_id)
+        await tx.execute(sql.MARK_EVICTED, ns=row.ns, rollout_id=row.rollout_id)
+        freed += row.bytes
     return freed

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.dialect import Write
@@ -18,17 +16,16 @@ from perdure.rollouts import sql
 from perdure.rollouts.model import (
     ENDED,
     FAILED,
-    LIVE,
     QUEUED,
     ROLLOUT,
     Ended,
     Kinds,
-    Limits,
-    deadline_of,
-    limits_of,
     outcome_of,
 )
 from perdure.rollouts.operations.conditions import LinesNeeded
+from perdure.rollouts.rows import AttemptRow as AttemptRow
+from perdure.rollouts.rows import CountRow
+from perdure.rollouts.rows import RolloutRow as RolloutRow
 
 ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
@@ -37,82 +34,6 @@ READY_CHANNEL = "rollouts.ready"
 def ended_key(ns: int | None, rollout_id: str) -> str:
     """What the end of a rollout is published as."""
     return str(ns) + "/" + rollout_id
-
-
-class RolloutRow(msgspec.Struct):
-    """What the rules read and write of a rollout."""
-
-    id: str
-    kind: str
-    queue: str
-    status: str
-    outcome: str | None
-    priority: int
-    position: int
-    ready: int | None
-    due_at: int | None
-    behind: int | None
-    line: str | None
-    queued_as: str | None
-    attempts: int
-    end_time: int | None
-    config: str
-    start_time: int
-    was: str = ""
-    dirty: bool = False
-
-    def __post_init__(self) -> None:
-        self.was = self.status
-
-    @property
-    def limits(self) -> Limits:
-        return limits_of(self.config)
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status in ENDED and self.status != self.was
-
-    @property
-    def identity(self) -> tuple[str, str, int, str]:
-        """What an attempt takes over: id, kind, birth and config."""
-        return self.id, self.kind, self.start_time, self.config
-
-
-class AttemptRow(msgspec.Struct):
-    """A row of attempts."""
-
-    rollout_id: str
-    sequence_id: int
-    id: str
-    status: str
-    start_time: int
-    end_time: int | None
-    worker_id: str | None
-    last_heartbeat_time: int | None
-    metadata: str | None
-    check_at: int | None
-    reason: str | None
-    charged: int
-    kind: str
-    born: int
-    was: str = ""
-    dirty: bool = False
-
-    def __post_init__(self) -> None:
-        self.was = self.status
-
-    def hear(self, time: int | None, limits: Limits) -> None:
-        """Set the heartbeat; the watchdog's time stays, unless the attempt is now overdue before it."""
-        self.last_heartbeat_time = time
-        deadline = deadline_of(limits, self.start_time, time)
-        if self.check_at is not None and deadline is not None and deadline < self.check_at:
-            self.check_at, self.dirty = deadline, True
-
-    def watch(self, limits: Limits) -> None:
-        """Set when the watchdog looks at this attempt next."""
-        live = self.status in LIVE
-        self.check_at = deadline_of(limits, self.start_time, self.last_heartbeat_time) if live else None
-        self.dirty = True
 
 
 class Work:
@@ -135,8 +56,7 @@ class Work:
         wanted = sorted(set(ids))
         if lined:
             await self.tx.all(sql.LOCK_LINES_OF, ids=wanted)
-        for row in await self.tx.all(sql.LOAD_ROLLOUTS, ids=wanted, kinds=list(kinds)):
-            rollout = RolloutRow(*row)
+        for rollout in await self.tx.all(sql.LOAD_ROLLOUTS, ids=wanted, kinds=list(kinds)):
             if rollout.line is not None and not lined:
                 raise LinesNeeded
             self.rollouts[rollout.id] = rollout
@@ -150,7 +70,7 @@ class Work:
         An attempt that began meanwhile is not among those that were read.
         """
         wanted = sorted(ids)
-        rollouts = [RolloutRow(*row) for row in await self.tx.all(sql.TRY_ROLLOUTS, ids=wanted)]
+        rollouts = await self.tx.all(sql.TRY_ROLLOUTS, ids=wanted)
         self.rollouts = {rollout.id: rollout for rollout in rollouts}
         return len(rollouts) == len(wanted) and all(
             rollout.line is None and rollout.attempts == self.attempts[rollout.id][-1].sequence_id
@@ -159,8 +79,8 @@ class Work:
 
     async def load_attempts(self, rollout_ids: Sequence[str]) -> None:
         """Lock and read the attempts of rollouts."""
-        for row in await self.tx.all(sql.LOAD_ATTEMPTS, ids=sorted(rollout_ids)):
-            self.attempts.setdefault(row[0], []).append(AttemptRow(*row))
+        for attempt in await self.tx.all(sql.LOAD_ATTEMPTS, ids=sorted(rollout_ids)):
+            self.attempts.setdefault(attempt.rollout_id, []).append(attempt)
 
     def rollout(self, rollout_id: str) -> RolloutRow:
         rollout = self.rollouts.get(rollout_id)
@@ -229,8 +149,8 @@ class Work:
     def counted(self) -> Write:
         """How the counts of rollouts change; their rows are locked last."""
         for rollout in self.rollouts.values():
-            if rollout.status != rollout.was:
-                self.count(rollout.kind, rollout.was, -1)
+            if rollout.status != rollout.was_status:
+                self.count(rollout.kind, rollout.was_status, -1)
                 self.count(rollout.kind, rollout.status, 1)
         return counted(self.tx, self.counts)
 
@@ -240,61 +160,20 @@ class Work:
         It is one statement, unless a kind must be told in between.
         """
         ended = self._ended()
-        rollouts, attempts = self._moved_rollouts(), self._moved_attempts()
-        moves = ((sql.MOVE_ROLLOUTS, rollouts), (sql.MOVE_ATTEMPTS, attempts))
-        changed = await self.tx.write(*moves, *(() if ended else later))
-        if changed[:2] != [len(rollouts), len(attempts)]:
+        rollouts = [rollout for rollout in self.rollouts.values() if rollout.dirty]
+        attempts = [each for attempts in self.attempts.values() for each in attempts if each.dirty]
+        moves = (sql.MOVE_ROLLOUTS.of(rollouts), sql.MOVE_ATTEMPTS.of(attempts))
+        moved, altered, *changed = await self.tx.write(*moves, *(() if ended else later))
+        if (moved, altered) != (len(rollouts), len(attempts)):
             raise Conflict("a rollout or an attempt changed while it was locked")
         self._hint()
         if not ended:
-            return changed[2:]
+            return changed
         for kind, those in ended.items():
             handler = self.kinds[kind].on_ended
             assert handler is not None
             await handler(self.tx, those)
         return await self.tx.write(*later)
-
-    def _moved_rollouts(self) -> list[tuple[Any, ...]]:
-        ns = self.tx.ns
-        return [
-            (
-                r.status,
-                r.outcome,
-                r.position,
-                r.ready,
-                r.due_at,
-                r.behind,
-                r.attempts,
-                r.end_time,
-                ns,
-                r.id,
-                r.was,
-            )
-            for r in self.rollouts.values()
-            if r.dirty
-        ]
-
-    def _moved_attempts(self) -> list[tuple[Any, ...]]:
-        ns = self.tx.ns
-        return [
-            (
-                a.status,
-                a.end_time,
-                a.worker_id,
-                a.last_heartbeat_time,
-                a.check_at,
-                a.reason,
-                a.charged,
-                a.metadata,
-                ns,
-                a.rollout_id,
-                a.sequence_id,
-                a.was,
-            )
-            for attempts in self.attempts.values()
-            for a in attempts
-            if a.dirty
-        ]
 
     def _ended(self) -> dict[str, list[Ended]]:
         """Those that have ended, by kind, where their kind wants to know."""
@@ -306,7 +185,7 @@ class Work:
         return ended
 
     def _hint(self) -> None:
-        moved = (r for r in self.rollouts.values() if r.status != r.was)
+        moved = (r for r in self.rollouts.values() if r.status != r.was_status)
         changes.tell(self.tx, "rollout", ((rollout.id, rollout.status) for rollout in moved))
         for rollout in self.rollouts.values():
             if rollout.has_ended:
@@ -317,5 +196,5 @@ class Work:
 
 def counted(tx: Tx, counts: Mapping[tuple[str, str], int]) -> Write:
     """Add to the counts of rollouts by kind and status; their rows are locked last."""
-    rows = [(tx.ns, kind, status, tx.shard, more) for (kind, status), more in sorted(counts.items()) if more]
-    return sql.ADD_COUNTS, rows
+    rows = [CountRow(kind, status, tx.shard, more) for (kind, status), more in sorted(counts.items()) if more]
+    return sql.ADD_COUNTS.of(rows)

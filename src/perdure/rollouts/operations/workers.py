@@ -5,28 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from perdure.kernel import changes
 from perdure.kernel.storage.dialect import Write
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
-from perdure.rollouts.model import LIVE, UNKNOWN, WORKER, worker_event
-from perdure.rollouts.operations.work import AttemptRow
-
-
-class WorkerRow(msgspec.Struct):
-    """A row of workers."""
-
-    id: str
-    status: str = UNKNOWN
-    last_heartbeat_time: int | None = None
-    last_dequeue_time: int | None = None
-    last_busy_time: int | None = None
-    last_idle_time: int | None = None
-    current_rollout_id: str | None = None
-    current_attempt_id: str | None = None
-    heartbeat_stats: str | None = None
+from perdure.rollouts.model import LIVE, WORKER, worker_event
+from perdure.rollouts.rows import AttemptRow, WorkerRow, new_worker
 
 
 class Workers:
@@ -40,11 +24,11 @@ class Workers:
 
     async def load(self, ids: Iterable[str | None]) -> None:
         wanted = sorted({worker_id for worker_id in ids if worker_id})
-        self._rows = {worker_id: WorkerRow(worker_id) for worker_id in wanted}
+        self._rows = {worker_id: new_worker(worker_id) for worker_id in wanted}
         if wanted:
             for row in await self._tx.all(sql.LOAD_WORKERS, ids=wanted):
-                self._rows[row[0]] = WorkerRow(*row)
-                self._known.add(row[0])
+                self._rows[row.id] = row
+                self._known.add(row.id)
 
     def __getitem__(self, worker_id: str) -> WorkerRow:
         """A worker to be changed."""
@@ -100,12 +84,11 @@ class Workers:
 
     def changed(self) -> tuple[Write, Write]:
         """What is to be written. Of two that make the same worker the second runs again."""
-        ns = self._tx.ns
-        touched = [msgspec.structs.astuple(self._rows[worker_id]) for worker_id in sorted(self._touched)]
-        changes.tell(self._tx, "worker", ((row[0], row[1]) for row in touched))
-        known = [(*row[1:], ns, row[0]) for row in touched if row[0] in self._known]
-        new = [(ns, *row) for row in touched if row[0] not in self._known]
-        return (sql.SAVE_WORKERS, known), (sql.ADD_WORKERS, new)
+        touched = [self._rows[worker_id] for worker_id in sorted(self._touched)]
+        changes.tell(self._tx, "worker", ((row.id, row.status) for row in touched))
+        known = [row for row in touched if row.id in self._known]
+        new = [row for row in touched if row.id not in self._known]
+        return sql.SAVE_WORKERS.of(known), sql.ADD_WORKERS.of(new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +99,7 @@ class Beat:
     stats: str | None
 
 
-async def beat(tx: Tx, beats: Sequence[Beat]) -> list[Row]:
+async def beat(tx: Tx, beats: Sequence[Beat]) -> list[WorkerRow]:
     """Record heartbeats and answer each with its worker's row."""
     workers = Workers(tx)
     await workers.load([item.worker_id for item in beats])
@@ -126,4 +109,4 @@ async def beat(tx: Tx, beats: Sequence[Beat]) -> list[Row]:
         if item.stats is not None:
             worker.heartbeat_stats = item.stats
     await tx.write(*workers.changed())
-    return [msgspec.structs.astuple(workers[item.worker_id]) for item in beats]
+    return [workers[item.worker_id] for item in beats]

@@ -1,0 +1,488 @@
+"""The rows of rollouts, attempts, workers, resources and spans, as they are read and written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.rollouts.model import ENDED, LIVE, UNKNOWN, Limits, deadline_of, limits_of
+
+# --- rollouts ---------------------------------------------------------------------------------------------
+
+
+class RolloutView(NamedTuple):
+    """What callers see of a rollout."""
+
+    id: str
+    start_time: int
+    end_time: int | None
+    mode: str | None
+    resources_id: str | None
+    status: str
+    config: str
+    metadata: str
+    input: str
+    attempts: int
+
+
+class NewRolloutRow(msgspec.Struct):
+    """A rollout that is inserted."""
+
+    id: str
+    kind: str
+    queue: str
+    status: str
+    outcome: str | None
+    priority: int
+    position: int
+    ready: int | None
+    due_at: int | None
+    behind: int | None
+    line: str | None
+    queued_as: str | None
+    attempts: int
+    mode: str | None
+    resources_id: str | None
+    start_time: int
+    end_time: int | None
+    idempotency_key: str | None
+    config: str
+    metadata: str
+    input: str
+
+    @property
+    def view(self) -> RolloutView:
+        return _view(self)
+
+
+class RolloutRow(msgspec.Struct):
+    """What the rules read and write of a rollout."""
+
+    id: str
+    kind: str
+    queue: str
+    status: str
+    outcome: str | None
+    priority: int
+    position: int
+    ready: int | None
+    due_at: int | None
+    behind: int | None
+    line: str | None
+    queued_as: str | None
+    attempts: int
+    end_time: int | None
+    config: str
+    start_time: int
+    was_status: str = ""
+    dirty: bool = False
+
+    def __post_init__(self) -> None:
+        self.was_status = self.status
+
+    @property
+    def limits(self) -> Limits:
+        return limits_of(self.config)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED and self.status != self.was_status
+
+
+def _view(row: NewRolloutRow | KnownRow | ClaimedRow | EndedRow) -> RolloutView:
+    return RolloutView(
+        row.id,
+        row.start_time,
+        row.end_time,
+        row.mode,
+        row.resources_id,
+        row.status,
+        row.config,
+        row.metadata,
+        row.input,
+        row.attempts,
+    )
+
+
+class RolloutBodies(NamedTuple):
+    """The fields of a rollout that a caller edits."""
+
+    id: str
+    mode: str | None
+    resources_id: str | None
+    config: str
+    metadata: str
+    input: str
+
+
+class KnownRow(NamedTuple):
+    """A rollout with the idempotency key that it was queued with."""
+
+    idempotency_key: str
+    id: str
+    start_time: int
+    end_time: int | None
+    mode: str | None
+    resources_id: str | None
+    status: str
+    config: str
+    metadata: str
+    input: str
+    attempts: int
+
+    @property
+    def view(self) -> RolloutView:
+        return _view(self)
+
+
+class ClaimedRow(NamedTuple):
+    """A rollout that was claimed."""
+
+    id: str
+    start_time: int
+    end_time: int | None
+    mode: str | None
+    resources_id: str | None
+    status: str
+    config: str
+    metadata: str
+    input: str
+    attempts: int
+    kind: str
+    priority: int
+    position: int
+    line: str | None
+    queued_as: str
+
+    @property
+    def view(self) -> RolloutView:
+        return _view(self)
+
+
+class EndedRow(NamedTuple):
+    """A rollout that has ended, and its kind."""
+
+    id: str
+    start_time: int
+    end_time: int | None
+    mode: str | None
+    resources_id: str | None
+    status: str
+    config: str
+    metadata: str
+    input: str
+    attempts: int
+    kind: str
+
+    @property
+    def view(self) -> RolloutView:
+        return _view(self)
+
+
+class ReturnedRow(NamedTuple):
+    """A rollout whose claim is taken back."""
+
+    id: str
+    status: str
+    ready: int
+    attempts: int
+    was_status: str
+    was_attempts: int
+
+
+class DueRow(NamedTuple):
+    """A delayed rollout in a line, whose time has come."""
+
+    id: str
+    line: str
+    queue: str
+
+
+class PromotedRow(NamedTuple):
+    """A rollout whose time has come."""
+
+    ns: int
+    queue: str
+
+
+class CountRow(NamedTuple):
+    """How much a count of rollouts changes by."""
+
+    kind: str
+    status: str
+    shard: int
+    total: int
+
+
+class StatusCount(NamedTuple):
+    """How many rollouts have a status."""
+
+    status: str
+    total: int
+
+
+# --- attempts and lines -----------------------------------------------------------------------------------
+
+
+class AttemptView(NamedTuple):
+    """What callers see of an attempt."""
+
+    rollout_id: str
+    sequence_id: int
+    id: str
+    status: str
+    start_time: int
+    end_time: int | None
+    worker_id: str | None
+    last_heartbeat_time: int | None
+    metadata: str | None
+
+
+class Claimed(NamedTuple):
+    """A rollout and its new attempt."""
+
+    rollout: RolloutView
+    attempt: AttemptView
+
+    @property
+    def name(self) -> str:
+        """What the attempt is called in the audit."""
+        return self.rollout.id + "/" + self.attempt.id
+
+
+class AttemptRow(msgspec.Struct):
+    """A row of attempts; `born` is when its rollout was created."""
+
+    rollout_id: str
+    sequence_id: int
+    id: str
+    status: str
+    start_time: int
+    end_time: int | None
+    worker_id: str | None
+    last_heartbeat_time: int | None
+    metadata: str | None
+    check_at: int | None
+    reason: str | None
+    charged: int
+    kind: str
+    born: int
+    was_status: str = ""
+    dirty: bool = False
+
+    def __post_init__(self) -> None:
+        self.was_status = self.status
+
+    @property
+    def view(self) -> AttemptView:
+        return AttemptView(
+            self.rollout_id,
+            self.sequence_id,
+            self.id,
+            self.status,
+            self.start_time,
+            self.end_time,
+            self.worker_id,
+            self.last_heartbeat_time,
+            self.metadata,
+        )
+
+    @property
+    def name(self) -> str:
+        """What the attempt is called in the audit."""
+        return self.rollout_id + "/" + self.id
+
+    def hear(self, time: int | None, limits: Limits) -> None:
+        """Set the heartbeat; the watchdog's time stays, unless the attempt is now overdue before it."""
+        self.last_heartbeat_time = time
+        deadline = deadline_of(limits, self.start_time, time)
+        if self.check_at is not None and deadline is not None and deadline < self.check_at:
+            self.check_at, self.dirty = deadline, True
+
+    def watch(self, limits: Limits) -> None:
+        """Set when the watchdog looks at this attempt next."""
+        live = self.status in LIVE
+        self.check_at = deadline_of(limits, self.start_time, self.last_heartbeat_time) if live else None
+        self.dirty = True
+
+
+class HeartbeatRow(NamedTuple):
+    """The heartbeat of an attempt."""
+
+    rollout_id: str
+    sequence_id: int
+    last_heartbeat_time: int
+
+
+class LineRow(NamedTuple):
+    """A line, the rollout that holds it, and that rollout's attempt."""
+
+    line: str
+    holder: str | None = None
+    holder_attempt: str | None = None
+    release_by: int | None = None
+
+
+class LineHolder(NamedTuple):
+    """A line and the rollout that holds it."""
+
+    line: str
+    holder: str | None
+
+
+class LineHead(NamedTuple):
+    """A line, the rollout that holds it, and the next one in it."""
+
+    line: str
+    holder: str | None
+    head: str | None
+
+
+# --- workers and resources --------------------------------------------------------------------------------
+
+
+class WorkerRow(msgspec.Struct):
+    """A row of workers."""
+
+    id: str
+    status: str
+    last_heartbeat_time: int | None
+    last_dequeue_time: int | None
+    last_busy_time: int | None
+    last_idle_time: int | None
+    current_rollout_id: str | None
+    current_attempt_id: str | None
+    heartbeat_stats: str | None
+
+
+def new_worker(worker_id: str) -> WorkerRow:
+    """A worker of which nothing is known yet."""
+    return WorkerRow(worker_id, UNKNOWN, None, None, None, None, None, None, None)
+
+
+class ResourcesRow(NamedTuple):
+    """A version of resources."""
+
+    id: str
+    version: int
+    create_time: int
+    update_time: int
+    body: str
+
+
+class VersionRow(NamedTuple):
+    """A version of resources that is inserted."""
+
+    id: str
+    version: int
+    time: int
+    body: str
+
+
+class ResourcesHead(NamedTuple):
+    """The newest version of resources, and when the first was created."""
+
+    version: int
+    create_time: int
+
+
+# --- spans ------------------------------------------------------------------------------------------------
+
+
+class SpanRow(msgspec.Struct):
+    """A span that is inserted; `born` is when its rollout was created."""
+
+    born: int
+    rollout_id: str
+    attempt_id: str
+    span_id: str
+    sequence_id: int
+    ordinal: int
+    trace_id: str
+    parent_id: str | None
+    name: str
+    start_ns: int | None
+    end_ns: int | None
+    status_code: str
+    size: int
+    resource_hash: str | None
+    scope_hash: str | None
+    format: str
+    body: bytes
+
+
+class SpanView(NamedTuple):
+    """What is read of a span."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    resource_hash: str | None
+    scope_hash: str | None
+    format: str
+    body: bytes
+
+
+class PartRow(NamedTuple):
+    """What spans share, by its hash."""
+
+    hash: str
+    body: bytes
+
+
+class CounterRow(NamedTuple):
+    """What is added to the counter of a rollout's spans."""
+
+    rollout_id: str
+    sequence: int
+    spans: int
+    bytes: int
+    evicted: int
+
+
+class EvictionRow(NamedTuple):
+    """A rollout whose spans may be dropped."""
+
+    ns: int
+    rollout_id: str
+    bytes: int
+
+
+class SpanTotals(NamedTuple):
+    """How many spans there are, and their size."""
+
+    spans: int
+    bytes: int
+
+
+# --- counts of many namespaces ----------------------------------------------------------------------------
+
+
+class NamespaceCount(NamedTuple):
+    """How many have a status in a namespace."""
+
+    ns: int
+    status: str
+    total: int
+
+
+class ReadyCount(NamedTuple):
+    """How many rollouts of a queue are ready, and since when the oldest."""
+
+    ns: int
+    queue: str
+    total: int
+    oldest: int | None
+
+
+class QueueCount(NamedTuple):
+    """How many rollouts of a queue wait."""
+
+    ns: int
+    queue: str
+    total: int
