@@ -1,4 +1,4 @@
-"""The other end of the line: requests with back-off, from any thread and loop, and the server's errors."""
+"""HTTP requests with retries, from any thread and event loop; responses become results or errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEALTH_RETRY_DELAYS = (0.1, 0.2, 0.5)
 HEALTH_PATH = "/v1/agl/health"
 LARGE_BODY = 1 << 20
 SILENCE_SECONDS = 30.0
-"""A server that sends nothing for so long, not even a sign of life, is gone."""
+"""How long a stream may send nothing, not even a heartbeat, before it counts as lost."""
 NAMESPACE_HEADER = "X-Perdure-Namespace"
 
 Effect = Literal["none", "repeatable", "once"]
@@ -75,7 +75,7 @@ class Outgoing(NamedTuple):
 
 
 class HttpSession:
-    """Speaks to one server, as one caller.
+    """Sends requests to one server, as one caller.
 
     A request is sent again after network errors, 408 and 5xx, when a delay has passed and the server says
     that it is healthy. What the server refuses is raised as the error that it names, as if raised here.
@@ -212,7 +212,7 @@ class HttpSession:
         )
 
     async def is_healthy(self) -> bool:
-        """Ask the server how it is, a few times if need be."""
+        """Check the server's health, with a few retries."""
         if not self.health_retry_delays:
             return True
         for delay in (*self.health_retry_delays, None):
@@ -245,7 +245,7 @@ class HttpSession:
 
 
 class _Trying:
-    """One request on its way, with what its earlier tries have left behind."""
+    """One request with its retries."""
 
     def __init__(self, session: HttpSession, sending: Outgoing, effect: Effect) -> None:
         self._session = session
@@ -268,7 +268,7 @@ class _Trying:
         raise self._verdict(failure)
 
     async def _try(self) -> Answer | PerdureError:
-        """The answer, or what went wrong if it is worth another try."""
+        """The response, or an error that can be retried."""
         repeated = self._reached
         try:
             status, body = await self._session.send(self._sending)
@@ -326,7 +326,7 @@ def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
 
 
 def in_header(value: object, what: str) -> str:
-    """A text that arrives as it was sent."""
+    """Check that a text can be sent in a header."""
     text = check_text(value, what)
     if not text.isascii() or not text.isprintable() or text != text.strip():
         raise InvalidInput(f"{what} must be printable ASCII without spaces around it to travel in a header")
@@ -334,16 +334,16 @@ def in_header(value: object, what: str) -> str:
 
 
 def path_segment(value: object, what: str) -> str:
-    """An id as one step of a path, whatever it holds."""
+    """An id as one quoted segment of a path."""
     text = check_text(value, what)
     if not text:
         raise InvalidInput(f"{what} must not be empty")
-    # A step of dots alone would be taken for a way up.
+    # A segment of dots alone would be read as a parent directory.
     return quote(text, safe="") if text.strip(".") else "%2E" * len(text)
 
 
 def error_from(status: int, body: bytes) -> PerdureError:
-    """The error that an answer tells of, as the class that it has where it was raised."""
+    """The error of a response, with the class that the server raised."""
     try:
         told = decode_json(body)
     except InvalidInput:

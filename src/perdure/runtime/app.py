@@ -85,7 +85,7 @@ class StoreApp:
         return await self._has_tokens()
 
     async def admit(self, secret: str | None, namespace: str | None) -> Caller:
-        """Who calls, by the secret that came along and the namespace that was asked for."""
+        """The caller with this secret, in the requested namespace."""
         if secret:
             return await self._by_secret(secret, namespace)
         if not self.settings.insecure_no_auth and await self._has_keys():
@@ -169,7 +169,7 @@ def _caller_of(token: Token, namespace: str | None) -> Caller:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

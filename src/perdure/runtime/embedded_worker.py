@@ -11,7 +11,7 @@ from perdure.worker.worker import Worker
 
 
 def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
-    """A worker on the database of an app, as the app's settings want it; options win over them."""
+    """A worker on the database of an app, with the app's settings; options have precedence."""
     app.agents = agents
     return Worker(
         app.services.run_queue.in_namespace(app.namespace),

@@ -1,4 +1,4 @@
-"""perdure inside a program: a database, and a worker for the agents that the program brings along."""
+"""perdure inside a program: a database, and a worker for the program's agents."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Perdure:
 
     @property
     def items(self) -> Items:
-        """What agents remember beyond a thread, by namespace and key."""
+        """Items: values beyond a thread, by namespace and key."""
         return self.services.items
 
     @property
@@ -112,12 +112,12 @@ class Perdure:
         return await self.services.diagnostics.stats()
 
     async def run(self, assistant: str, input: Any = None, **request: Any) -> RunEnd:
-        """Run an assistant and wait for its end; what else a run can have is said as in `RunRequest`."""
+        """Run an assistant and wait for its end; other arguments are fields of `RunRequest`."""
         run = await self.threads.create_run(_request(assistant, input, request))
         return await self.threads.join_run(run.run_id)
 
     async def stream(self, assistant: str, input: Any = None, **request: Any) -> AsyncIterator[Burst]:
-        """Run an assistant and give its events as they come, in bursts."""
+        """Run an assistant and stream its events, in batches."""
         run = await self.threads.create_run(_request(assistant, input, request))
         async for burst in self.threads.stream_run(run.run_id):
             yield burst

@@ -112,16 +112,16 @@ class Services:
         return sibling
 
     async def ping(self) -> None:
-        """Ask the database for anything at all."""
+        """Check that the database answers."""
         await self.storage.read(list_namespaces)
 
     def start_timers(self, settings: Settings) -> None:
-        """Begin to drop what has had its time: streams, threads, items."""
+        """Start to delete expired streams, threads and items."""
         self.threads.start_timers(settings.stream_ttl)
         self.items.start_timers()
 
     async def close(self) -> None:
-        """Finish what is under way, and close the database."""
+        """Finish pending work, and close the database."""
         await self.run_queue.close()
         await self.store.close()
 

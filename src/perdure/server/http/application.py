@@ -1,4 +1,4 @@
-"""The ASGI application: every request goes the same way, from the gate over the table to its handler."""
+"""The ASGI application: checks the caller, finds the route, reads the body and calls the handler."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _numbers = itertools.count(1)
 
 
 class _QuickHeaders(Headers):
-    """Headers that are looked up often; of a header that came twice, the first counts."""
+    """The headers of a request; of a repeated header, the first counts."""
 
     def __init__(self, scope: Connection) -> None:
         super().__init__(scope=scope)
@@ -64,11 +64,11 @@ class _QuickHeaders(Headers):
 
 
 class CallerLeft(Exception):
-    """The caller hung up, and nobody is left to answer."""
+    """The client has disconnected."""
 
 
 class Application:
-    """Answers requests by the route table."""
+    """Handles requests with the table of routes."""
 
     def __init__(
         self, app: StoreApp, routes: tuple[Route, ...], components: Sequence[Component] = ()
@@ -136,7 +136,7 @@ class Application:
     async def _handle(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
         self._gate.check_host(request.headers.get("host"))
         if isinstance(match, PerdureError):
-            # Whoever may not come in does not learn what there is.
+            # An unauthenticated caller must not learn which paths exist.
             await self._gate.admit(request.headers.get, _peer(request))
             raise match
         caller, readmit = await self._admit(request, match.route)
@@ -238,7 +238,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _complete(response: Response, request_id: str) -> None:
-    """Add the headers that every answer has, save those that a handler has set."""
+    """Add the headers of every response, except those that the handler has set."""
     headers = response.raw_headers
     present = {name for name, _ in headers}
     headers += [header for header in _RAW_HEADERS if header[0] not in present]
@@ -250,7 +250,7 @@ def _peer(request: Request) -> str:
 
 
 def _steps(scope: Connection) -> list[str]:
-    """The path in its steps, unquoted after the split: an id may hold a slash."""
+    """The segments of the path, unquoted after the split, because an id may contain a slash."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     raw = raw.partition(b"?")[0]
     if len(raw) > MAX_PATH:
@@ -270,7 +270,7 @@ def _check_form(request: Request) -> None:
 def make_application(
     app: StoreApp, routes: tuple[Route, ...] | None = None, components: Sequence[Component] = ()
 ) -> ASGIApp:
-    """The application for a table of routes; without one, for all that the app can serve."""
+    """The application for a table of routes; by default all routes that the app can serve."""
     if routes is None:
         from perdure.server.table import LIGHTNING_ONLY, ROUTES
 

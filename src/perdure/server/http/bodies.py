@@ -1,4 +1,4 @@
-"""What comes in, bounded and decoded; what goes out, encoded."""
+"""Request bodies and queries, with limits and decoded; response bodies, encoded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perdure.kernel.record import open_record
 from perdure.kernel.validation import detail_of, place_of
 
 MAX_RATIO = 100
-"""How much larger than itself a compressed body may become, beyond the first 64 KiB."""
+"""The largest compression ratio of a body, beyond the first 64 KiB."""
 RATIO_FLOOR = 64 << 10
 BODY_SECONDS = 30.0
 _MISSING = re.compile(r"missing required field `(.+)`")
@@ -28,7 +28,7 @@ encode = encode_wire
 
 
 async def read(request: Request, limit: int, decompressed_limit: int) -> bytes:
-    """The body, unpacked. It is refused as soon as it has grown too large."""
+    """The decompressed body; refused as soon as it is too large."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise TooLarge(f"the body has {length} bytes; at most {limit} are taken")
@@ -57,7 +57,7 @@ async def _gather(stream: AsyncIterator[bytes], limit: int) -> bytes:
 
 
 def inflate(data: bytes, limit: int) -> bytes:
-    """Unpack gzip or zlib data that may not become larger than `limit`, nor than its own size allows."""
+    """Decompress gzip or zlib data, limited by `limit` and by the ratio."""
     limit = min(limit, RATIO_FLOOR + MAX_RATIO * len(data))
     unpacker = zlib.decompressobj(wbits=47)
     try:
@@ -101,7 +101,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode_query(parameters: QueryParams, kind: type[msgspec.Struct]) -> Any:
-    """The query string as its type; what the type does not know is left out."""
+    """The query string as its type; unknown parameters are ignored."""
     lists = _list_fields(kind)
     values: dict[str, Any] = {
         name: parameters.getlist(name) if name in lists else parameters[name] for name in parameters

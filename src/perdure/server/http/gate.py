@@ -1,4 +1,4 @@
-"""Who calls: credentials from headers, the hosts that are answered, and how often a caller may come."""
+"""Authenticates callers: credentials in headers, allowed hosts and rate limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Header = Callable[[str], str | None]
 
 
 class Credentials(NamedTuple):
-    """What a caller shows of itself."""
+    """The credentials of a caller."""
 
     secret: str | None
     namespace: str | None
@@ -59,7 +59,7 @@ def _authorization(value: str) -> tuple[str | None, str | None]:
 
 
 class Bucket:
-    """So many at once, and then so many a second."""
+    """A rate limit: a burst, and then a number of requests per second."""
 
     def __init__(self, rate: float, size: float) -> None:
         self._rate = rate
@@ -81,7 +81,7 @@ class Bucket:
 
 
 class Gate:
-    """Lets callers in."""
+    """Authenticates callers and limits their rate."""
 
     def __init__(self, app: StoreApp) -> None:
         self._app = app
@@ -93,12 +93,12 @@ class Gate:
         self._failures = Bucket(FAILURES_A_SECOND, FAILURES_AT_ONCE)
 
     def check_host(self, host: str | None) -> None:
-        """A page elsewhere may point its own name at this address; such names are not answered."""
+        """Refuse unknown host names, against DNS rebinding."""
         if self._checks_host and (host is None or _without_port(host.lower()) not in self._hosts):
             raise Forbidden("this host name is not answered here; name it in allowed_hosts to allow it")
 
     async def admit(self, header: Header, peer: str) -> Caller:
-        """The caller, or the reason why there is none."""
+        """The authenticated caller, or an error."""
         credentials = credentials_from(header)
         if credentials.secret and not self._failures.has_room(peer):
             raise TooManyRequests("too many wrong tokens came from this address")
@@ -112,11 +112,11 @@ class Gate:
         return caller
 
     async def readmit(self, header: Header) -> None:
-        """Refuse a caller whose token has ended since it was admitted."""
+        """Refuse a caller whose token has expired or was revoked since it was admitted."""
         await self._app.admit(*credentials_from(header))
 
     def count(self, caller: Caller) -> None:
-        """Refuse a caller who comes too often."""
+        """Refuse a caller that exceeds the rate limit."""
         if self._calls is not None:
             if not self._calls.has_room(caller.actor):
                 raise TooManyRequests()

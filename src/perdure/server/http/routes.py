@@ -1,4 +1,4 @@
-"""A route says all about itself: path, body, scope, answer, errors. Everything else is derived from it."""
+"""Routes: path, body, scope, response type and errors. Everything else is derived from them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ STOPPING = "stopping"
 
 
 class ServerProtocol(Protocol):
-    """A protocol's manner of saying no."""
+    """A protocol of the server, which formats its errors."""
 
     name: str
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
-        """The answer that tells of an error, in the shape that this protocol's clients read."""
+        """The response for an error, in the format of this protocol."""
         ...
 
 
 @runtime_checkable
 class Admitting(Protocol):
-    """A protocol that has a way of its own to find out who calls."""
+    """A protocol with its own authentication."""
 
     async def admit(self, request: Request, app: StoreApp) -> Caller | None:
         """The caller; None leaves it to the keys and tokens of perdure."""
@@ -49,7 +49,7 @@ Readmit = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way through a handler."""
+    """A request, as handlers get it."""
 
     request: Request
     app: StoreApp
@@ -93,7 +93,7 @@ class Call:
 
     @property
     def stopping(self) -> asyncio.Event:
-        """Set when the server begins to end: what would last for ever ends then."""
+        """Set when the server starts to stop; endless responses end then."""
         event: asyncio.Event | None = self.request.scope.get("state", {}).get(STOPPING)
         return event or asyncio.Event()
 
@@ -134,7 +134,7 @@ class Route:
 
 
 class Match(NamedTuple):
-    """A route that fits a request, and what its path holds."""
+    """The route of a request, and its path parameters."""
 
     route: Route
     path: dict[str, str]
@@ -142,7 +142,7 @@ class Match(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """A place in the tree of paths; a literal step wins over a parameter."""
+    """A node in the tree of paths; a literal segment has precedence over a parameter."""
 
     steps: dict[str, _Node] = field(default_factory=dict)
     any_step: _Node | None = None
@@ -172,7 +172,7 @@ class Table:
         node.routes[route.method] = (route, tuple(names))
 
     def find(self, method: str, steps: list[str]) -> Match:
-        """The route for a path's steps, or the error that says what is wrong with it."""
+        """The route for the segments of a path, or an error."""
         allowed: set[str] = set()
         for node, values in _places(self._root, steps, ()):
             found = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
@@ -201,7 +201,7 @@ def _places(node: _Node, steps: list[str], values: tuple[str, ...]) -> list[tupl
 
 
 def _common(left: str, right: str) -> int:
-    """How many steps two paths share from their beginning."""
+    """How many leading segments two paths share."""
     count = 0
     for one, other in zip(left.split("/")[1:], right.split("/")[1:], strict=False):
         if one != other:

@@ -53,7 +53,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which waits for every answer to end: those that last for ever are told first."""
+    """uvicorn, which waits for all responses; endless ones are signalled to end first."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping: asyncio.Event | None = self.lifespan.state.get(STOPPING)
@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an application, in a thread of its own or in the caller's event loop."""
+    """Serves an application, in a separate thread or in the caller's event loop."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class HttpServer:
         return self._thread
 
     def start(self) -> int:
-        """Serve in a thread; gives the port once requests are answered."""
+        """Serve in a thread; returns the port when requests are accepted."""
         server, bound = self._make()
         self._thread = threading.Thread(
             target=run, args=(self._serve(server, bound),), name="perdure-http", daemon=True
@@ -124,7 +124,7 @@ class HttpServer:
             await server.serve([bound])
 
     def stop(self) -> None:
-        """Answer what is under way, then end."""
+        """Finish the accepted requests, then stop."""
         if self._server is not None:
             self._server.should_exit = True
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -132,7 +132,7 @@ class HttpServer:
             self._forget()
 
     def leave(self) -> None:
-        """In a fork: let go of the port, which is the parent's."""
+        """In a forked process: close the port, which belongs to the parent."""
         if self._socket is not None:
             os.close(self._socket.detach())
         self._socket = self._server = self._thread = None

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 5.0
 SEND_SECONDS = 60.0
-"""After so long without taking anything, a client is given up."""
+"""How long a client may read nothing before its stream ends."""
 GREETING = b"retry: 2000\n: the feed begins\n\n"
 HEARTBEAT = b": still here\n\n"
 JOIN_BYTES = 64 << 10

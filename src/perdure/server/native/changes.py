@@ -1,4 +1,4 @@
-"""The feed of changes as server-sent events. It is a hint: whoever hears of a change reads again."""
+"""The feed of changes as server-sent events. A change is a hint: clients read the object again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.server.http.sse import MEDIA_TYPE, EventStreamResponse, frame
 
 FEEDS_AN_ACTOR = 32
 KEPT_CHANGES = 1000
-"""So many changes are kept for a slow reader; beyond that it is told to read everything again."""
+"""The number of changes kept for a slow reader; after that it must read everything again."""
 JOIN_SECONDS = 0.05
 """Changes within this time are sent together."""
 RESYNC = frame("resync", "{}").encode()
@@ -37,7 +37,7 @@ def events_from(keys: list[str] | None) -> bytes:
 
 
 class _Changes:
-    """Changes, those of one moment together."""
+    """Changes; those within a short time are sent together."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

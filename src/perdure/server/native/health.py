@@ -21,12 +21,12 @@ HOST: dict[str, str | None] = {"kind": "self-hosted", "project_id": None, "revis
 
 
 async def live(call: Call) -> wire.Health:
-    """Whoever can answer is alive."""
+    """The process is alive."""
     return wire.Health()
 
 
 async def ok(call: Call) -> wire.Ok:
-    """Whoever can answer is alive; with `check_db`, only while the database answers too."""
+    """The process is alive; with `check_db`, the database must answer too."""
     if call.query.check_db and (await _examine(call)).status != "ok":
         raise PerdureError("the database does not answer")
     return wire.Ok()
