@@ -14,7 +14,6 @@ from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import COMPARISONS, has_operators
-from perdure.kernel.storage.port import Row
 
 MAX_PATH = 1024
 MAX_KEY = 1024
@@ -229,16 +228,72 @@ def _texts(condition: Any) -> Iterator[str]:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def item_of(row: Row, score: float | None = None) -> Item:
-    """An item out of a row as `sql.VIEW` shows it."""
-    path, key, created, updated, expires, value = row
+class ItemRow(NamedTuple):
+    """An item as it is read; its value is JSON."""
+
+    path: str
+    key: str
+    created: int
+    updated: int
+    expires: int | None
+    value: str
+
+
+class NewItemRow(NamedTuple):
+    """An item as it is written."""
+
+    path: str
+    key: str
+    created: int
+    updated: int
+    expires: int | None
+    ttl: int | None
+    value: str
+
+
+class ExpiredRow(NamedTuple):
+    """The name of an expired item."""
+
+    ns: int
+    path: str
+    key: str
+
+
+class EndsRow(NamedTuple):
+    """The first and the last namespace of a range, if there are any."""
+
+    lowest: str | None
+    highest: str | None
+
+
+class VectorRow(NamedTuple):
+    """What an item is searched by: the vector of one of its fields."""
+
+    path: str
+    key: str
+    field: str
+    vector: bytes
+
+
+class ValuedVectorRow(NamedTuple):
+    """A vector, and the value of its item."""
+
+    path: str
+    key: str
+    field: str
+    vector: bytes
+    value: str
+
+
+def item_of(row: ItemRow, score: float | None = None) -> Item:
+    """The record of an item."""
     return Item(
-        namespace=list(labels_of(path)),
-        key=key,
-        value=decode_json(value),
-        created_at=to_seconds(created),
-        updated_at=to_seconds(updated),
-        expires_at=to_seconds_or_none(expires),
+        namespace=list(labels_of(row.path)),
+        key=row.key,
+        value=decode_json(row.value),
+        created_at=to_seconds(row.created),
+        updated_at=to_seconds(row.updated),
+        expires_at=to_seconds_or_none(row.expires),
         score=score,
     )
 

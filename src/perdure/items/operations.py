@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from perdure.access.operations import audit
 from perdure.items import sql
-from perdure.items.model import NewItem, shown
+from perdure.items.model import ItemRow, NewItem, NewItemRow, ValuedVectorRow, VectorRow, shown
 from perdure.items.tables import ITEMS
 from perdure.kernel import changes
 from perdure.kernel.checks import MAX_ROWS
 from perdure.kernel.storage.filters import Clause, Condition, where
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 
 KIND = "item"
 EXPIRE_ROWS = 500
@@ -53,16 +53,16 @@ async def write(tx: Tx, batches: Sequence[Sequence[NewItem]]) -> list[None]:
     dropped = [(item.path, item.key) for item in items if item.value is None]
     await tx.lock(ITEMS, [(tx.ns, item.path, item.key) for item in items])
     await _drop(tx, dropped)
-    await tx.write((sql.PUT, [_row(tx, item) for item in put]))
+    await tx.write(sql.PUT.of([_row(tx, item, item.value) for item in items if item.value is not None]))
     await _set_vectors(tx, put)
     await _written(tx, "put_items", [(item.path, item.key) for item in put], "updated")
     await _written(tx, "delete_items", dropped, "deleted")
     return [None] * len(batches)
 
 
-def _row(tx: Tx, item: NewItem) -> tuple[Any, ...]:
+def _row(tx: Tx, item: NewItem, value: str) -> NewItemRow:
     expires = None if item.ttl is None else tx.now + item.ttl
-    return tx.ns, item.path, item.key, tx.now, tx.now, expires, item.ttl, item.value
+    return NewItemRow(item.path, item.key, tx.now, tx.now, expires, item.ttl, value)
 
 
 async def _drop(tx: Tx, names: Sequence[Name]) -> None:
@@ -74,8 +74,8 @@ async def _drop(tx: Tx, names: Sequence[Name]) -> None:
 async def _set_vectors(tx: Tx, items: Sequence[NewItem]) -> None:
     for path, keys in _by_path([(item.path, item.key) for item in items]).items():
         await tx.execute(sql.DROP_VECTORS, path=path, keys=keys)
-    rows = [(tx.ns, item.path, item.key, field, vector) for item in items for field, vector in item.vectors]
-    await tx.write((sql.ADD_VECTORS, rows))
+    rows = [VectorRow(item.path, item.key, field, vector) for item in items for field, vector in item.vectors]
+    await tx.write(sql.ADD_VECTORS.of(rows))
 
 
 def _by_path(names: Iterable[Name]) -> dict[str, list[str]]:
@@ -100,8 +100,8 @@ async def refresh(tx: Tx, names: Sequence[Name]) -> None:
 async def expire(tx: Tx) -> int:
     """Remove some of the items whose time is over, of every namespace; returns how many."""
     rows = await tx.all(sql.EXPIRED, limit=EXPIRE_ROWS)
-    for ns in sorted({row[0] for row in rows}):
-        for path, keys in _by_path((row[1], row[2]) for row in rows if row[0] == ns).items():
+    for ns in sorted({row.ns for row in rows}):
+        for path, keys in _by_path((row.path, row.key) for row in rows if row.ns == ns).items():
             await tx.execute(sql.DROP, ns=ns, path=path, keys=keys)
             await tx.execute(sql.DROP_VECTORS, ns=ns, path=path, keys=keys)
     return len(rows)
@@ -110,46 +110,49 @@ async def expire(tx: Tx) -> int:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-async def get(tx: Tx, names: Sequence[Name]) -> dict[Name, Row]:
+async def get(tx: Tx, names: Sequence[Name]) -> dict[Name, ItemRow]:
     """Those of the items that are there."""
-    found: dict[Name, Row] = {}
+    found: dict[Name, ItemRow] = {}
     for path, keys in _by_path(dict.fromkeys(names)).items():
         for row in await tx.all(sql.GET, path=path, keys=keys):
-            found[row[0], row[1]] = tuple(row)
+            found[row.path, row.key] = row
     return found
 
 
-async def search(tx: Tx, query: Search) -> Sequence[Row]:
+async def search(tx: Tx, query: Search) -> list[ItemRow]:
     """A page of the items in a range of namespaces, those changed last first."""
     ends = await tx.one(sql.ENDS, low=query.low, high=query.high)
-    if ends is None or ends[0] is None:
+    if ends is None or ends.lowest is None:
         return []
     clause = where(sql.FIELDS, [Condition("value", "contains", text) for text in query.needles], "and")
     if query.bare:
         clause = Clause(clause.sql + " AND " + sql.WITHOUT_VECTORS, clause.values)
-    one = ends[0] == ends[1]
+    one = ends.lowest == ends.highest
     listing = sql.IN_ONE if one else sql.IN_RANGE
-    place: dict[str, Any] = {"path": ends[0]} if one else {"low": query.low, "high": query.high}
+    place: dict[str, Any] = {"path": ends.lowest} if one else {"low": query.low, "high": query.high}
     page, values = listing.page(clause, sql.ORDER, query.limit, query.offset)
     after = query.after
-    rows = await tx.all(
+    return await tx.all(
         page, **place, **values, updated=after.updated, last_path=after.path, last_key=after.key
     )
-    return [tuple(row) for row in rows]
 
 
-async def vectors(
-    tx: Tx, low: str, high: str, after: tuple[str, str, str], values: bool, limit: int
-) -> Sequence[Row]:
-    """The next vectors of the items in a range of namespaces, with the items' values if those are wanted."""
-    path, key, field = after
-    wanted = sql.VECTORS_AND_VALUES if values else sql.VECTORS
-    rows = await tx.all(
-        wanted, low=low, high=high, last_path=path, last_key=key, last_field=field, limit=limit
-    )
-    return [tuple(row) for row in rows]
+async def vectors(tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int) -> list[VectorRow]:
+    """The next vectors of the items in a range of namespaces."""
+    return await tx.all(sql.VECTORS, low=low, high=high, **_after(after), limit=limit)
+
+
+async def vectors_and_values(
+    tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int
+) -> list[ValuedVectorRow]:
+    """The next vectors of the items in a range of namespaces, with the values of the items."""
+    return await tx.all(sql.VECTORS_AND_VALUES, low=low, high=high, **_after(after), limit=limit)
+
+
+def _after(place: tuple[str, str, str]) -> dict[str, str]:
+    return dict(zip(("last_path", "last_key", "last_field"), place, strict=True))
 
 
 async def namespaces(tx: Tx, low: str, high: str, limit: int) -> list[str]:
     """The next namespaces of a range that hold items, in their order."""
-    return [row[0] for row in await tx.all(sql.NAMESPACES, low=low, high=high, limit=limit)]
+    return await tx.all(sql.NAMESPACES, low=low, high=high, limit=limit)

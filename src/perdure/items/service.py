@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -16,7 +16,10 @@ from perdure.items.model import (
     MAX_KEY,
     MAX_LABELS,
     MAX_PATH,
+    ItemRow,
     NewItem,
+    ValuedVectorRow,
+    VectorRow,
     check_key,
     check_labels,
     check_namespace,
@@ -40,7 +43,7 @@ from perdure.kernel.checks import MAX_PAGE, Limit, Offset, check_number, check_p
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.match import matches
-from perdure.kernel.storage.port import Row, Storage
+from perdure.kernel.storage.port import Storage
 
 SCAN_ROWS = 200
 """How many items are looked at first where the database cannot tell which ones fit."""
@@ -54,6 +57,7 @@ SWEEP_SECONDS = 60.0
 MAX_BODY = 32 << 20
 """How large a batch may be over HTTP: what agents remember may be large."""
 
+R = TypeVar("R", ItemRow, ValuedVectorRow)
 Key = Annotated[str, Meta(max_length=MAX_KEY)]
 Labels = Annotated[Sequence[str], Meta(max_length=MAX_LABELS)]
 
@@ -219,19 +223,21 @@ class Items(Service):
         await self._refresh([row for row, _ in found], refresh_ttl)
         return [model.item_of(row, score) for row, score in found]
 
-    async def _listed(self, wanted: Search, conditions: Mapping[str, Any]) -> list[Row]:
+    async def _listed(self, wanted: Search, conditions: Mapping[str, Any]) -> list[ItemRow]:
         return await (self._filtered(wanted, conditions) if conditions else self._page(wanted))
 
     async def _nearest(
         self, vector: Sequence[float], wanted: Search, conditions: Mapping[str, Any]
-    ) -> list[tuple[Row, float | None]]:
+    ) -> list[tuple[ItemRow, float | None]]:
         """The items nearest to a vector, and after them those that have none of their own."""
         if not wanted.limit:
             return []
         ranking = await self._ranking(vector, wanted, conditions)
         chosen = ranking.nearest()[wanted.offset :]
         rows = await self.read(operations.get, [name for _, name in chosen])
-        found: list[tuple[Row, float | None]] = [(rows[name], near) for near, name in chosen if name in rows]
+        found: list[tuple[ItemRow, float | None]] = [
+            (rows[name], near) for near, name in chosen if name in rows
+        ]
         left = wanted.limit - len(found)
         if left <= 0:
             return found
@@ -245,21 +251,25 @@ class Items(Service):
         """Compare every item of the range, in bounded parts."""
         ranking = Ranking(vector, wanted.offset + wanted.limit)
         after = ("", "", "")
-        filtering = bool(conditions)
         while True:
-            rows = await self.read(
-                operations.vectors, wanted.low, wanted.high, after, filtering, SCAN_VECTORS
-            )
-            fitting = await _fitting(rows, 4, conditions) if filtering else rows
-            # It takes a while, in which others must not stand still.
+            rows: Sequence[VectorRow | ValuedVectorRow]
+            fitting: Sequence[VectorRow | ValuedVectorRow]
+            place = (wanted.low, wanted.high, after, SCAN_VECTORS)
+            if conditions:
+                valued = await self.read(operations.vectors_and_values, *place)
+                rows, fitting = valued, await _fitting(valued, conditions)
+            else:
+                plain = await self.read(operations.vectors, *place)
+                rows, fitting = plain, plain
+            # It takes a while, so it does not run in the event loop.
             await asyncio.to_thread(ranking.add, fitting)
             if len(rows) < SCAN_VECTORS:
                 return ranking
-            after = (rows[-1][0], rows[-1][1], rows[-1][2])
+            after = (rows[-1].path, rows[-1].key, rows[-1].field)
 
-    async def _page(self, wanted: Search) -> list[Row]:
+    async def _page(self, wanted: Search) -> list[ItemRow]:
         """A page that the database can tell by itself, in parts that it gives at once."""
-        rows: list[Row] = []
+        rows: list[ItemRow] = []
         while len(rows) < wanted.limit:
             most = min(wanted.limit - len(rows), PAGE_ROWS)
             found = await self.read(operations.search, wanted._replace(limit=most))
@@ -269,13 +279,13 @@ class Items(Service):
             wanted = wanted._replace(after=_place(found[-1]), offset=0)
         return rows
 
-    async def _filtered(self, wanted: Search, conditions: Mapping[str, Any]) -> list[Row]:
+    async def _filtered(self, wanted: Search, conditions: Mapping[str, Any]) -> list[ItemRow]:
         """Look through the items in bounded parts until enough of them fit."""
-        rows: list[Row] = []
+        rows: list[ItemRow] = []
         left, scan = wanted.offset, wanted._replace(limit=SCAN_ROWS, offset=0)
         while len(rows) < wanted.limit:
             found = await self.read(operations.search, scan)
-            fitting = await _fitting(found, 5, conditions)
+            fitting = await _fitting(found, conditions)
             rows += fitting[left : left + wanted.limit - len(rows)]
             left = max(0, left - len(fitting))
             if len(found) < scan.limit:
@@ -320,8 +330,8 @@ class Items(Service):
 
     # --- keeping what is read -----------------------------------------------------------------------------
 
-    async def _refresh(self, rows: Sequence[Row], refresh_ttl: bool | None) -> None:
-        names = [(row[0], row[1]) for row in rows if row[4] is not None]
+    async def _refresh(self, rows: Sequence[ItemRow], refresh_ttl: bool | None) -> None:
+        names = [(row.path, row.key) for row in rows if row.expires is not None]
         wanted = self.policy.refresh_on_read if refresh_ttl is None else refresh_ttl
         if names and wanted:
             await self.storage.run(operations.refresh, names, ns=await self.ns())
@@ -375,12 +385,12 @@ class Items(Service):
             await self._refresh([rows[name] for name in dict.fromkeys(read) if name in rows], refresh_ttl)
         return [ItemResult(item=model.item_of(rows[name]) if name in rows else None) for name in names]
 
-    async def _rows(self, names: Sequence[Name]) -> dict[Name, Row]:
+    async def _rows(self, names: Sequence[Name]) -> dict[Name, ItemRow]:
         """Those of the items that exist; concurrent reads are merged."""
-        found: dict[Name, Row] = await self._merger.call("get", self._rows_batch, names, rows=len(names))
+        found: dict[Name, ItemRow] = await self._merger.call("get", self._rows_batch, names, rows=len(names))
         return found
 
-    async def _rows_batch(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, Row]]:
+    async def _rows_batch(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, ItemRow]]:
         wanted = [name for call in calls for name in call]
         return [await self.read(operations.get, wanted)] * len(calls)
 
@@ -399,22 +409,22 @@ class Items(Service):
         return ItemResult(items=items)
 
 
-def _place(row: Row) -> Place:
-    return Place(row[3], row[0], row[1])
+def _place(row: ItemRow) -> Place:
+    return Place(row.updated, row.path, row.key)
 
 
-async def _fitting(rows: Sequence[Row], at: int, conditions: Mapping[str, Any]) -> list[Row]:
-    """The rows whose value, which stands at a place in them, fits. Others do not stand still for many."""
+async def _fitting(rows: Sequence[R], conditions: Mapping[str, Any]) -> list[R]:
+    """The rows whose value matches; many are decoded outside of the event loop."""
 
-    def look() -> list[Row]:
-        return [row for row in rows if matches(decode_json(row[at]), conditions)]
+    def look() -> list[R]:
+        return [row for row in rows if matches(decode_json(row.value), conditions)]
 
     return look() if len(rows) < SCAN_ROWS else await asyncio.to_thread(look)
 
 
-def _next_rows(found: Sequence[Row]) -> int:
+def _next_rows(found: Sequence[ItemRow]) -> int:
     """How many items to look at next: many small ones, fewer large ones."""
-    average = 1 + sum(len(row[5]) for row in found) // len(found)
+    average = 1 + sum(len(row.value) for row in found) // len(found)
     return max(SCAN_ROWS, min(MOST_ROWS, SCAN_BYTES // average))
 
 

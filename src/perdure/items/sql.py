@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
+from perdure.items.model import (
+    EndsRow,
+    ExpiredRow,
+    ItemRow,
+    NewItemRow,
+    ValuedVectorRow,
+    VectorRow,
+)
 from perdure.items.tables import ITEM_VECTORS, ITEMS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
-VIEW = "path, key, created, updated, expires, value"
 _LIVE = "(expires IS NULL OR expires > :now)"
 _LIVE_I = "(i.expires IS NULL OR i.expires > :now)"
 
 # --- one by one -------------------------------------------------------------------------------------------
 
+# Items of a namespace by their keys.
 GET = statement(
-    "SELECT " + VIEW + " FROM items WHERE ns = :ns AND path = :path AND key {among:keys} AND " + _LIVE
+    "SELECT {columns} FROM items WHERE ns = :ns AND path = :path AND key {among:keys} AND " + _LIVE,
+    row=ItemRow,
 )
-# What has expired but is not yet removed does not lend its age to what takes its place.
+# Store items. One that takes the place of an expired item that is not yet deleted counts as new.
 PUT = BulkInsert(
     ITEMS,
+    NewItemRow,
     on_conflict="UPDATE SET created = CASE WHEN items.expires <= excluded.updated THEN excluded.created"
     " ELSE items.created END, updated = excluded.updated, expires = excluded.expires,"
     " ttl = excluded.ttl, value = excluded.value",
 )
+# Delete items.
 DROP = statement("DELETE FROM items WHERE ns = :ns AND path = :path AND key {among:keys}")
+# Count the TTL of an item from now on.
 REFRESH = statement(
     "UPDATE items SET expires = :now + ttl WHERE ns = :ns AND path = :path AND key = :key AND expires > :now"
 )
 
 # --- searching --------------------------------------------------------------------------------------------
 
-# With one namespace in the range, as there mostly is, the index has its items in their order.
+# The first and the last namespace of a range. If they are one, the index has its items in their order.
 ENDS = statement(
     """
     SELECT
-      (SELECT path FROM items WHERE ns = :ns AND path >= :low AND path < :high ORDER BY path LIMIT 1),
+      (SELECT path FROM items WHERE ns = :ns AND path >= :low AND path < :high ORDER BY path LIMIT 1)
+        AS lowest,
       (SELECT path FROM items WHERE ns = :ns AND path >= :low AND path < :high ORDER BY path DESC LIMIT 1)
-    """
+        AS highest
+    """,
+    row=EndsRow,
 )
 _BEFORE = " AND updated <= :updated AND (updated, path, key) < (:updated, :last_path, :last_key)"
 FIELDS = {"value": Field("value", "text")}
@@ -44,12 +59,16 @@ WITHOUT_VECTORS = (
     "NOT EXISTS (SELECT 1 FROM item_vectors AS v"
     " WHERE v.ns = items.ns AND v.path = items.path AND v.key = items.key)"
 )
-IN_ONE = Listing(VIEW, "items WHERE ns = :ns AND path = :path AND " + _LIVE + _BEFORE)
-IN_RANGE = Listing(VIEW, "items WHERE ns = :ns AND path >= :low AND path < :high AND " + _LIVE + _BEFORE)
+# The items of one namespace before a place.
+IN_ONE = Listing("{columns}", "items WHERE ns = :ns AND path = :path AND " + _LIVE + _BEFORE, ItemRow)
+# The items of a range of namespaces before a place.
+IN_RANGE = Listing(
+    "{columns}", "items WHERE ns = :ns AND path >= :low AND path < :high AND " + _LIVE + _BEFORE, ItemRow
+)
 
 # --- namespaces -------------------------------------------------------------------------------------------
 
-# Each step asks the index for the next namespace: as many steps as namespaces, however many items they hold.
+# The namespaces of a range. Each step reads the next one from the index, however many items one holds.
 NAMESPACES = statement(
     """
     WITH RECURSIVE walk (path, n) AS (
@@ -66,18 +85,21 @@ NAMESPACES = statement(
       WHERE walk.path IS NOT NULL AND walk.n < :limit
     )
     SELECT path FROM walk WHERE path IS NOT NULL
-    """
+    """,
+    row=str,
 )
 
 # --- expiry -----------------------------------------------------------------------------------------------
 
+# Some items of all namespaces that have expired.
 EXPIRED = statement(
-    "SELECT ns, path, key FROM items WHERE expires <= :now ORDER BY expires LIMIT :limit {skip}"
+    "SELECT {columns} FROM items WHERE expires <= :now ORDER BY expires LIMIT :limit {skip}", row=ExpiredRow
 )
 
 # --- vectors ----------------------------------------------------------------------------------------------
 
-ADD_VECTORS = BulkInsert(ITEM_VECTORS)
+# Add the vectors of items.
+ADD_VECTORS = BulkInsert(ITEM_VECTORS, VectorRow)
 _VECTORS = (
     """
     FROM item_vectors AS v
@@ -91,8 +113,13 @@ _VECTORS = (
     LIMIT :limit
     """
 )
-VECTORS = statement("SELECT v.path, v.key, v.field, v.vector" + _VECTORS)
-VECTORS_AND_VALUES = statement("SELECT v.path, v.key, v.field, v.vector, i.value" + _VECTORS)
+# The next vectors of a range of namespaces.
+VECTORS = statement("SELECT {columns:v}" + _VECTORS, row=VectorRow)
+# The same with the values of their items.
+VECTORS_AND_VALUES = statement(
+    "SELECT v.path, v.key, v.field, v.vector, i.value" + _VECTORS, row=ValuedVectorRow
+)
+# Delete the vectors of items.
 DROP_VECTORS = statement("DELETE FROM item_vectors WHERE ns = :ns AND path = :path AND key {among:keys}")
 
 name_statements(globals())

@@ -17,9 +17,9 @@ from operator import mul
 from struct import Struct
 from typing import Any
 
+from perdure.items.model import ValuedVectorRow, VectorRow
 from perdure.kernel import jsonpath
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.port import Row
 
 Vector = Sequence[float]
 Name = tuple[str, str]
@@ -131,13 +131,13 @@ class Ranking:
         self.count = 0
         """How many items it was shown."""
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Look at more rows of (path, key, field, vector), in their order; an item's nearest field counts."""
-        for path, key, _, vector, *_ in rows:
-            name = (path, key)
+    def add(self, rows: Sequence[VectorRow | ValuedVectorRow]) -> None:
+        """Look at more vectors, in their order; an item's nearest field counts."""
+        for row in rows:
+            name = (row.path, row.key)
             self.count += name != self._last
             self._last = name
-            near = _nearness(self._query, vector)
+            near = _nearness(self._query, row.vector)
             self._best[name] = max(near, self._best.get(name, near))
         if len(self._best) > 2 * self._most + SLACK:
             self._best = {name: near for near, name in self.nearest()}
