@@ -11,6 +11,7 @@ from tests.reliability.interleaving import Operation, Pair
 from tests.reliability.test_interleavings import SWITCHES, explore_all
 
 from perdure.agents.records import AgentSpec
+from perdure.assistants.model import registrations
 from perdure.assistants.operations import register
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
@@ -154,7 +155,7 @@ drop_thread, set_state, copy, edit = map(answering, (_drop_thread, _set_state, _
 
 
 async def nothing(tx: Tx, given: Any, lined: bool) -> Any:
-    await register(tx, [AgentSpec(name="echo")])
+    await register(tx, registrations([AgentSpec(name="echo")]))
     return []
 
 

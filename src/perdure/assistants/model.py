@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
@@ -14,7 +14,6 @@ from perdure.kernel.checks import check_object, check_text
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.storage.labels import check_keys
-from perdure.kernel.storage.port import Row
 
 MAX_DESCRIPTION = 8192
 SYSTEM_METADATA: Mapping[str, Any] = {"created_by": "system"}
@@ -41,12 +40,43 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
         return {**msgspec.structs.asdict(self), "folded": self.name.casefold()}
 
 
+class Version(NamedTuple):
+    """A version as it is stored: its body, the same as JSON, and its metadata to be searched by."""
+
+    body: Body
+    text: str
+    labels: Mapping[str, Any]
+
+
+def version_of(body: Body) -> Version:
+    """Encode a body."""
+    return Version(body, encode_json(body), _object(body.metadata))
+
+
+def stored_version(text: str) -> Version:
+    """Decode a body as it was stored."""
+    body = msgspec.convert(decode_json(text), Body)
+    return Version(body, text, _object(body.metadata))
+
+
 class NewAssistant(msgspec.Struct, frozen=True, kw_only=True):
-    """An assistant that is to be made, checked."""
+    """An assistant to be created, checked."""
 
     assistant_id: str | None
-    body: Body
+    version: Version
     if_exists: IfExists
+
+
+class Registration(NamedTuple):
+    """An agent, and the first version of its system assistant."""
+
+    spec: AgentSpec
+    version: Version
+
+
+def registrations(agents: Sequence[AgentSpec]) -> list[Registration]:
+    """Agents as `operations.register` takes them."""
+    return [Registration(spec, version_of(system_body(spec))) for spec in agents]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,22 +122,53 @@ def check_description(value: object) -> str | None:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def assistant_of(row: Row) -> Assistant:
-    """An assistant out of a row as `sql.VIEW` shows it."""
-    assistant_id, agent, name, description, version, created, updated, system, *objects = row
-    config, context, metadata = map(_object, objects)
+class AssistantRow(NamedTuple):
+    """An assistant as it is now; the last three are JSON."""
+
+    id: str
+    agent: str
+    name: str
+    description: str | None
+    version: int
+    created: int
+    updated: int
+    system: int
+    config: str
+    context: str
+    metadata: str
+
+
+class VersionRow(NamedTuple):
+    """A version: its number, when it was created, and its body as JSON."""
+
+    version: int
+    time: int
+    body: str
+
+
+class NewVersionRow(NamedTuple):
+    """A version as it is added."""
+
+    id: str
+    version: int
+    time: int
+    body: str
+
+
+def assistant_of(row: AssistantRow) -> Assistant:
+    """The record of an assistant."""
     return Assistant(
-        assistant_id=assistant_id,
-        agent=agent,
-        name=name,
-        description=description,
-        config=config,
-        context=context,
-        metadata=metadata,
-        version=version,
-        created_at=to_seconds(created),
-        updated_at=to_seconds(updated),
-        system=bool(system),
+        assistant_id=row.id,
+        agent=row.agent,
+        name=row.name,
+        description=row.description,
+        config=_object(row.config),
+        context=_object(row.context),
+        metadata=_object(row.metadata),
+        version=row.version,
+        created_at=to_seconds(row.created),
+        updated_at=to_seconds(row.updated),
+        system=bool(row.system),
     )
 
 
@@ -116,10 +177,29 @@ def _object(text: str) -> dict[str, Any]:
     return {} if text == "{}" else decode_json(text)
 
 
-def body_of(row: Row) -> Body:
-    _, agent, name, description, _, _, _, _, config, context, metadata = row
+def body_of(row: AssistantRow) -> Body:
+    """The body of an assistant's current version."""
     return Body(
-        agent=agent, name=name, description=description, config=config, context=context, metadata=metadata
+        agent=row.agent,
+        name=row.name,
+        description=row.description,
+        config=row.config,
+        context=row.context,
+        metadata=row.metadata,
+    )
+
+
+def as_of(row: AssistantRow, found: VersionRow, body: Body) -> AssistantRow:
+    """An assistant as it was in a version."""
+    return row._replace(
+        agent=body.agent,
+        name=body.name,
+        description=body.description,
+        version=found.version,
+        updated=found.time,
+        config=body.config,
+        context=body.context,
+        metadata=body.metadata,
     )
 
 
@@ -143,11 +223,11 @@ def system_body(spec: AgentSpec) -> Body:
     )
 
 
-def is_outdated(row: Row | None, spec: AgentSpec) -> bool:
-    """Whether the system assistant of an agent is not there, or not yet as the agent says it is.
+def is_outdated(row: AssistantRow | None, spec: AgentSpec) -> bool:
+    """Whether an agent has no system assistant, or one with another description than the agent's.
 
-    What somebody has changed since stays as they want it.
+    One that a caller has changed stays as it is.
     """
-    if row is None or not row[7]:
+    if row is None or not row.system:
         return True
-    return row[4] == 1 and spec.description is not None and row[3] != spec.description
+    return row.version == 1 and spec.description is not None and row.description != spec.description

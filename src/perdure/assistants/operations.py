@@ -5,38 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from perdure.access.operations import audit
+from perdure.access.operations import audit, keyed_as
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, sql
-from perdure.assistants.model import Body, Change, NewAssistant, Search, system_id
+from perdure.assistants.model import (
+    AssistantRow,
+    Body,
+    NewAssistant,
+    NewVersionRow,
+    Registration,
+    Search,
+    Version,
+    VersionRow,
+    system_id,
+)
 from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
-from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
-from perdure.kernel.match import has
 from perdure.kernel.storage.filters import Clause, given, order_by, where
 from perdure.kernel.storage.labels import drop_labels, labelled, set_labels
-from perdure.kernel.storage.port import Row, Tx
+from perdure.kernel.storage.port import Tx
 
 KIND = "assistant"
-MAX_VERSIONS = 1000
 
 
-# --- making and changing ----------------------------------------------------------------------------------
+# --- creating and changing ---------------------------------------------------------------------------------
 
 
-async def create(tx: Tx, requests: Sequence[NewAssistant]) -> list[tuple[object, ...] | PerdureError]:
-    """Make assistants; answers each with its row, or with why it could not be made."""
+@keyed_as("create_assistant", answer=AssistantRow)
+async def create(tx: Tx, requests: Sequence[NewAssistant]) -> list[AssistantRow | PerdureError]:
+    """Create assistants; answers each with its row, or with an error."""
     wanted = [request.assistant_id or ids.uuid(tx.now, tx.ids) for request in requests]
-    known = await _known_agents(tx, [*wanted, *(request.body.agent for request in requests)])
-    answers: dict[int, tuple[object, ...] | PerdureError] = {}
+    known = await _known_agents(tx, [*wanted, *(request.version.body.agent for request in requests)])
+    answers: dict[int, AssistantRow | PerdureError] = {}
     made: list[str] = []
     # In the order of their ids, so that two batches never wait for each other.
     for place in sorted(range(len(requests)), key=wanted.__getitem__):
         request, assistant_id = requests[place], wanted[place]
-        refusal = _refusal(assistant_id, request.body.agent, known)
+        refusal = _refusal(assistant_id, request.version.body.agent, known)
         answers[place] = refusal or await _create(tx, assistant_id, request, made)
     await _written(tx, "create_assistant", made, "added")
     return [answers[place] for place in range(len(requests))]
@@ -52,127 +58,144 @@ def _refusal(assistant_id: str, agent: str, known: set[str]) -> PerdureError | N
 
 async def _create(
     tx: Tx, assistant_id: str, request: NewAssistant, made: list[str]
-) -> tuple[object, ...] | PerdureError:
-    if await _insert(tx, assistant_id, request.body, system=False):
+) -> AssistantRow | PerdureError:
+    if await _insert(tx, assistant_id, request.version, system=False):
         made.append(assistant_id)
     elif request.if_exists == "raise":
         return Conflict(f"Assistant {assistant_id} exists already")
     row = await tx.one(sql.LOCK, id=assistant_id)
-    return tuple(row) if row else Conflict(f"Assistant {assistant_id} was just deleted")
+    return row or Conflict(f"Assistant {assistant_id} was just deleted")
 
 
 async def _known_agents(tx: Tx, agents: Sequence[str]) -> set[str]:
-    rows = await tx.all(sql.KNOWN_AGENTS, ids=sorted({system_id(agent) for agent in agents}))
-    return {row[0] for row in rows}.intersection(agents)
+    known = await tx.all(sql.KNOWN_AGENTS, ids=sorted({system_id(agent) for agent in agents}))
+    return set(known).intersection(agents)
 
 
-async def update(tx: Tx, assistant_id: str, change: Change) -> Row:
-    """Make the next version of an assistant, which becomes the current one."""
+async def update(tx: Tx, assistant_id: str, known: Body, version: Version) -> AssistantRow | None:
+    """Add the next version of an assistant, which becomes the current one.
+
+    Returns None, and changes nothing, if the current body is not the one that the change is based on.
+    """
     row = await _locked(tx, assistant_id)
-    if change.agent is not None and change.agent != row[1]:
-        if row[7]:
-            raise Conflict(f"Assistant {assistant_id} is the agent {row[1]}'s own, and stays so")
-        if not await _known_agents(tx, [change.agent]):
-            raise NotFound(f"Agent {change.agent} not found: no worker has registered it")
-    after = await _next_version(tx, row, model.changed(model.body_of(row), change), system=bool(row[7]))
+    if model.body_of(row) != known:
+        return None
+    agent = version.body.agent
+    if agent != row.agent:
+        _check_not_system(row)
+        if not await _known_agents(tx, [agent]):
+            raise NotFound(f"Agent {agent} not found: no worker has registered it")
+    after = await _next_version(tx, row, version, system=bool(row.system))
     await _written(tx, "update_assistant", [assistant_id], "updated")
     return after
 
 
-async def set_latest(tx: Tx, assistant_id: str, version: int) -> Row:
-    """Make an assistant what it was in one of its versions."""
-    row = await _locked(tx, assistant_id)
-    found = await tx.one(sql.GET_VERSION, id=assistant_id, version=version)
+def _check_not_system(row: AssistantRow) -> None:
+    if row.system:
+        raise Conflict(f"Assistant {row.id} is the system assistant of agent {row.agent}, and stays so")
+
+
+async def get_version(tx: Tx, assistant_id: str, number: int) -> VersionRow:
+    """A version of an assistant; NotFound if there is none."""
+    await get(tx, assistant_id)
+    found = await tx.one(sql.GET_VERSION, id=assistant_id, version=number)
     if found is None:
-        raise NotFound(f"Assistant {assistant_id} has no version {version}")
-    body = msgspec.convert(decode_json(found[2]), Body)
-    if row[7] and body.agent != row[1]:
-        raise Conflict(f"Assistant {assistant_id} is the agent {row[1]}'s own, and stays so")
-    after = await _save(tx, row, body, version, system=bool(row[7]))
+        raise NotFound(f"Assistant {assistant_id} has no version {number}")
+    return found
+
+
+async def set_latest(tx: Tx, assistant_id: str, number: int, version: Version) -> AssistantRow | None:
+    """Make a version the current one. Returns None if it is not as it was read any more."""
+    row = await _locked(tx, assistant_id)
+    if (await get_version(tx, assistant_id, number)).body != version.text:
+        return None
+    if version.body.agent != row.agent:
+        _check_not_system(row)
+    after = await _save(tx, row, version, number, system=bool(row.system))
     await _written(tx, "set_latest_assistant", [assistant_id], "updated")
     return after
 
 
 async def delete(tx: Tx, assistant_id: str) -> None:
-    """Remove an assistant with its versions."""
+    """Delete an assistant with its versions."""
     row = await _locked(tx, assistant_id)
-    if row[7]:
-        raise Conflict(f"Assistant {assistant_id} is the agent {row[1]}'s own, and cannot be deleted")
+    if row.system:
+        raise Conflict(
+            f"Assistant {assistant_id} is the system assistant of agent {row.agent}, and cannot be deleted"
+        )
     await tx.execute(sql.DROP, id=assistant_id)
     await tx.execute(sql.DROP_VERSIONS, id=assistant_id)
     await drop_labels(tx, KIND, [assistant_id])
     await _written(tx, "delete_assistant", [assistant_id], "deleted")
 
 
-# --- the system's own -------------------------------------------------------------------------------------
+# --- system assistants -------------------------------------------------------------------------------------
 
 
 async def outdated(tx: Tx, specs: Sequence[AgentSpec]) -> bool:
     """Whether `register` would change anything."""
-    rows = {row[0]: row for row in await tx.all(sql.GET, ids=[system_id(spec.name) for spec in specs])}
+    rows = {row.id: row for row in await tx.all(sql.GET, ids=[system_id(spec.name) for spec in specs])}
     return any(model.is_outdated(rows.get(system_id(spec.name)), spec) for spec in specs)
 
 
-async def register(tx: Tx, specs: Sequence[AgentSpec]) -> None:
-    """See to it that each agent has its system assistant."""
-    by_id = {system_id(spec.name): spec for spec in specs}
-    rows = {row[0]: row for row in await tx.all(sql.LOCK_MANY, ids=sorted(by_id))}
+async def register(tx: Tx, agents: Sequence[Registration]) -> None:
+    """Give each agent its system assistant."""
+    by_id = {system_id(each.spec.name): each for each in agents}
+    rows = {row.id: row for row in await tx.all(sql.LOCK_MANY, ids=sorted(by_id))}
     changed = []
     for assistant_id in sorted(by_id):
-        if model.is_outdated(rows.get(assistant_id), by_id[assistant_id]):
+        if model.is_outdated(rows.get(assistant_id), by_id[assistant_id].spec):
             await _register(tx, assistant_id, rows.get(assistant_id), by_id[assistant_id])
             changed.append(assistant_id)
     await _written(tx, "register_agent", changed, "updated")
 
 
-async def _register(tx: Tx, assistant_id: str, row: Row | None, spec: AgentSpec) -> None:
-    body = model.system_body(spec)
+async def _register(tx: Tx, assistant_id: str, row: AssistantRow | None, agent: Registration) -> None:
     if row is None:
-        # Another worker may have been quicker: then its row is as good.
-        await _insert(tx, assistant_id, body, system=True)
-    elif not row[7]:
-        # Somebody took the id before the agent was known.
-        await _next_version(tx, row, body, system=True)
+        # If another worker was quicker, its row is as good.
+        await _insert(tx, assistant_id, agent.version, system=True)
+    elif not row.system:
+        # A caller took the id before the agent was known.
+        await _next_version(tx, row, agent.version, system=True)
     else:
-        described = msgspec.structs.replace(model.body_of(row), description=spec.description)
-        await tx.execute(sql.DESCRIBE, id=assistant_id, description=spec.description)
-        await tx.execute(sql.REDESCRIBE, id=assistant_id, version=row[4], body=encode_json(described))
+        # The first version of a system assistant differs in nothing but its description.
+        await tx.execute(sql.DESCRIBE, id=assistant_id, description=agent.spec.description)
+        await tx.execute(sql.REDESCRIBE, id=assistant_id, version=row.version, body=agent.version.text)
 
 
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-async def _locked(tx: Tx, assistant_id: str) -> Row:
+async def _locked(tx: Tx, assistant_id: str) -> AssistantRow:
     row = await tx.one(sql.LOCK, id=assistant_id)
     if row is None:
         raise NotFound(f"Assistant {assistant_id} not found")
     return row
 
 
-async def _insert(tx: Tx, assistant_id: str, body: Body, *, system: bool) -> bool:
-    if not await tx.execute(sql.CREATE, id=assistant_id, system=int(system), **body.columns()):
+async def _insert(tx: Tx, assistant_id: str, version: Version, *, system: bool) -> bool:
+    if not await tx.execute(sql.CREATE, id=assistant_id, system=int(system), **version.body.columns()):
         return False
-    await tx.write((sql.ADD_VERSIONS, [(tx.ns, assistant_id, 1, tx.now, encode_json(body))]))
-    await set_labels(tx, KIND, {assistant_id: decode_json(body.metadata)})
+    await tx.write(sql.ADD_VERSIONS.of([NewVersionRow(assistant_id, 1, tx.now, version.text)]))
+    await set_labels(tx, KIND, {assistant_id: version.labels})
     return True
 
 
-async def _next_version(tx: Tx, row: Row, body: Body, *, system: bool) -> Row:
-    last = await tx.one(sql.LAST_VERSION, id=row[0])
-    version = (last[0] if last and last[0] else row[4]) + 1
-    await tx.write((sql.ADD_VERSIONS, [(tx.ns, row[0], version, tx.now, encode_json(body))]))
-    return await _save(tx, row, body, version, system=system)
+async def _next_version(tx: Tx, row: AssistantRow, version: Version, *, system: bool) -> AssistantRow:
+    number = (await tx.one(sql.LAST_VERSION, id=row.id) or row.version) + 1
+    await tx.write(sql.ADD_VERSIONS.of([NewVersionRow(row.id, number, tx.now, version.text)]))
+    return await _save(tx, row, version, number, system=system)
 
 
-async def _save(tx: Tx, row: Row, body: Body, version: int, *, system: bool) -> Row:
-    await tx.execute(sql.SAVE, id=row[0], version=version, system=int(system), **body.columns())
-    await set_labels(tx, KIND, {row[0]: decode_json(body.metadata)})
-    texts = (body.config, body.context, body.metadata)
-    return (row[0], body.agent, body.name, body.description, version, row[5], tx.now, int(system), *texts)
+async def _save(tx: Tx, row: AssistantRow, version: Version, number: int, *, system: bool) -> AssistantRow:
+    await tx.execute(sql.SAVE, id=row.id, version=number, system=int(system), **version.body.columns())
+    await set_labels(tx, KIND, {row.id: version.labels})
+    saved = model.as_of(row, VersionRow(number, tx.now, version.text), version.body)
+    return saved._replace(system=int(system))
 
 
 async def _written(tx: Tx, action: str, ids: Sequence[str], status: str) -> None:
-    """Tell of what was changed, and write down who did it, as the last thing."""
+    """Publish what was changed, and write the audit entry last."""
     changes.tell(tx, KIND, [(assistant_id, status) for assistant_id in ids])
     await audit(tx, action, ids)
 
@@ -180,27 +203,35 @@ async def _written(tx: Tx, action: str, ids: Sequence[str], status: str) -> None
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-async def get(tx: Tx, assistant_id: str) -> Row | None:
-    rows = await tx.all(sql.GET, ids=[assistant_id])
-    return rows[0] if rows else None
+async def get(tx: Tx, assistant_id: str) -> AssistantRow:
+    """An assistant; NotFound if there is none."""
+    row = await tx.one(sql.GET, ids=[assistant_id])
+    if row is None:
+        raise NotFound(f"Assistant {assistant_id} not found")
+    return row
 
 
-async def resolve(tx: Tx, names: Sequence[str]) -> dict[str, Assistant]:
-    """The assistants by what callers call them: an id, or the name of an agent for its system assistant.
+async def resolve(tx: Tx, names: Sequence[str]) -> dict[str, AssistantRow]:
+    """The assistants by id, or by the name of an agent for its system assistant.
 
     What is not known is not in the answer.
     """
     wanted = {*names, *map(system_id, names)}
-    rows = {row[0]: row for row in await tx.all(sql.GET, ids=sorted(wanted))}
+    rows = {row.id: row for row in await tx.all(sql.GET, ids=sorted(wanted))}
     found = {name: rows.get(name) or _own(rows.get(system_id(name)), name) for name in names}
-    return {name: model.assistant_of(row) for name, row in found.items() if row is not None}
+    return {name: row for name, row in found.items() if row is not None}
 
 
-def _own(row: Row | None, agent: str) -> Row | None:
-    return row if row is not None and row[7] and row[1] == agent else None
+async def resolve_decoded(tx: Tx, names: Sequence[str]) -> dict[str, Assistant]:
+    """The same as records, for operations that read config or metadata."""
+    return {name: model.assistant_of(row) for name, row in (await resolve(tx, names)).items()}
 
 
-async def search(tx: Tx, query: Search) -> tuple[Sequence[Row], int]:
+def _own(row: AssistantRow | None, agent: str) -> AssistantRow | None:
+    return row if row is not None and row.system and row.agent == agent else None
+
+
+async def search(tx: Tx, query: Search) -> tuple[list[AssistantRow], int]:
     """A page of assistants, and how many there are in all."""
     clause = _matching(query.agent, query.name, query.metadata)
     ties = "created DESC, id" if query.sort_order == "desc" else "created, id"
@@ -227,18 +258,8 @@ def _matching(agent: str | None, name: str | None, metadata: Mapping[str, Any]) 
 
 
 async def versions(
-    tx: Tx, assistant_id: str, metadata: Mapping[str, Any], limit: int, offset: int
-) -> tuple[Row, Sequence[Row]]:
-    """An assistant, and what it was in its versions, the newest first; those with at least this metadata."""
+    tx: Tx, assistant_id: str, limit: int, offset: int
+) -> tuple[AssistantRow, list[VersionRow]]:
+    """An assistant, and a page of its versions, the newest first."""
     row = await get(tx, assistant_id)
-    if row is None:
-        raise NotFound(f"Assistant {assistant_id} not found")
-    if not metadata:
-        return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, limit=limit, offset=offset)
-    rows = await tx.all(sql.LIST_VERSIONS, id=assistant_id, limit=MAX_VERSIONS, offset=0)
-    return row, [each for each in rows if _has(each[2], metadata)][offset : offset + limit]
-
-
-def _has(text: str, wanted: Mapping[str, Any]) -> bool:
-    """Whether the metadata of a version, which is in its body, has these values."""
-    return has(decode_json(decode_json(text)["metadata"]), wanted)
+    return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, limit=limit, offset=offset)

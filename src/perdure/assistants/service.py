@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
-import msgspec
 from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, operations
-from perdure.assistants.model import Body, Change, NewAssistant, Search
+from perdure.assistants.model import AssistantRow, Body, Change, NewAssistant, Search, VersionRow, version_of
 from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.checks import (
     Id,
@@ -24,10 +23,12 @@ from perdure.kernel.checks import (
     check_object,
     check_page,
 )
-from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.match import has
 from perdure.kernel.pages import PaginatedResult
-from perdure.kernel.storage.port import Row
+
+MAX_VERSIONS = 1000
+"""How many versions a search by metadata reads."""
 
 SortField = Literal["created_at", "updated_at", "assistant_id", "agent", "name"]
 
@@ -64,8 +65,8 @@ class Assistants(Service):
             metadata=model.encode_metadata(metadata or {}),
         )
         given = None if assistant_id is None else check_name(assistant_id, "assistant_id")
-        request = NewAssistant(assistant_id=given, body=body, if_exists=if_exists)
-        row: Row = await self.write_once(idempotency_key, operations.create, request)
+        request = NewAssistant(assistant_id=given, version=version_of(body), if_exists=if_exists)
+        row: AssistantRow = await self.write_once(idempotency_key, operations.create, request)
         return model.assistant_of(row)
 
     @call(PATCH("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
@@ -91,7 +92,13 @@ class Assistants(Service):
             context=None if context is None else model.encode_object(context, "context"),
             metadata=metadata,
         )
-        return model.assistant_of(await self.write(operations.update, assistant_id, change))
+        updated = None
+        # Metadata is merged outside of the transaction; another change in between repeats it.
+        while updated is None:
+            known = model.body_of(await self.read(operations.get, assistant_id))
+            version = version_of(model.changed(known, change))
+            updated = await self.write(operations.update, assistant_id, known, version)
+        return model.assistant_of(updated)
 
     @call(
         POST("/assistants/{assistant_id}/latest"), scope="write", errors=(NotFound, Conflict), repeatable=True
@@ -102,7 +109,12 @@ class Assistants(Service):
         """Make a version the current one. The other versions stay."""
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < 2**31:
             raise InvalidInput(f"version is {version!r}; versions are counted from 1")
-        return model.assistant_of(await self.write(operations.set_latest, assistant_id, version))
+        latest = None
+        while latest is None:
+            found = await self.read(operations.get_version, assistant_id, version)
+            stored = model.stored_version(found.body)
+            latest = await self.write(operations.set_latest, assistant_id, version, stored)
+        return model.assistant_of(latest)
 
     @call(DELETE("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
     async def delete(self, assistant_id: Id) -> None:
@@ -115,21 +127,19 @@ class Assistants(Service):
             return
         outdated = await self.read(operations.outdated, list(agents))
         if outdated:
-            await self.write(operations.register, list(agents))
+            await self.write(operations.register, model.registrations(agents))
 
     # --- reading ----------------------------------------------------------------------------------------
 
     @call(GET("/assistants/{assistant_id}"), scope="read", errors=(NotFound,))
     async def get(self, assistant_id: Id) -> Assistant:
         """Get an assistant."""
-        row = await self.read(operations.get, assistant_id)
-        if row is None:
-            raise NotFound(f"Assistant {assistant_id} not found")
-        return model.assistant_of(row)
+        return model.assistant_of(await self.read(operations.get, assistant_id))
 
     async def resolve(self, names: Sequence[str]) -> dict[str, Assistant]:
         """The assistants by id, or by the name of an agent for its own; what is not known is left out."""
-        return await self.read(operations.resolve, list(names))
+        found = await self.read(operations.resolve, list(names))
+        return {name: model.assistant_of(row) for name, row in found.items()}
 
     @call(GET("/assistants"), scope="read")
     async def search(
@@ -179,13 +189,14 @@ class Assistants(Service):
         """List the versions of an assistant, the newest first."""
         check_page(limit, offset)
         wanted = check_object(metadata or {}, "metadata")
-        row, found = await self.read(operations.versions, assistant_id, wanted, limit, offset)
-        return [_version(row, each) for each in found]
+        if not wanted:
+            row, found = await self.read(operations.versions, assistant_id, limit, offset)
+            return [_version(row, each) for each in found]
+        row, found = await self.read(operations.versions, assistant_id, MAX_VERSIONS, 0)
+        matching = [each for each in (_version(row, each) for each in found) if has(each.metadata, wanted)]
+        return matching[offset : offset + limit]
 
 
-def _version(row: Row, found: Row) -> Assistant:
-    """An assistant as it was in a version: its body, and the time at which the version was made."""
-    version, time, text = found
-    body = msgspec.convert(decode_json(text), Body)
-    shown = (row[0], body.agent, body.name, body.description, version, row[5], time, row[7])
-    return model.assistant_of((*shown, body.config, body.context, body.metadata))
+def _version(row: AssistantRow, found: VersionRow) -> Assistant:
+    """An assistant as it was in a version: its body, and when the version was created."""
+    return model.assistant_of(model.as_of(row, found, model.stored_version(found.body).body))

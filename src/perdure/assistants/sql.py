@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from perdure.assistants.tables import ASSISTANT_VERSIONS, ASSISTANTS
+from perdure.assistants.model import AssistantRow, NewVersionRow, VersionRow
+from perdure.assistants.tables import ASSISTANT_VERSIONS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
-VIEW = "id, agent, name, description, version, created, updated, system, config, context, metadata"
-
-GET = statement("SELECT " + VIEW + " FROM assistants WHERE ns = :ns AND id {among:ids}")
-LOCK = statement("SELECT " + VIEW + " FROM assistants WHERE ns = :ns AND id = :id {lock}")
+# Assistants by their ids.
+GET = statement("SELECT {columns} FROM assistants WHERE ns = :ns AND id {among:ids}", row=AssistantRow)
+# Lock an assistant.
+LOCK = statement("SELECT {columns} FROM assistants WHERE ns = :ns AND id = :id {lock}", row=AssistantRow)
+# Lock assistants, in the order of their ids.
 LOCK_MANY = statement(
-    "SELECT " + VIEW + " FROM assistants WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}"
+    "SELECT {columns} FROM assistants WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=AssistantRow
 )
-KNOWN_AGENTS = statement("SELECT agent FROM assistants WHERE ns = :ns AND id {among:ids} AND system = 1")
+# The agents of system assistants.
+KNOWN_AGENTS = statement(
+    "SELECT agent FROM assistants WHERE ns = :ns AND id {among:ids} AND system = 1", row=str
+)
+# Create an assistant, unless its id is taken.
 CREATE = statement(
     """
     INSERT INTO assistants
@@ -23,6 +29,7 @@ CREATE = statement(
     ON CONFLICT (ns, id) DO NOTHING
     """
 )
+# Make an assistant what one of its versions is.
 SAVE = statement(
     """
     UPDATE assistants
@@ -31,23 +38,33 @@ SAVE = statement(
     WHERE ns = :ns AND id = :id
     """
 )
+# Change the description of an assistant.
 DESCRIBE = statement("UPDATE assistants SET description = :description WHERE ns = :ns AND id = :id")
+# Delete an assistant.
 DROP = statement("DELETE FROM assistants WHERE ns = :ns AND id = :id")
 
-ADD_VERSIONS = BulkInsert(ASSISTANT_VERSIONS)
-LAST_VERSION = statement("SELECT max(version) FROM assistant_versions WHERE ns = :ns AND id = :id")
+# Add versions of assistants.
+ADD_VERSIONS = BulkInsert(ASSISTANT_VERSIONS, NewVersionRow)
+# The number of the latest version of an assistant.
+LAST_VERSION = statement("SELECT max(version) FROM assistant_versions WHERE ns = :ns AND id = :id", row=int)
+# A version of an assistant.
 GET_VERSION = statement(
-    "SELECT version, time, body FROM assistant_versions WHERE ns = :ns AND id = :id AND version = :version"
+    "SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id AND version = :version",
+    row=VersionRow,
 )
+# A page of the versions of an assistant, the newest first.
 LIST_VERSIONS = statement(
     """
-    SELECT version, time, body FROM assistant_versions WHERE ns = :ns AND id = :id
+    SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id
     ORDER BY version DESC LIMIT :limit OFFSET :offset
-    """
+    """,
+    row=VersionRow,
 )
+# Change the body of a version.
 REDESCRIBE = statement(
     "UPDATE assistant_versions SET body = :body WHERE ns = :ns AND id = :id AND version = :version"
 )
+# Delete the versions of an assistant.
 DROP_VERSIONS = statement("DELETE FROM assistant_versions WHERE ns = :ns AND id = :id")
 
 FIELDS = {
@@ -58,6 +75,7 @@ FIELDS = {
     "created_at": Field("created", "time"),
     "updated_at": Field("updated", "time"),
 }
-LIST = Listing(VIEW, ASSISTANTS.name + " WHERE ns = :ns")
+# The assistants of a namespace.
+LIST = Listing("{columns}", "assistants WHERE ns = :ns", AssistantRow)
 
 name_statements(globals())

@@ -60,7 +60,8 @@ def check_namespace(namespace: object) -> tuple[str, ...]:
     labels = check_labels(namespace)
     if not labels:
         raise InvalidInput("the namespace must not be empty")
-    if labels[0] == RESERVED_ROOT:
+    root, *_ = labels
+    if root == RESERVED_ROOT:
         raise InvalidInput(f"the first label of the namespace must not be {RESERVED_ROOT!r}")
     return labels
 

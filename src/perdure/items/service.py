@@ -116,10 +116,10 @@ class Items(Service):
     async def fetch(self, namespace: DottedLabels, key: Key, *, refresh_ttl: bool | None = None) -> Item:
         """Get an item by its namespace and key. NotFound if there is none."""
         wanted = GetItem(namespace=list(check_labels(namespace)), key=key, refresh_ttl=refresh_ttl)
-        item = (await self._get([wanted]))[0].item
-        if item is None:
+        (found,) = await self._get([wanted])
+        if found.item is None:
             raise NotFound(f"Item {key} not found in the namespace {'.'.join(namespace)}")
-        return item
+        return found.item
 
     @call(PUT("/items"), scope="write")
     async def put(
@@ -443,7 +443,7 @@ def _take(
         cut = labels[:max_depth]
         found.append(cut)
         if len(cut) == max_depth:
-            low = model.range_of(path_of(cut))[1]
+            _, low = model.range_of(path_of(cut))
     return low
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
-from perdure.access.operations import audit
+from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
 from perdure.kernel.clock import to_seconds
@@ -31,6 +31,7 @@ TRIM_EVERY = 20
 # --- creating and changing ---------------------------------------------------------------------------------
 
 
+@keyed_as("create_schedule")
 async def create(tx: Tx, requests: Sequence[NewSchedule], targets: Targets) -> list[str | PerdureError]:
     """Create schedules; answers each with its id, or with why it cannot be created."""
     answers: list[str | PerdureError] = []
@@ -93,7 +94,7 @@ async def _assistant_id(tx: Tx, name: str | None) -> str | None:
     found = (await resolve(tx, [name])).get(name)
     if found is None:
         raise NotFound(f"Assistant {name} not found")
-    return found.assistant_id
+    return found.id
 
 
 async def update(tx: Tx, schedule_id: str, change: Change) -> bool:

@@ -13,6 +13,7 @@ from msgspec import Meta
 from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.access.model import MAX_NAME, Caller
 from perdure.agents.records import AgentSpec
+from perdure.assistants.model import registrations
 from perdure.assistants.operations import outdated, register
 from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
@@ -148,7 +149,7 @@ class RunQueue(WatchedService):
         """
         check_id(worker_id, "worker_id")
         if await self.read(outdated, agents):
-            await self.write(register, agents)
+            await self.write(register, registrations(agents))
         stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
         await self.write(beat, [Beat(worker_id, encode_json(stats))])
 

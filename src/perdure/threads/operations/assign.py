@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.access.operations import audit, keyed_as
-from perdure.assistants.operations import resolve
+from perdure.assistants.operations import resolve_decoded
 from perdure.assistants.records import Assistant
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
@@ -104,7 +104,7 @@ class _Reading:
         self.runs = await load_runs(tx, run_ids)
         self._references = {run.id: references_of(run) for run in self.runs.values()}
         self._threads = await load_threads(tx, [run.thread_id for run in self.runs.values()])
-        self._assistants = await resolve(tx, sorted({run.assistant_id for run in self.runs.values()}))
+        self._assistants = await resolve_decoded(tx, sorted({run.assistant_id for run in self.runs.values()}))
         await self._load_states()
         self._origins = {run.id: self._origin(run) for run in self.runs.values()}
         retried = [run.id for run in self.runs.values() if run.attempts > 1]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.access.operations import audit, keyed_as
-from perdure.assistants.operations import resolve
+from perdure.assistants.operations import resolve_decoded
 from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
@@ -131,7 +131,7 @@ class _Creation:
 
     async def prepare(self, requests: Sequence[NewRun]) -> None:
         tx = self._tx
-        self._assistants = await resolve(tx, sorted({request.assistant for request in requests}))
+        self._assistants = await resolve_decoded(tx, sorted({request.assistant for request in requests}))
         named = sorted({r.thread_id for r in requests if r.thread_id is not None})
         if named:
             self._holders = await lock_lines(tx, named)
