@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -112,20 +112,17 @@ def postgres_server_url(request: pytest.FixtureRequest) -> str:
     return request.config.stash[_SERVERS][getattr(request, "param", 0)].url
 
 
-@pytest.fixture
-def postgres_url(postgres_server_url: str) -> Iterator[str]:
-    """The URL of a new, empty database that only this test uses."""
-    name = f"test_{uuid.uuid4().hex}"
-    servers.create_database(postgres_server_url, name)
-    yield servers.with_database(postgres_server_url, name)
-    servers.drop_database(postgres_server_url, name)
-
-
 @pytest.fixture(scope="session")
 def databases() -> Iterator[Databases]:
     made = Databases()
     yield made
     made.drop()
+
+
+@pytest.fixture
+def postgres_url(postgres_server_url: str, databases: Databases) -> str:
+    """The URL of a database without tables, which no other test uses meanwhile."""
+    return databases.blank(postgres_server_url)
 
 
 @pytest.fixture
@@ -143,29 +140,26 @@ def shared_database_url(postgres_server_url: str, databases: Databases) -> str:
 @pytest.fixture
 def engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The place of a database without rows, on each engine: a path, or a URL of PostgreSQL."""
-    if request.param == SQLITE:
-        return str(tmp_path / "test.db")
-    server: Server = request.config.stash[_SERVERS][request.param]
-    databases: Databases = request.getfixturevalue("databases")
-    return databases.emptied(server.url)
+    return _place(request, tmp_path, Databases.emptied)
 
 
 @pytest.fixture
 def new_engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The place of a new database on each engine, for plans, which depend on what has happened to it."""
-    if request.param == SQLITE:
-        return str(tmp_path / "test.db")
-    return str(request.getfixturevalue("postgres_url"))
+    """The place of a database without tables on each engine, for plans, which depend on what was stored."""
+    return _place(request, tmp_path, Databases.blank)
 
 
 @pytest.fixture
 def shared_engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The place of a database on each engine, where a test keeps to a namespace of its own."""
+    return _place(request, tmp_path, Databases.shared)
+
+
+def _place(request: pytest.FixtureRequest, folder: Path, found: Callable[[Databases, str], str]) -> str:
     if request.param == SQLITE:
-        return str(tmp_path / "test.db")
+        return str(folder / "test.db")
     server: Server = request.config.stash[_SERVERS][request.param]
-    databases: Databases = request.getfixturevalue("databases")
-    return databases.shared(server.url)
+    return found(request.getfixturevalue("databases"), server.url)
 
 
 @pytest.fixture

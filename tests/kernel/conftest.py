@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.kernel.support import Database, Gate
 
 from perdure.kernel.storage.port import Storage
-from perdure.testing import servers
 
 KINDS = ("memory", "sqlite", "postgres")
 
 
 @pytest.fixture(params=KINDS)
-def database(request: pytest.FixtureRequest, tmp_path: Path, postgres_server_url: str) -> Iterator[Database]:
-    if request.param != "postgres":
-        yield Database(
-            request.param, ":memory:" if request.param == "memory" else str(tmp_path / "things.db")
-        )
-        return
-    name = f"kernel_{uuid.uuid4().hex}"
-    servers.create_database(postgres_server_url, name)
-    yield Database("postgres", servers.with_database(postgres_server_url, name))
-    servers.drop_database(postgres_server_url, name)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    places = {"memory": ":memory:", "sqlite": str(tmp_path / "things.db")}
+    return Database(request.param, places.get(request.param) or request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

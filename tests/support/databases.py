@@ -24,12 +24,21 @@ END $$
 """
 
 
+BLANK = """
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+  WHERE datname = current_database() AND pid <> pg_backend_pid();
+DROP SCHEMA public CASCADE;
+CREATE SCHEMA public;
+"""
+
+
 class Databases:
-    """On each PostgreSQL server: one database with a namespace per test, and one emptied for each test."""
+    """On each PostgreSQL server: a database for namespaces, one that is emptied, one without tables."""
 
     def __init__(self) -> None:
         self._shared: dict[str, str] = {}
         self._emptied: dict[str, str] = {}
+        self._blank: dict[str, str] = {}
 
     def shared(self, server_url: str) -> str:
         """The URL of the database in which each test has a namespace of its own."""
@@ -38,20 +47,27 @@ class Databases:
     def emptied(self, server_url: str) -> str:
         """The URL of the database that one test uses at a time, with all tables and no rows."""
         url = _found(self._emptied, server_url)
-        _wait_for(_empty(url))
+        _wait_for(_execute(url, EMPTY))
+        return url
+
+    def blank(self, server_url: str) -> str:
+        """The URL of the database that one test uses at a time, without tables."""
+        url = _found(self._blank, server_url, migrated=False)
+        _wait_for(_execute(url, BLANK))
         return url
 
     def drop(self) -> None:
-        for made in (self._shared, self._emptied):
+        for made in (self._shared, self._emptied, self._blank):
             for server_url, name in made.items():
                 servers.drop_database(server_url, name)
 
 
-def _found(made: dict[str, str], server_url: str) -> str:
+def _found(made: dict[str, str], server_url: str, *, migrated: bool = True) -> str:
     if server_url not in made:
         name = f"test_{uuid.uuid4().hex}"
         servers.create_database(server_url, name)
-        _wait_for(_migrate(servers.with_database(server_url, name)))
+        if migrated:
+            _wait_for(_migrate(servers.with_database(server_url, name)))
         made[server_url] = name
     return servers.with_database(server_url, made[server_url])
 
@@ -62,10 +78,10 @@ def _wait_for(work: Coroutine[Any, Any, None]) -> None:
         pool.submit(asyncio.run, work).result()
 
 
-async def _empty(url: str) -> None:
+async def _execute(url: str, script: str) -> None:
     connection = await asyncpg.connect(url)
     try:
-        await connection.execute(EMPTY)
+        await connection.execute(script)
     finally:
         await connection.close()
 
