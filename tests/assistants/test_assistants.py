@@ -294,3 +294,12 @@ async def test_the_feed_tells_of_changes(assistants: Assistants, storage: Storag
         assert told == [changes.Change("assistant", "mine", "added")]
     finally:
         stream.close()
+
+
+async def test_concurrent_updates_merge_all_their_metadata(assistants: Assistants) -> None:
+    made = await assistants.create("research")
+    changes = [assistants.update(made.assistant_id, metadata={f"m{n}": n}) for n in range(8)]
+    await asyncio.gather(*changes)
+    found = await assistants.get(made.assistant_id)
+    assert found.metadata == {f"m{n}": n for n in range(8)}
+    assert len(await assistants.versions(made.assistant_id)) == 9

@@ -101,7 +101,7 @@ def test_a_rollout_from_the_queue_to_its_end(server: Server, place: Mapping[str,
     assert re.search(rf"{rollout_id} +queuing .*ago +{{\"question\":1}}", listed)
     shown = said(server.run("rollout", "show", rollout_id, more=place))
     assert "is waiting for a worker; no worker is alive for queue 'default'" in shown
-    assert "none has come here yet" in shown
+    assert "none has connected yet" in shown
 
     assert server.json("rollout", "cancel", rollout_id, more=place)["changed"] == [
         {"rollout_id": rollout_id, "status": "cancelled"}

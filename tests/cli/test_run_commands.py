@@ -115,7 +115,7 @@ def test_runs_that_wait_are_explained_and_ended(server: Server) -> None:
     waiting = said(
         server.run("run", "create", "greet", "{}", "--after", "1h", "--thread", "later", "--new-thread")
     )
-    assert "is not to start before" in said(server.run("why", waiting))
+    assert "is delayed until" in said(server.run("why", waiting))
     assert re.search(rf"{waiting} +greet +pending +- +in \d", said(server.run("run", "ls")))
     assert said(server.run("run", "cancel", first, "--wait")) == f"{first} is interrupted"
     assert server.run("run", "cancel", first).returncode == 1
@@ -248,7 +248,7 @@ def test_a_database_is_asked_without_a_server(tmp_path: Path) -> None:
         (("thread", "ls", "--metadata", "user"), 2, "key:value"),
         (("thread", "cancel", "nowhere"), 4, "Thread nowhere not found"),
         (("thread", "delete", "nowhere", "--yes"), 4, "Thread nowhere not found"),
-        (("why", "nothing"), 4, "no rollout, run or thread nothing"),
+        (("why", "nothing"), 4, "no rollout, run, thread or schedule nothing"),
         (("webhook", "ls", "--status", "lost"), 2, "--status must be pending"),
     ],
 )

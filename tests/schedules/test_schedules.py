@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -233,3 +234,15 @@ async def test_who_changes_a_schedule_is_on_record(world: ScheduleWorld) -> None
         ("ada", "update_schedule", made.schedule_id),
         ("ada", "delete_schedule", made.schedule_id),
     ]
+
+
+async def test_concurrent_updates_merge_all_their_metadata(world: ScheduleWorld) -> None:
+    made = await world.cron()
+    changes = [
+        world.schedules.update(made.schedule_id, metadata={f"m{n}": n}, payload={f"p{n}": n})
+        for n in range(8)
+    ]
+    await asyncio.gather(*changes)
+    found = await world.schedules.get(made.schedule_id)
+    assert found.metadata == {f"m{n}": n for n in range(8)}
+    assert found.payload == {f"p{n}": n for n in range(8)}
