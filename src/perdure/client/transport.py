@@ -103,9 +103,13 @@ class HttpTransport:
 
 def path_of(endpoint: Endpoint, arguments: Mapping[str, Any]) -> str:
     """The path of a call, its parameters filled in."""
-    names = endpoint.shape.path
-    steps = {name: path_segment(arguments[name], name) for name in names}
+    steps = {name: path_segment(_path_text(arguments[name]), name) for name in endpoint.shape.path}
     return PREFIX + endpoint.address.path.format_map(steps)
+
+
+def _path_text(value: Any) -> Any:
+    """A number as it stands in a path; anything else is checked as it is."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def key_header(arguments: Mapping[str, Any]) -> dict[str, str]:
