@@ -169,7 +169,7 @@ def test_a_second_signal_ends_a_worker_at_once(folder: Path) -> None:
         with urllib.request.urlopen(f"{server.url}/api/v1/runs/{run_id}/stream", timeout=30) as stream:
             assert any(b"begun" in line for line in stream)
         worker.process.send_signal(signal.SIGTERM)
-        worker.hear("stops; 1 runs are under way")
+        worker.hear("stops; it executes 1 runs")
         code, _ = worker.stop(signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
 
