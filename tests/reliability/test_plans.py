@@ -33,7 +33,7 @@ EXPECTED = {
     "DUE": {"rollouts_due"},
     "DUE_NAMESPACES": {"rollouts_due"},
     "DUE_IN_LINES": {"rollouts_due"},
-    "RIPEN": {"rollouts_due"},
+    "PROMOTE_DUE": {"rollouts_due"},
     "HEADS_OF_LINES": {"rollouts_behind"},
     "OVERDUE": {"attempts_check"},
     "OVERDUE_NAMESPACES": {"attempts_check"},
@@ -62,7 +62,7 @@ EXPECTED = {
 }
 SMALL = {"COUNT_BY_STATUS", "LATEST_RESOURCES_ID"}
 """Statements on small tables, which may be read whole where the planner likes that better."""
-MANY = {"RIPEN", "DUE_BY_QUEUE"}
+MANY = {"PROMOTE_DUE", "DUE_BY_QUEUE"}
 """Statements on hundreds of rows at once: of fifty thousand, those may be cheaper to find by reading all."""
 
 

@@ -187,7 +187,8 @@ async def plans_of(
         assert subject.wrong(generic) == {}
         asked = generic
     # Only PostgreSQL has a prelude.
-    assert subject.never_asked(asked) <= {"prelude"} - asked.keys()
+    never = subject.never_asked(asked)
+    assert never <= {"prelude"} - asked.keys(), never
     return plans.found
 
 
