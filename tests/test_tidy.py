@@ -61,11 +61,6 @@ STORAGE = PACKAGE / "kernel" / "storage"
 ROW_MODULES = re.compile(r"(?:operations|queries|sql|model|rows|encoding|reading|service)(?:/.*)?\.py")
 """The modules of a domain that rows pass through."""
 
-# Domains that are still to be converted; the lists only shrink.
-ROWS_BY_POSITION = {"threads"}
-SQL_WITHOUT_A_SENTENCE = {"threads"}
-CODING_IN_OPERATIONS = {"threads"}
-
 SKIPS = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipUnless"}
 
 
@@ -332,7 +327,7 @@ def test_every_statement_has_a_sentence_above_it() -> None:
             above = lines[node.lineno - 2]
             if not above.startswith("# ") or above.startswith("# ---"):
                 wrong.append(_place(path, node))
-    assert [place for place in wrong if place.split("/")[2] not in SQL_WITHOUT_A_SENTENCE] == []
+    assert wrong == []
 
 
 def test_rows_are_read_by_name() -> None:
@@ -341,7 +336,7 @@ def test_rows_are_read_by_name() -> None:
         for path, node in _nodes()
         if isinstance(node, ast.Subscript)
         and ROW_MODULES.fullmatch("/".join(path.relative_to(PACKAGE).parts[1:]))
-        and _domain(path) not in {*ROWS_BY_POSITION, "kernel", "testing"}
+        and _domain(path) not in {"kernel", "testing"}
         and _is_by_position(node)
     ]
     assert wrong == []
@@ -360,7 +355,6 @@ def test_operations_neither_encode_nor_decode() -> None:
         f"{_place(path, call)} {ast.unparse(call.func)}"
         for path, call in _calls()
         if re.search(r"(?:operations|queries)(?:/\w+)?\.py$", str(path))
-        and _domain(path) not in CODING_IN_OPERATIONS
         and re.search(r"\b(?:encode_json|decode_json|msgspec\.json)\b", ast.unparse(call.func))
     ]
     assert wrong == []
