@@ -10,6 +10,7 @@ import pytest
 from tests.access.support import AccessHelper, age, open_engine
 
 from perdure import AttemptedRollout, EnqueueRolloutRequest, LightningStoreThreaded, PromptTemplate, errors
+from perdure.access.model import Caller
 from perdure.access.service import retain
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import make_span
@@ -39,7 +40,7 @@ async def _release(store: Store, given: AttemptedRollout) -> None:
 
 @pytest.fixture
 def anna(store: Store) -> Store:
-    return store.acting_as("team", "anna")
+    return store.acting_as(Caller.trusted("anna", "team"))
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ async def test_the_actor_goes_along_to_another_namespace(anna: Store, access: Ac
 async def test_the_threaded_store_hands_the_actor_on(store: Store, access: AccessHelper) -> None:
     threaded = LightningStoreThreaded(store)
     try:
-        await threaded.acting_as("team", "anna").enqueue_rollout("task")
+        await threaded.acting_as(Caller.trusted("anna", "team")).enqueue_rollout("task")
         assert [(each.namespace, each.actor) for each in await access.query_audit()] == [("team", "anna")]
     finally:
         await threaded.close()
@@ -173,7 +174,7 @@ async def test_a_list_is_one_entry(anna: Store, access: AccessHelper) -> None:
 
 
 async def test_actors_do_not_share_a_batch(store: Store, access: AccessHelper) -> None:
-    stores = [store.acting_as("team", actor) for actor in ("anna", "bert")]
+    stores = [store.acting_as(Caller.trusted(actor, "team")) for actor in ("anna", "bert")]
     await asyncio.gather(*(stores[number % 2].enqueue_rollout(number) for number in range(40)))
     for actor in ("anna", "bert"):
         assert sum(entry.count for entry in await access.query_audit(actor=actor)) == 20
@@ -181,7 +182,7 @@ async def test_actors_do_not_share_a_batch(store: Store, access: AccessHelper) -
 
 async def test_many_processes_write_entries_at_the_same_time(database_url: str) -> None:
     async with open_engine(database_url) as here, open_engine(database_url) as there:
-        stores = [each.acting_as("team", "anna") for each in (here, there)]
+        stores = [each.acting_as(Caller.trusted("anna", "team")) for each in (here, there)]
         await stores[0].statistics()
         await asyncio.gather(*(stores[n % 2].update_resources(f"rs-{n}", {}) for n in range(200)))
         entries = await AccessHelper(here.storage).query_audit(limit=1000)
@@ -194,7 +195,7 @@ async def test_many_processes_write_entries_at_the_same_time(database_url: str) 
 
 async def test_pages_go_from_the_newest_to_the_oldest(store: Store, access: AccessHelper) -> None:
     for number in range(7):
-        await store.acting_as(f"team-{number % 2}", "anna").enqueue_rollout(number)
+        await store.acting_as(Caller.trusted("anna", f"team-{number % 2}")).enqueue_rollout(number)
     everything = await access.query_audit()
     assert [entry.id for entry in everything] == sorted((entry.id for entry in everything), reverse=True)
     assert everything[0].time == pytest.approx(everything[0].id / 1e6)
@@ -207,9 +208,11 @@ async def test_pages_go_from_the_newest_to_the_oldest(store: Store, access: Acce
 
 
 async def test_filters(store: Store, access: AccessHelper) -> None:
-    await store.acting_as("a", "anna").enqueue_rollout("task")
-    await store.acting_as("a", "bert").add_resources({"p": PromptTemplate(template="x", engine="poml")})
-    await store.acting_as("b", "anna").add_resources({})
+    await store.acting_as(Caller.trusted("anna", "a")).enqueue_rollout("task")
+    await store.acting_as(Caller.trusted("bert", "a")).add_resources(
+        {"p": PromptTemplate(template="x", engine="poml")}
+    )
+    await store.acting_as(Caller.trusted("anna", "b")).add_resources({})
     await access.create_token("ci", actor="anna")
 
     async def found(**filters: Any) -> list[tuple[str | None, str, str]]:
@@ -268,7 +271,7 @@ async def test_an_entry_and_its_write_stand_or_fall_together(tmp_path: Any) -> N
     """Without its entry a write does not happen, and without the write there is no entry."""
     with FaultyStatements(only=lambda sql: "INSERT INTO audit" in sql) as statements:
         async with open_engine(str(tmp_path / "perdure.db")) as store:
-            anna, access = store.acting_as("team", "anna"), AccessHelper(store.storage)
+            anna, access = store.acting_as(Caller.trusted("anna", "team")), AccessHelper(store.storage)
             await anna.enqueue_rollout("first")
             statements.fault = Fault(1, IOERR)
             with pytest.raises(errors.StorageError):
@@ -283,7 +286,7 @@ async def test_an_entry_and_its_write_stand_or_fall_together(tmp_path: Any) -> N
 
 
 async def test_old_entries_go(store: Store, access: AccessHelper) -> None:
-    anna = store.acting_as("team", "anna")
+    anna = store.acting_as(Caller.trusted("anna", "team"))
     for number in range(1100):
         await anna.enqueue_rollout(number)
     await age(store.storage, 89 * 86_400)

@@ -11,6 +11,7 @@ from tests.access.support import AccessHelper, age, open_engine, rows_of
 
 from perdure import LightningStoreThreaded, PromptTemplate, RolloutConfig, errors
 from perdure.access.base import Service
+from perdure.access.model import Caller
 from perdure.access.operations import keyed_as
 from perdure.access.service import retain
 from perdure.kernel.storage.port import Tx
@@ -203,7 +204,7 @@ async def test_an_overdue_attempt_is_swept_first(store: Store) -> None:
 
 
 async def test_an_actor_is_noted_once(store: Store, access: AccessHelper, call: Call) -> None:
-    anna = store.acting_as("team", "anna")
+    anna = store.acting_as(Caller.trusted("anna", "team"))
     await queue(store.in_namespace("team"))
     answers = [await call(anna, "k") for _ in range(3)]
     assert answers == [answers[0]] * 3

@@ -6,7 +6,8 @@ import asyncio
 from tests.chaos.stores import open_storage, store_over
 
 from perdure.runtime.app import App
-from perdure.server.http.server import HttpServer, make_application
+from perdure.server.http.server import HttpServer
+from perdure.server.table import application_of
 
 
 def arguments() -> argparse.Namespace:
@@ -20,7 +21,7 @@ def arguments() -> argparse.Namespace:
 async def serve(database: str, watchdog_interval: float, port: int) -> None:
     store = store_over(open_storage(database), "default", watchdog_interval)
     try:
-        await HttpServer(make_application(App(store)), port=port).serve()
+        await HttpServer(application_of(App(store)), port=port).serve()
     finally:
         await store.close()
 

@@ -309,7 +309,9 @@ async def task_tried_again(house: House) -> str:
 
 async def task_cancelled(house: House) -> str:
     rollout = await house.store.enqueue_rollout({})
-    await house.store.acting_as("default", "bob").update_rollout(rollout.rollout_id, status="cancelled")
+    await house.store.acting_as(Caller.trusted("bob", "default")).update_rollout(
+        rollout.rollout_id, status="cancelled"
+    )
     return rollout.rollout_id
 
 

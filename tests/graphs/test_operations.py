@@ -10,6 +10,7 @@ import pytest
 from tests.graphs.support import changes, checkpoint, grown, shown, typed, whole, write
 from tests.kernel.support import Database
 
+from perdure.access.model import Caller
 from perdure.access.service import Access
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.graphs import operations
@@ -287,7 +288,7 @@ async def test_a_copy_has_a_life_of_its_own(graphs: Graphs) -> None:
 
 
 async def test_who_removed_and_copied_is_on_record(graphs: Graphs) -> None:
-    named = graphs.acting_as("default", "somebody")
+    named = graphs.acting_as(Caller.trusted("somebody", "default"))
     await _thread(named)
     await named.copy_thread("t", "copy")
     await named.delete_runs(["run 1"])
@@ -352,7 +353,7 @@ async def _counted(tx: Tx, put: GraphChanges) -> list[str]:
 
 async def test_a_step_costs_few_statements(graphs: Graphs) -> None:
     await _thread(graphs)
-    ns = await graphs._ns()
+    ns = await graphs.ns()
     small = changes(checkpoint(6, whole("even", "e6", 6), parent=5), writes=[write(6, "task", 0, 1)])
     assert await graphs.storage.run(_counted, small, ns=ns) == ["all", "defer"]
     long = changes(checkpoint(7, grown("7", "5", 6, "x"), whole("even", "e7", 7), parent=6))

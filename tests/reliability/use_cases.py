@@ -17,7 +17,7 @@ from perdure import (
     PromptTemplate,
     RolloutConfig,
 )
-from perdure.access.model import new_token
+from perdure.access.model import Caller, new_token
 from perdure.access.operations import create_token, revoke_token
 from perdure.access.tables import SYSTEM
 from perdure.rollouts.operations.enqueue import NewRollout
@@ -311,14 +311,14 @@ async def together(calls: Any) -> None:
 
 @use_case(begun)
 async def act_as_somebody(store: Store, given: Any) -> None:
-    anna = store.acting_as(store.namespace, "anna")
+    anna = store.acting_as(Caller.trusted("anna", store.namespace))
     await anna.enqueue_rollout("task")
     await anna.update_attempt(given[0].rollout_id, "latest", status="succeeded")
 
 
 @use_case(queued)
 async def dequeue_with_a_key(store: Store, given: Any) -> None:
-    anna = store.acting_as(store.namespace, "anna")
+    anna = store.acting_as(Caller.trusted("anna", store.namespace))
     first = await anna.dequeue_many_rollouts(limit=2, worker_id="w", idempotency_key="k")
     assert await anna.dequeue_many_rollouts(limit=2, worker_id="w", idempotency_key="k") == first
 

@@ -22,8 +22,8 @@ from perdure.kernel.config import Settings
 from perdure.runtime.app import App
 from perdure.server.http.openapi import document
 from perdure.server.http.routes import Route
-from perdure.server.http.server import HttpServer, make_application
-from perdure.server.table import ROUTES
+from perdure.server.http.server import HttpServer
+from perdure.server.table import ROUTES, application_of
 
 ENDLESS = {
     "/api/v1/changes",
@@ -50,7 +50,7 @@ OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if not isins
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
     app = App(InMemoryLightningStore(), Settings())
-    server = HttpServer(make_application(app))
+    server = HttpServer(application_of(app))
     server.start()
     yield server.url
     server.stop()

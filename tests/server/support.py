@@ -15,6 +15,7 @@ from perdure.runtime.app import StoreApp, app_of
 from perdure.runtime.components import Component
 from perdure.server.http.routes import Route
 from perdure.server.http.server import make_application
+from perdure.server.table import application_of
 
 
 class Answer(NamedTuple):
@@ -57,6 +58,8 @@ async def serving(
 ) -> AsyncIterator[Visitor]:
     """Serve a store, with every protocol or with the given routes."""
     app = app_of(store, Settings(**settings))
-    application = make_application(app, routes, components)
+    application = (
+        application_of(app, components) if routes is None else make_application(app, routes, components)
+    )
     async with serving_locally(application) as url, aiohttp.ClientSession() as session:
         yield Visitor(url, session, app)

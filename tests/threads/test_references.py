@@ -321,7 +321,7 @@ async def _end_of_life(told: Told) -> None:
 
 
 def _graphs(told: Told) -> Graphs:
-    return Graphs(told.world.storage, told.world.namespace)
+    return Graphs(told.world.storage, namespace=told.world.namespace)
 
 
 async def _delete_graph_runs(told: Told) -> None:

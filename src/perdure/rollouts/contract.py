@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from perdure.access.model import Caller
 from perdure.rollouts.records import (
     UNSET,
     Attempt,
@@ -48,9 +49,9 @@ class LightningStore:
         """A store over the same database that sees another namespace; closing either closes both."""
         raise NotImplementedError(f"{type(self).__name__} has no namespaces")
 
-    def acting_as(self, namespace: str, actor: str) -> LightningStore:
-        """A store as `in_namespace` gives it; one with an audit names `actor` in the entry of every write."""
-        return self.in_namespace(namespace)
+    def acting_as(self, caller: Caller) -> LightningStore:
+        """The store in the caller's namespace; one with an audit records each write in the caller's name."""
+        return self.in_namespace(caller.namespace)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any, Self
 
 from perdure.access.model import Caller
-from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts import arguments, encoding
@@ -61,10 +60,9 @@ class DatabaseLightningStore(LightningStore):
         """A store over the same database that sees another namespace; closing either closes both."""
         return self._sibling(self.rollouts.in_namespace(namespace))
 
-    def acting_as(self, namespace: str, actor: str) -> Self:
-        """A sibling as of `in_namespace` whose every write leaves an audit entry in its own transaction."""
-        check_text(namespace, "namespace")
-        return self._sibling(self.rollouts.acting_as(Caller.trusted(check_text(actor, "actor"), namespace)))
+    def acting_as(self, caller: Caller) -> Self:
+        """The store in the caller's namespace; each write leaves an audit entry in its own transaction."""
+        return self._sibling(self.rollouts.acting_as(caller))
 
     def _sibling(self, rollouts: Rollouts) -> Self:
         sibling = object.__new__(type(self))

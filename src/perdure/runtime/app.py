@@ -16,6 +16,7 @@ from perdure.kernel.metrics import Metrics
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.views import GraphViews
 from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.services import Services
 from perdure.worker.registry import Agents
@@ -61,6 +62,10 @@ class StoreApp:
         if caller.namespace != self.namespace:
             raise Forbidden(f"this store has no namespace {caller.namespace!r}")
         return self.store
+
+    def rollouts_for(self, caller: Caller) -> Rollouts | None:
+        """The rollouts of a caller's namespace; None for a store of another make, which has its contract."""
+        return None
 
     def views_for(self, caller: Caller) -> GraphViews:
         """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
@@ -146,6 +151,9 @@ class App(StoreApp):
 
     def store_for(self, caller: Caller) -> LightningStore:
         return self._services.acting_as(caller).store
+
+    def rollouts_for(self, caller: Caller) -> Rollouts:
+        return self._services.acting_as(caller).rollouts
 
     async def _has_tokens(self) -> bool:
         return await self._services.authentication.is_closed()

@@ -13,6 +13,7 @@ from perdure.diagnostics.model import Why
 from perdure.items.service import Items
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
+from perdure.kernel.storage.port import Storage
 from perdure.kernel.validation import explain
 from perdure.outbox.model import Consumer
 from perdure.rollouts.store import DatabaseLightningStore
@@ -128,3 +129,16 @@ def _request(assistant: str, input: Any, more: dict[str, Any]) -> RunRequest:
         return msgspec.convert({"assistant_id": assistant, "input": input, **more}, RunRequest)
     except msgspec.ValidationError as error:
         raise InvalidInput(explain(error, RunRequest, "the run request")) from None
+
+
+Database = DatabaseLightningStore | Perdure | Storage
+"""A database that is open."""
+
+
+def storage_of(database: Database) -> tuple[Storage, str]:
+    """The storage of an open database, and its default namespace."""
+    if isinstance(database, Perdure):
+        database = database.store
+    if isinstance(database, DatabaseLightningStore):
+        return database.storage, database.namespace
+    return database, "default"

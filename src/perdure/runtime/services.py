@@ -100,7 +100,7 @@ class Services:
 
     def _made_for(self, caller: Caller) -> Self:
         sibling = copy(self)
-        sibling.store = self.store.acting_as(caller.namespace, caller.actor)
+        sibling.store = self.store.acting_as(caller)
         sibling.assistants = self.assistants.acting_as(caller)
         sibling.items = self.items.acting_as(caller)
         sibling.threads = self.threads.acting_as(caller)

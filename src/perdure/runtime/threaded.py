@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
 
+from perdure.access.model import Caller
 from perdure.kernel.background import Background
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import LightningStoreCapabilities
@@ -55,8 +56,8 @@ class LightningStoreThreaded(LightningStore):
     def in_namespace(self, namespace: str) -> LightningStoreThreaded:
         return self._sibling(self.store.in_namespace(namespace))
 
-    def acting_as(self, namespace: str, actor: str) -> LightningStoreThreaded:
-        return self._sibling(self.store.acting_as(namespace, actor))
+    def acting_as(self, caller: Caller) -> LightningStoreThreaded:
+        return self._sibling(self.store.acting_as(caller))
 
     def _sibling(self, store: LightningStore) -> LightningStoreThreaded:
         sibling = LightningStoreThreaded(store)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp
+
+from perdure.runtime.app import App, StoreApp
+from perdure.runtime.components import Component
+from perdure.server.http.application import make_application
 from perdure.server.http.routes import Route
 from perdure.server.langgraph.routes import ROUTES as LANGGRAPH_ROUTES
 from perdure.server.lightning.routes import ROUTES as LIGHTNING_ROUTES
@@ -12,3 +19,8 @@ from perdure.server.otlp.routes import ROUTES as OTLP_ROUTES
 ROUTES: tuple[Route, ...] = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *LANGGRAPH_ROUTES, *OTLP_ROUTES)
 LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
 """What a store of another make is served with."""
+
+
+def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIApp:
+    """The application with all routes that the app can serve."""
+    return make_application(app, ROUTES if isinstance(app, App) else LIGHTNING_ONLY, components)

@@ -23,6 +23,8 @@ EXPIRE_SECONDS = 60.0
 class Streams:
     """The streams of a database, followed from any event loop of this process.
 
+    It is no `Service`: one object serves every namespace (its methods take the namespace's number), so that
+    all readers of a stream share one tail, and events are appended by the operations of runs.
     `resolve` gives the data of events that refer to checkpoints.
     """
 

@@ -24,16 +24,18 @@ from perdure import EnqueueRolloutRequest, InMemoryLightningStore, PostgresLight
 from perdure.kernel.changes import CHANNEL
 from perdure.runtime.app import App
 from perdure.server.http import sse
-from perdure.server.http.server import HttpServer, make_application
+from perdure.server.http.server import HttpServer
 from perdure.server.native import changes
+from perdure.server.table import application_of
 
 FEED = API + "/changes"
 SERVER = """
 import sys
 from perdure import PostgresLightningStore
-from perdure.server.http.server import HttpServer, make_application
+from perdure.server.http.server import HttpServer
+from perdure.server.table import application_of
 from perdure.runtime.app import App
-server = HttpServer(make_application(App(PostgresLightningStore(sys.argv[1]))))
+server = HttpServer(application_of(App(PostgresLightningStore(sys.argv[1]))))
 print(server.start(), flush=True)
 sys.stdin.read()
 server.stop()
@@ -232,7 +234,7 @@ async def test_a_slow_reader_is_told_to_read_again() -> None:
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
-        feed = asyncio.ensure_future(make_application(App(store))(scope, receive, send))
+        feed = asyncio.ensure_future(application_of(App(store))(scope, receive, send))
         assert await soon(sent.get()) == sse.GREETING
         for start in range(0, changes.KEPT_CHANGES + 1, 500):
             numbers = range(start, start + 500)
@@ -287,7 +289,7 @@ async def test_a_feed_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_server_that_stops_ends_its_feeds() -> None:
     async with InMemoryLightningStore() as store:
         app = App(store)
-        server = HttpServer(make_application(app))
+        server = HttpServer(application_of(app))
         async with aiohttp.ClientSession() as session, server:
             visitor = Visitor(server.url, session, app)
             async with following(visitor) as feed, asyncio.timeout(4):

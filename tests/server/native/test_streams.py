@@ -32,8 +32,9 @@ from perdure.client.native import PerdureClient
 from perdure.kernel.errors import InvalidInput, NotFound, TooManyRequests, Unreachable
 from perdure.runtime.app import App
 from perdure.server.http import sse
-from perdure.server.http.server import HttpServer, make_application
+from perdure.server.http.server import HttpServer
 from perdure.server.native import events
+from perdure.server.table import application_of
 from perdure.streams.model import Event
 
 
@@ -274,7 +275,7 @@ class Dribble:
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
-        self.task = asyncio.ensure_future(make_application(app)(scope, self._receive, self._send))
+        self.task = asyncio.ensure_future(application_of(app)(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
         await asyncio.Event().wait()
@@ -353,7 +354,7 @@ async def test_a_server_that_stops_ends_its_streams(monkeypatch: pytest.MonkeyPa
         worker = Worker(app.services.run_queue.in_namespace("default"))
         await worker.register()
         run = await app.services.threads.create_run(request(on_disconnect="cancel", on_completion="keep"))
-        server = HttpServer(make_application(app))
+        server = HttpServer(application_of(app))
         async with aiohttp.ClientSession() as session, server:
             url = f"{server.url}{API}/runs/{run.run_id}/stream?cancel_on_disconnect=true"
             async with session.get(url) as response:

@@ -26,7 +26,8 @@ from perdure.langgraph.custom_auth import GraphAuth
 from perdure.runtime.app import App
 from perdure.runtime.components import Component, components_of
 from perdure.runtime.stores import open_configured, sqlite_file
-from perdure.server.http.server import HttpServer, bind, make_application
+from perdure.server.http.server import HttpServer, bind
+from perdure.server.table import application_of
 from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 
@@ -187,7 +188,7 @@ async def serve(
         await app.check_start()
         # Fails here, with one line, if the database does not answer.
         await needs_key(app)
-        application = make_application(app, components=services)
+        application = application_of(app, services)
         server = HttpServer(application, host=app.settings.host, listening=listening)
         if work is None:
             await server.serve()

@@ -60,7 +60,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     ) -> None:
         super().__init__(serde=serde or strict_serializer(allowed))
         self._opened = Opened(place, namespace)
-        self._graphs = Graphs(self._opened.storage, self._opened.namespace)
+        self._graphs = Graphs(self._opened.storage, namespace=self._opened.namespace)
         self._codec = GraphCodec(self.serde)
 
     @classmethod

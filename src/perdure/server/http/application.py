@@ -23,7 +23,7 @@ from starlette.types import Scope as Connection
 
 from perdure.access.model import Caller, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, UnsupportedMedia
-from perdure.runtime.app import ANONYMOUS, App, StoreApp
+from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
 from perdure.server.http.disconnect import until_disconnect
@@ -140,7 +140,7 @@ class Application:
             await self._gate.admit(request.headers.get, _peer(request))
             raise match
         caller, readmit = await self._admit(request, match.route)
-        call = Call(request, self.app, caller, match.path, request_id, readmit)
+        call = Call(request, self.app, caller, match.path, request_id, readmit, self.table.routes)
         await self._decode(call, match.route)
         answer = await self._run(call, match.route)
         if isinstance(answer, Response):
@@ -268,13 +268,9 @@ def _check_form(request: Request) -> None:
 
 
 def make_application(
-    app: StoreApp, routes: tuple[Route, ...] | None = None, components: Sequence[Component] = ()
+    app: StoreApp, routes: tuple[Route, ...], components: Sequence[Component] = ()
 ) -> ASGIApp:
-    """The application for a table of routes; by default all routes that the app can serve."""
-    if routes is None:
-        from perdure.server.table import LIGHTNING_ONLY, ROUTES
-
-        routes = ROUTES if isinstance(app, App) else LIGHTNING_ONLY
+    """The application for a table of routes."""
     application = Application(app, routes, components)
     origins = app.settings.cors_allow_origins
     if not origins:

@@ -58,6 +58,8 @@ class Call:
     request_id: str
     readmit: Readmit | None = None
     """Checks during a long response whether the caller is still admitted; None checks nothing."""
+    routes: tuple[Route, ...] = ()
+    """Every route of this server, for its documentation."""
     query: Any = None
     body: Any = None
 

@@ -18,7 +18,8 @@ from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import LightningStoreCapabilities
 from perdure.runtime.app import app_of
-from perdure.server.http.server import HttpServer, make_application
+from perdure.server.http.server import HttpServer
+from perdure.server.table import application_of
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _http_server(store: LightningStore, settings: Settings) -> HttpServer:
-    return HttpServer(make_application(app_of(store, settings)), host=settings.host, port=settings.port)
+    return HttpServer(application_of(app_of(store, settings)), host=settings.host, port=settings.port)
 
 
 def _check(store: LightningStore, launch_mode: str) -> None:

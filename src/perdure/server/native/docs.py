@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from functools import cache
+from functools import lru_cache
 from hashlib import sha256
 from html import escape
 from itertools import groupby
@@ -29,29 +29,23 @@ POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none
 
 
 async def openapi(call: Call) -> Response:
-    return Response(_document(), media_type="application/json")
+    return Response(_document(call.routes), media_type="application/json")
 
 
 async def page(call: Call) -> Response:
-    return Response(_page(), headers={"Content-Security-Policy": POLICY}, media_type="text/html")
+    headers = {"Content-Security-Policy": POLICY}
+    return Response(_page(call.routes), headers=headers, media_type="text/html")
 
 
-def _routes() -> tuple[Route, ...]:
-    # The table holds these very handlers, so that it cannot be there before them.
-    from perdure.server.table import ROUTES
-
-    return ROUTES
+@lru_cache(maxsize=4)
+def _document(routes: tuple[Route, ...]) -> bytes:
+    return encode(document(routes))
 
 
-@cache
-def _document() -> bytes:
-    return encode(document(_routes()))
-
-
-@cache
-def _page() -> str:
-    routes = sorted(_routes(), key=_group)
-    tables = "".join(_table(tag, list(group)) for tag, group in groupby(routes, key=_group))
+@lru_cache(maxsize=4)
+def _page(routes: tuple[Route, ...]) -> str:
+    by_group = groupby(sorted(routes, key=_group), key=_group)
+    tables = "".join(_table(tag, list(group)) for tag, group in by_group)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from perdure.kernel.errors import StorageError
 from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
 from perdure.rollouts.overview import Counts, Overview
-from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
 from perdure.server.native import wire
@@ -58,10 +57,8 @@ def _plain(family: Metric) -> wire.MetricFamily:
 
 async def _known(call: Call) -> list[Metric]:
     """What the database knows; a scrape goes on without it, and says so."""
-    store = call.app.store
+    store = call.app.services.store
     up = GaugeMetricFamily("perdure_database_up", "Whether the database answers.")
-    if not isinstance(store, DatabaseLightningStore):
-        return []
     found: list[Metric] = [up, _transitions(store.watchdog.ended)]
     try:
         counts = await Overview(store.storage).counts(call.caller.namespaces)

@@ -98,8 +98,7 @@ class GrpcServer:
     async def _export(self, request: bytes, context: Context) -> bytes:
         caller = await self.admit(context)
         try:
-            store = self._app.store_for(caller)
-            outcome = await ingest(self._app, store, decode(request, PROTOBUF_FORM), SOURCE)
+            outcome = await ingest(self._app, caller, decode(request, PROTOBUF_FORM), SOURCE)
         except PerdureError as error:
             await refuse(context, error)
         except Exception:

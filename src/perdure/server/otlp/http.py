@@ -33,7 +33,7 @@ class OtlpProtocol:
 async def export_traces(call: Call) -> Response:
     """Store the spans of a batch; those that cannot be stored are counted in the answer."""
     form = form_of(call.request.headers.get("content-type"))
-    outcome = await ingest(call.app, call.store, decode(call.body, form), SOURCE)
+    outcome = await ingest(call.app, call.caller, decode(call.body, form), SOURCE)
     return Response(encode_outcome(outcome, form), media_type=form)
 
 

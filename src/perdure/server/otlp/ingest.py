@@ -1,4 +1,4 @@
-"""Where the spans of an export go: to the rollouts that they name, or to one made for their trace."""
+"""Store the spans of an export: in the rollouts that they name, or in one created for their trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from perdure.access.model import Caller
 from perdure.kernel.errors import NotFound
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.model import FAILED, SUCCEEDED
@@ -13,36 +14,40 @@ from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, Received, TracesData, receive
 from perdure.rollouts.otlp_reader import Reader, records
 from perdure.rollouts.records import AttemptStatus
+from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Answer
-from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.traces import KeptTrace
 from perdure.runtime.app import StoreApp
 
 __all__ = ["Outcome", "ingest"]
 
 MAX_REASONS = 5
-"""So many reasons are told; a batch may name thousands of rollouts that do not exist."""
+"""How many reasons an answer lists; a batch may name thousands of rollouts that do not exist."""
 _LABELS = {NO_ROLLOUT: "no_rollout", BAD_ID: "bad_id", TOO_MANY: "too_many"}
 
 logger = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
-    """How many spans of an export were not taken, and why."""
+    """How many spans of an export were rejected, and why."""
 
     rejected: int = 0
     message: str = ""
 
 
-async def ingest(app: StoreApp, store: LightningStore, traces: TracesData, source: str) -> Outcome:
-    """Store what can be stored, whatever becomes of the rest. A span that is known counts as stored."""
+async def ingest(app: StoreApp, caller: Caller, traces: TracesData, source: str) -> Outcome:
+    """Store every span that can be stored. One that was stored before counts as stored."""
     received = receive(traces)
-    if app.settings.keep_traces and isinstance(store, DatabaseLightningStore):
-        answers = await _store_and_keep(store, received)
+    rollouts = app.rollouts_for(caller)
+    if rollouts is not None and app.settings.keep_traces:
+        answers = await _store_and_keep(rollouts, received)
     else:
         if received.unattributed:
             received.refuse(NO_ROLLOUT, len(received.unattributed))
-        answers = await _store(store, received.spans, received.parts)
+        if rollouts is not None:
+            answers = await _store(rollouts, received.spans, received.parts)
+        else:
+            answers = await _store_records(app.store_for(caller), received.spans, received.parts)
     for answer in answers:
         if isinstance(answer, NotFound):
             received.refuse(answer.message)
@@ -50,21 +55,17 @@ async def ingest(app: StoreApp, store: LightningStore, traces: TracesData, sourc
     return _outcome(received.refused)
 
 
-async def _store(store: LightningStore, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
-    if not spans:
-        return []
-    if isinstance(store, DatabaseLightningStore):
-        return await store.rollouts.store_new_spans(spans, parts)
-    return await _store_records(store, spans, parts)
+async def _store(rollouts: Rollouts, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
+    return await rollouts.store_new_spans(spans, parts) if spans else []
 
 
-# --- any other store --------------------------------------------------------------------------------------
+# --- a store of another make ------------------------------------------------------------------------------
 
 
 async def _store_records(
     store: LightningStore, spans: Sequence[NewSpan], parts: Mapping[str, bytes]
 ) -> list[Answer]:
-    """Store the spans through the contract alone; one attempt that is not known holds up no other."""
+    """Store the spans through the contract alone; an unknown attempt does not affect the others."""
     groups: dict[tuple[str, str], list[NewSpan]] = {}
     for span in spans:
         groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
@@ -94,8 +95,8 @@ async def _store_group(
 # --- traces of their own ----------------------------------------------------------------------------------
 
 
-async def _store_and_keep(store: DatabaseLightningStore, received: Received) -> list[Answer]:
-    """Store everything; what names no rollout goes to that of its trace, which is made if need be."""
+async def _store_and_keep(rollouts: Rollouts, received: Received) -> list[Answer]:
+    """Store all spans; one that names no rollout goes to the rollout of its trace, created if missing."""
     kept = [span for span in received.unattributed if span.trace_id.strip("0")]
     if len(kept) < len(received.unattributed):
         received.refuse(NO_ROLLOUT, len(received.unattributed) - len(kept))
@@ -103,15 +104,15 @@ async def _store_and_keep(store: DatabaseLightningStore, received: Received) -> 
         trace = KeptTrace(span.trace_id)
         span.rollout_id, span.attempt_id = trace.rollout_id, trace.attempt_id
     spans = received.spans + kept
-    answers = await _store(store, spans, received.parts)
-    homeless = [span for span, answer in zip(spans, answers, strict=True) if isinstance(answer, NotFound)]
-    homeless = [span for span in homeless if span.rollout_id == KeptTrace(span.trace_id).rollout_id]
-    if homeless:
-        traces = _traces_of(homeless, received.parts)
-        await store.rollouts.start_missing([trace.request() for trace in traces])
-        again = dict(zip(map(id, homeless), await _store(store, homeless, received.parts), strict=True))
+    answers = await _store(rollouts, spans, received.parts)
+    missing = [span for span, answer in zip(spans, answers, strict=True) if isinstance(answer, NotFound)]
+    missing = [span for span in missing if span.rollout_id == KeptTrace(span.trace_id).rollout_id]
+    if missing:
+        traces = _traces_of(missing, received.parts)
+        await rollouts.start_missing([trace.request() for trace in traces])
+        again = dict(zip(map(id, missing), await _store(rollouts, missing, received.parts), strict=True))
         answers = [again.get(id(span), answer) for span, answer in zip(spans, answers, strict=True)]
-    await _end(store, (span for span, answer in zip(spans, answers, strict=True) if type(answer) is int))
+    await _end(rollouts, (span for span, answer in zip(spans, answers, strict=True) if type(answer) is int))
     return answers
 
 
@@ -125,16 +126,16 @@ def _traces_of(spans: Iterable[NewSpan], parts: Mapping[str, bytes]) -> list[Kep
     return list(traces.values())
 
 
-async def _end(store: LightningStore, stored: Iterable[NewSpan]) -> None:
-    """A kept trace is over when its root has come: an exporter sends a span once it has ended."""
+async def _end(rollouts: Rollouts, stored: Iterable[NewSpan]) -> None:
+    """End the traces whose root span has arrived: an exporter sends a span once it has ended."""
     for span in stored:
         trace = KeptTrace(span.trace_id)
         if span.parent_id is None and span.rollout_id == trace.rollout_id:
             status: AttemptStatus = FAILED if span.status_code == "ERROR" else SUCCEEDED
-            await store.update_attempt(trace.rollout_id, trace.attempt_id, status=status)
+            await rollouts.update_attempt(trace.rollout_id, trace.attempt_id, status=status)
 
 
-# --- what is told -----------------------------------------------------------------------------------------
+# --- what is reported -------------------------------------------------------------------------------------
 
 
 def _count(app: StoreApp, received: Received, answers: Sequence[Answer], source: str) -> None:
@@ -148,9 +149,9 @@ def _count(app: StoreApp, received: Received, answers: Sequence[Answer], source:
 def _outcome(refused: Mapping[str, int]) -> Outcome:
     if not refused:
         return Outcome()
-    told = [f"{count} × {reason}" for reason, count in list(refused.items())[:MAX_REASONS]]
+    reasons = [f"{count} × {reason}" for reason, count in list(refused.items())[:MAX_REASONS]]
     if len(refused) > MAX_REASONS:
-        told.append("and more")
-    outcome = Outcome(sum(refused.values()), "; ".join(told))
+        reasons.append("and more")
+    outcome = Outcome(sum(refused.values()), "; ".join(reasons))
     logger.warning("%d spans were not stored: %s", *outcome)
     return outcome
