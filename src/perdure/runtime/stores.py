@@ -73,7 +73,7 @@ class SqliteLightningStore(DatabaseLightningStore):
 
     `synchronous="NORMAL"` is faster on slow disks; after a power failure (not after a crash of the process)
     the last acknowledged writes may be missing. `served_at` is the URL at which this process
-    serves the file, for whoever finds it owned.
+    serves the file, for whoever finds it owned. An operation is stopped after `timeout` seconds.
     """
 
     def __init__(
@@ -82,12 +82,15 @@ class SqliteLightningStore(DatabaseLightningStore):
         *,
         namespace: str = "default",
         synchronous: str = "FULL",
+        timeout: float = 30.0,
         clock: Clock | None = None,
         ids: Ids | None = None,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
         served_at: str | None = None,
     ) -> None:
-        storage = SqliteStorage(path, TABLES, synchronous=synchronous, clock=clock, ids=ids, url=served_at)
+        storage = SqliteStorage(
+            path, TABLES, synchronous=synchronous, timeout=timeout, clock=clock, ids=ids, url=served_at
+        )
         super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
 
 
@@ -150,6 +153,7 @@ class InMemoryLightningStore(DatabaseLightningStore):
         span_size_estimator: Callable[[Span], int] | None = None,
         scan_debounce_seconds: float = 0.0,
         namespace: str = "default",
+        timeout: float = 30.0,
         clock: Clock | None = None,
         ids: Ids | None = None,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
@@ -162,7 +166,7 @@ class InMemoryLightningStore(DatabaseLightningStore):
         if not safe < threshold:
             raise InvalidInput("safe_memory_threshold must be smaller than eviction_memory_threshold")
         self._limits = Eviction(threshold, safe, span_size_estimator)
-        storage = SqliteStorage(":memory:", TABLES, clock=clock, ids=ids)
+        storage = SqliteStorage(":memory:", TABLES, timeout=timeout, clock=clock, ids=ids)
         super().__init__(
             wire(storage, namespace=namespace, watchdog_interval=watchdog_interval, eviction=self._limits)
         )
@@ -216,9 +220,9 @@ def open_store(url: str | None = None, **options: Any) -> DatabaseLightningStore
 
 def open_configured(settings: Settings, **options: Any) -> DatabaseLightningStore:
     """Open the store that the settings name, as they want it; options win over them."""
-    names = ["namespace", "watchdog_interval"]
+    names = ["namespace", "watchdog_interval", "timeout"]
     if settings.database_url.startswith(("postgresql://", "postgres://")):
-        names += ["pool_size", "timeout", "pgbouncer"]
+        names += ["pool_size", "pgbouncer"]
         names += ["redis_url", "redis_key_prefix", "redis_max_connections"]
     elif not settings.database_url.startswith(("memory:", ":memory:")):
         names += ["synchronous"]

@@ -120,10 +120,15 @@ class PostgresStorage:
     background = run
 
     async def _owned(self, call: _Call) -> Any:
-        """Cancelling the caller drops work that waits for a connection, never work that has started."""
+        """Cancelling the caller ends a read, and drops a write that waits for a connection.
+
+        A write that has started goes on.
+        """
         if self._closed:
             raise errors.StorageClosed()
-        return await self.timers.ask(partial(self._until_deadline, call), started=lambda: call.started)
+        return await self.timers.ask(
+            partial(self._until_deadline, call), started=lambda: call.write and call.started
+        )
 
     async def _until_deadline(self, call: _Call) -> Any:
         inside_operation.set(True)

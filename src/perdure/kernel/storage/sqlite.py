@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +25,22 @@ from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.ownership import Ownership
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
-from perdure.kernel.storage.sqlite_engine import MEMORY, Job, SqliteEngine, translate
+from perdure.kernel.storage.sqlite_engine import (
+    MEMORY,
+    Job,
+    Running,
+    SqliteEngine,
+    translate,
+)
 
 GROUP_LIMIT = 512
 READERS = 2
+CLOSE_SECONDS = 5.0
+"""How long a close waits for the writes that are queued."""
+AGAIN_SECONDS = 0.002
+"""How long after an interrupt the next one follows, while its job is still running."""
+LOOK_SECONDS = 1.0
+"""How often jobs are compared with their deadlines, at the least."""
 
 
 @dataclass(slots=True)
@@ -72,11 +85,28 @@ class Writer:
             self._ready.notify()
 
     def stop(self) -> None:
-        """Run the queued jobs, then end the thread."""
+        """Run the queued jobs, then end the thread; what takes too long is stopped."""
         with self._ready:
             self._closing = True
             self._ready.notify()
-        self._thread.join()
+        late = time.monotonic() + CLOSE_SECONDS
+        while self._thread.is_alive():
+            job = self._engine.running.job
+            if job is not None and not job.writes:
+                self._engine.running.stop(job, errors.StorageClosed())
+            if time.monotonic() > late:
+                self._stop_jobs()
+            self._thread.join(AGAIN_SECONDS)
+
+    def _stop_jobs(self) -> None:
+        """Stop the jobs that run and drop those that are queued."""
+        with self._ready:
+            dropped = [*self._urgent, *self._background]
+            self._urgent.clear()
+            self._background.clear()
+        self._drop(dropped, errors.StorageClosed())
+        for call in list(self._running):
+            self._engine.running.stop(call.job, errors.StorageClosed())
 
     def _main(self) -> None:
         inside_operation.set(True)
@@ -92,6 +122,8 @@ class Writer:
         for table, index in list(self._engine.missing_indexes):
             while self._urgent:
                 self._commit(self._take())
+            if self._closing:
+                return
             self._engine.build_index(table, index)
 
     def _take(self) -> list[Call]:
@@ -131,9 +163,12 @@ class Writer:
             left = [*self._running, *self._urgent, *self._background]
             self._urgent.clear()
             self._background.clear()
-        for call in left:
-            call.job.error = errors.StorageClosed(f"the writer has stopped: {error}")
-        self._answer(left)
+        self._drop(left, errors.StorageClosed(f"the writer has stopped: {error}"))
+
+    def _drop(self, calls: Sequence[Call], error: BaseException) -> None:
+        for call in calls:
+            call.job.error = error
+        self._answer(calls)
 
 
 def _call_soon(
@@ -144,6 +179,16 @@ def _call_soon(
     except RuntimeError:
         if not loop.is_closed():
             raise
+
+
+class Reader:
+    """A reading connection and the job that it runs."""
+
+    __slots__ = ("connection", "running")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.running = Running()
 
 
 class SqliteStorage:
@@ -157,6 +202,7 @@ class SqliteStorage:
         tables: Iterable[Table],
         *,
         synchronous: str = "FULL",
+        timeout: float = 30.0,
         clock: Clock | None = None,
         ids: Ids | None = None,
         url: str | None = None,
@@ -171,7 +217,13 @@ class SqliteStorage:
         self._ownership = None if self.path == MEMORY else _own(Path(self.path), url)
         try:
             self._engine = SqliteEngine(
-                self.path, Schema(tables), clock=self.clock, ids=self.ids, synchronous=synchronous, vfs=vfs
+                self.path,
+                Schema(tables),
+                clock=self.clock,
+                ids=self.ids,
+                synchronous=synchronous,
+                timeout=timeout,
+                vfs=vfs,
             )
         except BaseException:
             self._release()
@@ -179,9 +231,13 @@ class SqliteStorage:
         self._engine.wants = self.signals.wanted
         self._writer = Writer(self._engine, self.signals)
         self._readers: ThreadPoolExecutor | None = None
-        self._idle: SimpleQueue[apsw.Connection] = SimpleQueue()
+        self._idle: SimpleQueue[Reader] = SimpleQueue()
+        self._running = [self._engine.running]
+        """What can be interrupted: the writer and each reader."""
+        self._timeout = timeout
         self._closed = False
         self._lock = threading.Lock()
+        self.timers.every(min(LOOK_SECONDS, timeout / 10), self._stop_overdue)
 
     async def run(
         self,
@@ -209,13 +265,18 @@ class SqliteStorage:
         return call.future
 
     async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
-        job = Job(operation, args, ns, reading=True)
-        if self._engine.in_memory:
-            result: Result = await self._submit(job, background=False)
-            return result
-        refuse_nested()
-        self._check_open()
-        await asyncio.get_running_loop().run_in_executor(self._pool(), self._read, job)
+        """Run a reading operation; if the caller is cancelled, its statement is interrupted."""
+        job = Job(operation, args, ns, writes=False, deadline=time.monotonic() + self._timeout)
+        try:
+            if self._engine.in_memory:
+                result: Result = await self._submit(job, background=False)
+                return result
+            refuse_nested()
+            self._check_open()
+            await asyncio.get_running_loop().run_in_executor(self._pool(), self._read, job)
+        except asyncio.CancelledError:
+            self._stop(job, asyncio.CancelledError())
+            raise
         if job.error is not None:
             raise job.error
         done: Result = job.result
@@ -224,15 +285,41 @@ class SqliteStorage:
     def _read(self, job: Job) -> None:
         token = inside_operation.set(True)
         try:
-            connection = self._engine.connect() if self._idle.empty() else self._idle.get()
+            reader = self._new_reader() if self._idle.empty() else self._idle.get()
             try:
-                self._engine.read(job, connection)
+                self._engine.read(job, reader.connection, reader.running)
             finally:
-                self._idle.put(connection)
+                self._idle.put(reader)
         except apsw.Error as error:
             job.error = translate(error, self.path)
         finally:
             inside_operation.reset(token)
+
+    def _new_reader(self) -> Reader:
+        reader = Reader(self._engine.connect())
+        self._running.append(reader.running)
+        reader.running.closed = self._closed
+        return reader
+
+    def _stop(self, job: Job, reason: BaseException) -> None:
+        """Stop a job wherever it is."""
+        if any(running.stop(job, reason) for running in self._running):
+            self.timers.spawn(self._interrupt(job, reason))
+
+    async def _interrupt(self, job: Job, reason: BaseException) -> None:
+        """Interrupt a job until it has ended."""
+        while any(running.stop(job, reason) for running in self._running):  # noqa: ASYNC110 - by a thread
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _stop_overdue(self) -> None:
+        """Stop the jobs whose deadlines have passed."""
+        for running in self._running:
+            job = running.job
+            if job is not None and job.stopped is None and job.deadline < time.monotonic():
+                reason = (
+                    f"the call was stopped after {self._timeout:g} s (setting timeout); nothing was changed"
+                )
+                self._stop(job, errors.DeadlineExceeded(reason))
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -256,20 +343,28 @@ class SqliteStorage:
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": indexes}
 
     async def close(self) -> None:
-        """Run the queued jobs, checkpoint into the database file, and release it."""
+        """Run the queued writes, stop the reads, checkpoint into the database file, and release it."""
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
         self.timers.close()
         self._writer.stop()
-        if self._readers is not None:
-            self._readers.shutdown()
+        self._stop_readers()
         while not self._idle.empty():
-            self._idle.get().close()
+            self._idle.get().connection.close()
         self._engine.close()
         self.signals.close()
         self._release()
+
+    def _stop_readers(self) -> None:
+        if self._readers is None:
+            return
+        for running in self._running:
+            running.closed = True
+        while any(running.stop(running.job, errors.StorageClosed()) for running in self._running):
+            time.sleep(AGAIN_SECONDS)
+        self._readers.shutdown()
 
     def _release(self) -> None:
         if self._ownership is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -65,8 +68,12 @@ class Job:
     args: tuple[Any, ...]
     ns: int | None
     actor: str | None = None
-    reading: bool = False
+    writes: bool = True
     now: int = 0
+    deadline: float = math.inf
+    """When it is stopped, in seconds of the monotonic clock."""
+    stopped: BaseException | None = None
+    """Why it was stopped, which is its error if it had not ended."""
     result: Any = None
     error: BaseException | None = None
     hints: dict[Hint, None] = field(default_factory=dict)
@@ -74,6 +81,45 @@ class Job:
     @property
     def hit_taken_id(self) -> bool:
         return self.error is not None and isinstance(self.error.__cause__, apsw.ConstraintError)
+
+
+class Running:
+    """The job that a connection runs. Any thread may interrupt it, and no other job is hit."""
+
+    __slots__ = ("_connection", "_lock", "closed", "job")
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.closed = False
+        self._connection: apsw.Connection | None = None
+        self._lock = threading.Lock()
+
+    def run(self, job: Job, tx: SqliteTx) -> Any:
+        """Run a job to its end and return its result; its error is the reason if it was stopped."""
+        self._connection, self.job = tx.connection, job
+        try:
+            if self.closed or job.stopped is not None:
+                raise job.stopped or errors.StorageClosed()
+            return drive(job.operation(tx, *job.args))
+        except apsw.InterruptError as error:
+            raise job.stopped or error from error
+        finally:
+            with self._lock:
+                self.job = None
+
+    def stop(self, job: Job | None, reason: BaseException) -> bool:
+        """Stop a job that runs or is to run; True if its statement was interrupted.
+
+        Between two statements there is nothing to interrupt, so repeat it until the job has ended.
+        """
+        if job is None:
+            return False
+        job.stopped = job.stopped or reason
+        with self._lock:
+            if self.job is not job or self._connection is None:
+                return False
+            self._connection.interrupt()
+            return True
 
 
 class SqliteEngine:
@@ -87,6 +133,7 @@ class SqliteEngine:
         clock: Clock,
         ids: Ids,
         synchronous: str = "FULL",
+        timeout: float = 30.0,
         vfs: str | None = None,
     ) -> None:
         if synchronous not in ("FULL", "NORMAL", "EXTRA"):
@@ -98,6 +145,8 @@ class SqliteEngine:
         self.wants: Wanted = nobody_wants
         self.degraded: str | None = None
         self.missing_indexes: list[tuple[Table, Index]] = []
+        self.running = Running()
+        self._timeout = timeout
         self._broken = False
         self._synchronous = synchronous
         self._vfs = vfs
@@ -194,10 +243,12 @@ class SqliteEngine:
 
     def build_index(self, table: Table, index: Index) -> None:
         """Build one index that was deferred at open; if that fails, the next open tries again."""
+        # A close does not wait for it, as it does for the writes of callers.
+        job = Job(_create_index, (table, index), None, writes=False)
         try:
-            self.connection.execute(dialect.create_index(table, index))
+            self.running.run(job, SqliteTx(self.connection, None, 0, self.ids))
             self.missing_indexes.remove((table, index))
-        except apsw.Error as error:
+        except (apsw.Error, errors.StorageClosed) as error:
             self.degraded = f"{self.path}: the index {index.name} was not built: {error}"
 
     # --- operations -------------------------------------------------------------------------------------
@@ -209,17 +260,22 @@ class SqliteEngine:
         """
         try:
             self._reopen()
-            self.connection.execute("BEGIN IMMEDIATE")
-            if not all(self._run(job) for job in jobs):
-                self.connection.execute("ROLLBACK")
-                self.connection.execute("BEGIN IMMEDIATE")
-                for job in jobs:
-                    if job.error is None or job.hit_taken_id:
-                        self._run_guarded(job)
+            self._run_group(jobs)
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             self._fail(jobs, error)
             return []
         return self._commit(jobs)
+
+    def _run_group(self, jobs: Sequence[Job]) -> None:
+        """Run the jobs in one transaction, which is begun again without those that spoiled it."""
+        run, left = self._run, jobs
+        while True:
+            self.connection.execute("BEGIN IMMEDIATE")
+            if all(run(job) for job in left):
+                return
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            run, left = self._run_guarded, [job for job in jobs if job.error is None or job.hit_taken_id]
 
     def _run(self, job: Job) -> bool:
         """Run a job without a savepoint, for which SQLite would copy every page that it changes.
@@ -229,30 +285,43 @@ class SqliteEngine:
         """
         before = self.connection.total_changes()
         self._try(job)
-        return job.error is None or not (job.hit_taken_id or self.connection.total_changes() != before)
+        if job.error is None:
+            return True
+        spoiled = job.hit_taken_id or self.connection.total_changes() != before
+        return self.connection.in_transaction and not spoiled
 
-    def _run_guarded(self, job: Job) -> None:
-        """Run a job so that its failure undoes it alone; if a random id was taken, try again."""
+    def _run_guarded(self, job: Job) -> bool:
+        """Run a job so that its failure undoes it alone; if a random id was taken, try again.
+
+        False if the transaction was lost, as it is when a write is interrupted.
+        """
         for _ in range(TRIES):
             self.connection.execute("SAVEPOINT operation")
             self._try(job)
+            if not self.connection.in_transaction:
+                return False
             if job.error is not None:
                 self.connection.execute("ROLLBACK TO operation")
             self.connection.execute("RELEASE operation")
             if not job.hit_taken_id:
-                return
+                break
+        return True
 
     def _try(self, job: Job) -> None:
-        """Run a job once. Its own error is its result; one that ended the transaction fails the group."""
+        """Run a job once. Its own error is its result.
+
+        One that ended the transaction fails the group, unless the job was stopped.
+        """
         job.now = job.now or self.clock.now()
+        job.deadline = time.monotonic() + self._timeout
         tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor)
         job.error, job.hints = None, tx.hints
         try:
-            with _query_only(self.connection) if job.reading else nullcontext():
-                job.result = drive(job.operation(tx, *job.args))
+            with nullcontext() if job.writes else _query_only(self.connection):
+                job.result = self.running.run(job, tx)
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             job.error, job.hints = translate(error, self.path), {}
-        if not self.connection.in_transaction:
+        if not self.connection.in_transaction and (job.error is None or job.error is not job.stopped):
             raise job.error or errors.StorageUnavailable(f"{self.path}: transaction lost")
 
     def _commit(self, jobs: Sequence[Job]) -> list[Hint]:
@@ -264,7 +333,12 @@ class SqliteEngine:
             return []
         # A full disk may refuse one operation and leave the transaction of the others alone.
         self.degraded = next(
-            (str(job.error) for job in jobs if isinstance(job.error, errors.StorageError)), None
+            (
+                str(job.error)
+                for job in jobs
+                if isinstance(job.error, errors.StorageError) and not job.stopped
+            ),
+            None,
         )
         return [hint for job in jobs for hint in job.hints]
 
@@ -291,12 +365,11 @@ class SqliteEngine:
             self.connection = self.connect(_WRITE_FLAGS)
             self._broken = False
 
-    def read(self, job: Job, connection: apsw.Connection) -> None:
+    def read(self, job: Job, connection: apsw.Connection, running: Running) -> None:
         """Run a reading job on one snapshot of `connection`."""
         connection.execute("BEGIN")
         try:
-            tx = SqliteTx(connection, job.ns, self.clock.now(), self.ids)
-            job.result = drive(job.operation(tx, *job.args))
+            job.result = running.run(job, SqliteTx(connection, job.ns, self.clock.now(), self.ids))
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             job.error = translate(error, self.path)
         finally:
@@ -331,6 +404,10 @@ def _query_only(connection: apsw.Connection) -> Iterator[None]:
         yield
     finally:
         connection.execute("PRAGMA query_only = OFF")
+
+
+async def _create_index(tx: SqliteTx, table: Table, index: Index) -> None:
+    tx.connection.execute(dialect.create_index(table, index))
 
 
 def _last_rowid(connection: apsw.Connection, table: Table) -> int:

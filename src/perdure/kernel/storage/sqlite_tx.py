@@ -33,7 +33,7 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
 class SqliteTx:
     """A transaction on one connection; every method ends without suspending."""
 
-    __slots__ = ("_connection", "actor", "hints", "ids", "now", "ns", "shard", "wants")
+    __slots__ = ("actor", "connection", "hints", "ids", "now", "ns", "shard", "wants")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SqliteTx:
         wants: Wanted = nobody_wants,
         actor: str | None = None,
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self.ns = ns
         self.actor = actor
         self.now = now
@@ -64,20 +64,20 @@ class SqliteTx:
             raise errors.NotADatabase(f"the database is damaged: {error}") from error
 
     async def one(self, sql: Statement[R], /, **parameters: Any) -> R | None:
-        row: R | None = sql.record(self._connection.execute(*self._bind(sql, parameters)).fetchone())
+        row: R | None = sql.record(self.connection.execute(*self._bind(sql, parameters)).fetchone())
         return row
 
     async def all(self, sql: Statement[R], /, **parameters: Any) -> list[R]:
-        return sql.records(self._connection.execute(*self._bind(sql, parameters)).fetchall())
+        return sql.records(self.connection.execute(*self._bind(sql, parameters)).fetchall())
 
     async def execute(self, sql: Statement[Any], /, **parameters: Any) -> int:
-        before = self._connection.total_changes()
-        self._connection.execute(*self._bind(sql, parameters)).fetchall()
-        return self._connection.total_changes() - before
+        before = self.connection.total_changes()
+        self.connection.execute(*self._bind(sql, parameters)).fetchall()
+        return self.connection.total_changes() - before
 
     async def execute_many(self, sql: Statement[Any], rows: Sequence[Mapping[str, Any]], /) -> None:
         for row in rows:
-            self._connection.execute(*self._bind(sql, dict(row)))
+            self.connection.execute(*self._bind(sql, dict(row)))
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         self._write(dialect.plain_insert(table), rows)
@@ -91,20 +91,20 @@ class SqliteTx:
     async def defer(self, *writes: Write) -> None:
         for bulk, rows in writes:
             if rows:
-                self._connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
+                self.connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
 
     def _write(self, bulk: Bulk, rows: Sequence[Any]) -> int:
         if not rows:
             return 0
-        before = self._connection.total_changes()
-        self._connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
-        return self._connection.total_changes() - before
+        before = self.connection.total_changes()
+        self.connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
+        return self.connection.total_changes() - before
 
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
         return None
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
-        return set(self._connection.executemany(dialect.existing_sqlite(table), keys))
+        return set(self.connection.executemany(dialect.existing_sqlite(table), keys))
 
     async def probe(self, probe: Probe, /) -> bool:
         return await self.one(dialect.probe_statement(probe)) is not None
