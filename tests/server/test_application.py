@@ -91,6 +91,7 @@ ROUTES = (
     route("GET", "/broken", handler=broken),
     route("GET", "/conflict", handler=conflict),
     route("GET", "/endless", handler=endless, ends_with_caller=True),
+    route("GET", "/endless-read", handler=endless),
 )
 
 
@@ -211,8 +212,9 @@ async def test_a_packed_body_is_unpacked_within_bounds(visitor: Visitor) -> None
         inflate(gzip.compress(b"hello")[:-4], 1000)
 
 
-async def test_a_caller_who_hangs_up_ends_its_handler(visitor: Visitor) -> None:
-    asked = asyncio.ensure_future(visitor.get("/endless"))
+@pytest.mark.parametrize("path", ["/endless", "/endless-read"])
+async def test_a_caller_who_hangs_up_ends_its_handler(visitor: Visitor, path: str) -> None:
+    asked = asyncio.ensure_future(visitor.get(path))
     count = visitor.app.metrics.registry.get_sample_value
     await until(lambda: bool(count("perdure_claims_total", {"result": "begun"})))
     asked.cancel()

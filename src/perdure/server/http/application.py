@@ -26,7 +26,7 @@ from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRe
 from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
-from perdure.server.http.disconnect import until_disconnect
+from perdure.server.http.disconnect import DisconnectWatch, until_disconnect
 from perdure.server.http.gate import Gate
 from perdure.server.http.problems import NATIVE, internal_error
 from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Readmit, Route, ServerProtocol, Table
@@ -184,7 +184,7 @@ class Application:
 
     async def _run(self, call: Call, route: Route) -> Any:
         if not route.ends_with_caller:
-            return await route.handler(call)
+            return await (self._read(call, route) if route.scope == "read" else route.handler(call))
         work = asyncio.ensure_future(route.handler(call))
         left = asyncio.ensure_future(until_disconnect(call.request.receive))
         try:
@@ -196,6 +196,18 @@ class Application:
             for task in (work, left):
                 task.cancel()
             await asyncio.gather(work, left, return_exceptions=True)
+
+    async def _read(self, call: Call, route: Route) -> Any:
+        """Answer a read, which ends if its client disconnects meanwhile."""
+        watch = DisconnectWatch(call.request.receive)
+        try:
+            return await route.handler(call)
+        except asyncio.CancelledError:
+            if not watch.left:
+                raise
+            raise CallerLeft from None
+        finally:
+            watch.stop()
 
     def _count(self, method: str, label: str, status: int, started: float) -> None:
         key = (method, label, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -12,6 +13,9 @@ from starlette.types import Receive
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.threads.service import Threads
 
+WATCH_SECONDS = 0.25
+"""How long a request may take before its client is watched."""
+
 OnDisconnect = Callable[[], Awaitable[None]]
 """What a long response calls when its client has disconnected."""
 
@@ -20,6 +24,36 @@ async def until_disconnect(receive: Receive) -> Any:
     """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class DisconnectWatch:
+    """Cancels the task of a request once its client has disconnected.
+
+    It begins after a moment, since most requests are answered before that.
+    """
+
+    __slots__ = ("_receive", "_task", "_timer", "_watching", "left")
+
+    def __init__(self, receive: Receive) -> None:
+        self.left = False
+        self._receive = receive
+        self._task = asyncio.current_task()
+        self._watching: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        await until_disconnect(self._receive)
+        self.left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
 
 def cancel_on_disconnect(threads: Threads, run_id: str, wanted: bool) -> OnDisconnect | None:

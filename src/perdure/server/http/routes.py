@@ -132,7 +132,7 @@ class Route:
     max_body: int | None = None
     """Another bound than the settings' for the body, in bytes."""
     ends_with_caller: bool = False
-    """Whether the handler is cancelled when its caller hangs up."""
+    """Whether the handler is cancelled when its caller hangs up; with the scope `read` it always is."""
 
 
 class Match(NamedTuple):
