@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from perdure.kernel.storage.rows import projection
 from perdure.rollouts.model import ENDED, LIVE, UNKNOWN, Limits, deadline_of, limits_of
 
 # --- rollouts ---------------------------------------------------------------------------------------------
@@ -24,6 +25,9 @@ class RolloutView(NamedTuple):
     metadata: str
     input: str
     attempts: int
+
+
+_rollout_view = projection(RolloutView)
 
 
 class NewRolloutRow(msgspec.Struct):
@@ -53,7 +57,7 @@ class NewRolloutRow(msgspec.Struct):
 
     @property
     def view(self) -> RolloutView:
-        return _view(self)
+        return _rollout_view(self)
 
 
 class RolloutRow(msgspec.Struct):
@@ -90,21 +94,6 @@ class RolloutRow(msgspec.Struct):
         return self.status in ENDED and self.status != self.was_status
 
 
-def _view(row: NewRolloutRow | KnownRow | ClaimedRow | EndedRow) -> RolloutView:
-    return RolloutView(
-        row.id,
-        row.start_time,
-        row.end_time,
-        row.mode,
-        row.resources_id,
-        row.status,
-        row.config,
-        row.metadata,
-        row.input,
-        row.attempts,
-    )
-
-
 class RolloutBodies(NamedTuple):
     """The fields of a rollout that a caller edits."""
 
@@ -133,7 +122,7 @@ class KnownRow(NamedTuple):
 
     @property
     def view(self) -> RolloutView:
-        return _view(self)
+        return _rollout_view(self)
 
 
 class ClaimedRow(NamedTuple):
@@ -157,7 +146,7 @@ class ClaimedRow(NamedTuple):
 
     @property
     def view(self) -> RolloutView:
-        return _view(self)
+        return _rollout_view(self)
 
 
 class EndedRow(NamedTuple):
@@ -177,7 +166,7 @@ class EndedRow(NamedTuple):
 
     @property
     def view(self) -> RolloutView:
-        return _view(self)
+        return _rollout_view(self)
 
 
 class ReturnedRow(NamedTuple):
@@ -239,6 +228,9 @@ class AttemptView(NamedTuple):
     metadata: str | None
 
 
+_attempt_view = projection(AttemptView)
+
+
 class Claimed(NamedTuple):
     """A rollout and its new attempt."""
 
@@ -276,17 +268,7 @@ class AttemptRow(msgspec.Struct):
 
     @property
     def view(self) -> AttemptView:
-        return AttemptView(
-            self.rollout_id,
-            self.sequence_id,
-            self.id,
-            self.status,
-            self.start_time,
-            self.end_time,
-            self.worker_id,
-            self.last_heartbeat_time,
-            self.metadata,
-        )
+        return _attempt_view(self)
 
     @property
     def name(self) -> str:

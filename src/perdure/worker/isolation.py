@@ -14,6 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from perdure.kernel.background import new_loop
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -59,7 +61,7 @@ class AgentLoop:
     _numbers = itertools.count(1)
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_loop()
         self.loop.set_default_executor(DaemonThreads())
         self.jobs: set[Job] = set()
         self.retired = False

@@ -17,6 +17,7 @@ import typer
 
 from perdure.agents.sections import load_auth, load_thread_ttl
 from perdure.agents.store_section import ItemSetup, load_items
+from perdure.cli.hosting.garbage import settle_garbage_collector
 from perdure.cli.hosting.supervisor import READY
 from perdure.cli.shell.output import warn
 from perdure.kernel.background import new_loop
@@ -190,6 +191,7 @@ async def serve(
         await needs_key(app)
         application = application_of(app, services)
         server = HttpServer(application, host=app.settings.host, listening=listening)
+        settle_garbage_collector()
         if work is None:
             await server.serve()
         else:

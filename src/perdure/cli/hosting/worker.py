@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.hosting.agents import EMPTY, AgentsOption, gather_agents
+from perdure.cli.hosting.garbage import settle_garbage_collector
 from perdure.cli.shell.options import (
     DatabaseOption,
     JsonOption,
@@ -134,6 +135,7 @@ async def _work(opened: Any, announce: Callable[[Worker], None]) -> bool:
     """Run the worker until a signal comes; gives whether it was Ctrl-C."""
     signals = _Signals()
     async with opened as worker:
+        settle_garbage_collector()
         starting = asyncio.ensure_future(worker.start())
         stopping = asyncio.ensure_future(signals.received.wait())
         try:

@@ -35,6 +35,12 @@ def columns_of(row: type[Any]) -> tuple[str, ...]:
     return tuple(row._fields)
 
 
+def projection(view: type[R]) -> Callable[[Any], R]:
+    """A function that takes the fields of a `NamedTuple` class out of a row that has more."""
+    read, make = attrgetter(*columns_of(view)), partial(tuple.__new__, view)  # type: ignore[type-var]
+    return lambda row: make(read(row))
+
+
 class Maker(Generic[R]):
     """Makes records of one class out of the rows that a query returns."""
 
