@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+from tests.support.python_process import PythonProcess
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = (sys.executable, "-m", "tests.chaos.child")
@@ -25,7 +26,7 @@ class Child:
         self, command: Sequence[str] = COMMAND, *, environment: Mapping[str, str] | None = None
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        self._process = subprocess.Popen(
+        self._process = PythonProcess(
             command,
             cwd=ROOT,
             env=environment,

@@ -18,6 +18,7 @@ from tests.chaos.scenario import Run
 from tests.chaos.stores import open_storage, read
 from tests.support.checker import check
 from tests.support.history import History
+from tests.support.python_process import PythonProcess
 
 from perdure.rollouts.model import ENDED
 from perdure.testing.servers import PostgresServer
@@ -39,7 +40,7 @@ class ServerKills:
         self._run = run
         self._random = random.Random(run.seed)
         self._database = database
-        self._server = ServerProcess([*COMMAND, database], folder=ROOT)
+        self._server = ServerProcess([*COMMAND, database], folder=ROOT, popen=PythonProcess)
         self._children: list[Child] = []
         self._reports = self._acknowledged = 0
 

@@ -25,6 +25,7 @@ from tests.chaos.scenario import Run
 from tests.chaos.worker import READY, WorkerPlan
 from tests.support.effects import check_effects
 from tests.support.history import History
+from tests.support.python_process import PythonProcess
 from tests.support.recording import read_log
 from tests.support.run_snapshot import RunRows, take_runs
 
@@ -343,5 +344,6 @@ def torment_on_sqlite(run: Run) -> None:
     """Remote workers of a server on a SQLite file."""
     database = f"sqlite:///{Path(run.folder) / 'runs.db'}"
     environment = surroundings(run)
-    with ServerProcess([*SERVER, database], folder=ROOT, environment=environment) as server:
+    command = [*SERVER, database]
+    with ServerProcess(command, folder=ROOT, environment=environment, popen=PythonProcess) as server:
         WorkerChaos(run, database, environment, server=server).perform()

@@ -1,4 +1,4 @@
-"""Runs the real `perdure` in a process of its own, with pipes or on a terminal."""
+"""Runs `perdure` in a process of its own, with pipes or on a terminal, or inside this one."""
 
 import fcntl
 import io
@@ -13,16 +13,19 @@ import sys
 import termios
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from unittest import mock
 
 import pytest
+import typer.main
+from tests.support.python_process import PythonProcess
 
-from perdure.cli import main
+from perdure.cli import app, main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-m", "perdure.cli"]
@@ -55,8 +58,35 @@ def perdure(
     folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, without a terminal."""
+    process = start(folder, *arguments, more=more)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(arguments, process.wait(), output, errors)
+
+
+def start(folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING) -> PythonProcess:
+    """Start a command whose output is read."""
+    return PythonProcess(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=settings(folder, more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def new_perdure(
+    folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in an interpreter that starts with nothing loaded."""
     command, environment = [*COMMAND, *arguments], settings(folder, more)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@cache
+def commands() -> Any:
+    """The tree of commands."""
+    return typer.main.get_command(app)
 
 
 def run_here(
@@ -67,6 +97,8 @@ def run_here(
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, settings(folder, more), clear=True))
         stack.enter_context(mock.patch.object(sys, "argv", ["perdure", *arguments]))
+        # Made anew, the tree of commands takes longer than most of them.
+        stack.enter_context(mock.patch.object(typer.main, "get_command", return_value=commands()))
         stack.enter_context(chdir(folder))
         stack.enter_context(redirect_stdout(output))
         stack.enter_context(redirect_stderr(errors))
@@ -80,11 +112,16 @@ class Server:
     """A server in a process of its own, on a free port, for as long as the block lasts."""
 
     def __init__(
-        self, folder: Path, command: str = "serve", *arguments: str, more: Mapping[str, str] = NOTHING
+        self,
+        folder: Path,
+        command: str = "serve",
+        *arguments: str,
+        more: Mapping[str, str] = NOTHING,
+        popen: Callable[..., Any] = PythonProcess,
     ) -> None:
         self.folder = folder
         self.more = more
-        self.process = subprocess.Popen(
+        self.process = popen(
             [*COMMAND, command, "--port", "0", "--json", *arguments],
             cwd=folder,
             env=settings(folder, {"PYTHONUNBUFFERED": "1", **more}),
@@ -139,7 +176,7 @@ class Server:
         if self.process.stdout is not None and not self.process.stdout.closed:
             output, errors = self.process.communicate()
             self.output, self.errors = self.output + output, self.errors + errors
-        return self.process.wait()
+        return int(self.process.wait())
 
 
 class Terminal:
@@ -151,14 +188,14 @@ class Terminal:
         self._main, ours = pty.openpty()
         fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.output = ""
-        self.process = subprocess.Popen(
-            after("import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)", *arguments),
+        self.process = PythonProcess(
+            [*COMMAND, *arguments],
             cwd=folder,
             env=settings(folder, more),
             stdin=ours,
             stdout=ours,
             stderr=ours,
-            start_new_session=True,
+            terminal=True,
         )
         os.close(ours)
 

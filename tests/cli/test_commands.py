@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from perdure import SqliteLightningStore, __version__
-from perdure.cli import app
 from perdure.rollouts.model import MACHINES
 
-from .command import COMMAND, ROOT, after, perdure, settings
+from .command import COMMAND, ROOT, after, commands, new_perdure, perdure, settings
 
 
 def test_the_installed_command_is_this_one() -> None:
@@ -26,7 +24,7 @@ def test_the_installed_command_is_this_one() -> None:
 
 
 def test_version(tmp_path: Path) -> None:
-    ended = perdure(tmp_path, "version")
+    ended = new_perdure(tmp_path, "version")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith(f"perdure {__version__}, python 3.")
     facts = json.loads(perdure(tmp_path, "version", "--json").stdout)
@@ -81,7 +79,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield from leaves(each, (*path, name))
 
 
-COMMANDS = dict(leaves(typer.main.get_command(app)))
+COMMANDS = dict(leaves(commands()))
 
 
 def test_every_command_takes_json() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from perdure import open_store
 from perdure.cli.commands.spans import span_duration
 from perdure.cli.demo.agents import CONFIG, Plan
 
-from .command import COLOR, COMMAND, Terminal, perdure, settings
+from .command import COLOR, Terminal, new_perdure, perdure, start
 
 FEW = ("--rollouts", "3")
 
@@ -76,7 +75,7 @@ def assert_cursor_is_shown(terminal: Terminal) -> None:
 
 
 def test_a_terminal_without_unicode_gets_other_characters(tmp_path: Path) -> None:
-    ended = perdure(tmp_path, "demo", *FEW, more={"PYTHONIOENCODING": "ascii"})
+    ended = new_perdure(tmp_path, "demo", *FEW, more={"PYTHONIOENCODING": "ascii"})
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.isascii()
 
@@ -160,13 +159,7 @@ async def test_ctrl_c_on_a_terminal_ends_it_cleanly(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_without_a_terminal_ends_it_cleanly(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "demo"],
-        env=settings(tmp_path, {"PYTHONUNBUFFERED": "1"}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(tmp_path, "demo", more={"PYTHONUNBUFFERED": "1"})
     with process:
         assert process.stdout is not None
         while not re.search(r"enqueued \d+ rollouts", process.stdout.readline()):

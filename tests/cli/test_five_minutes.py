@@ -2,14 +2,13 @@
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from tests.test_docs import README, blocks_of
 
-from .command import COMMAND, Server, settings
+from .command import Server, start
 
 QUICK = {"BG_JOB_HEARTBEAT": "1", "BG_JOB_INTERVAL": "1"}
 
@@ -21,12 +20,7 @@ def test_a_killed_server_ends_neither_the_run_nor_its_watcher(tmp_path: Path) ->
     first = Server(tmp_path, *serving, more=QUICK).__enter__()
     port = str(urlsplit(first.url).port)
     asking = ("run", "create", "count", "20", "--thread", "demo", "--new-thread", "--watch", "--json")
-    watching = subprocess.Popen(
-        [*COMMAND, *asking, "--url", first.url],
-        env=settings(tmp_path, {"PYTHONUNBUFFERED": "1"}),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    watching = start(tmp_path, *asking, "--url", first.url, more={"PYTHONUNBUFFERED": "1"})
     assert watching.stdout is not None
     events: list[dict[str, Any]] = [json.loads(watching.stdout.readline()) for _ in range(4)]
     first.stop(signal.SIGKILL)

@@ -7,14 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
 from tests.test_docs import DOCS, README, SERVED, blocks_of, name_of
 
 from perdure import LightningStore, NamedResources, PromptTemplate
-from perdure.cli import app
 from perdure.client.lightning import LightningStoreClient
 
-from .command import ROOT, Server
+from .command import ROOT, Server, commands
 
 PAGE = DOCS / "cli.md"
 SERVERS = ("dev", "serve", "store")
@@ -36,7 +34,7 @@ def lines_of(page: Path) -> list[str]:
 
 def options_of(words: list[str]) -> set[str]:
     """The options that the command of these words knows."""
-    command = typer.main.get_command(app)
+    command = commands()
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
     return {option for parameter in command.params for option in parameter.opts}

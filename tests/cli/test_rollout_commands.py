@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.python_process import PythonProcess
 
 from perdure import (
     LightningStore,
@@ -21,7 +22,7 @@ from perdure import (
 )
 from perdure.client.lightning import LightningStoreClient
 
-from .command import COLOR, COMMAND, Server, Terminal, run_here, settings
+from .command import COLOR, COMMAND, Server, Terminal, run_here, settings, start
 
 DATABASE = "sqlite:///agents.db"
 UNREACHABLE = {"PERDURE_URL": "http://127.0.0.1:1"}
@@ -176,13 +177,8 @@ def test_watching_ends_with_the_rollout(server: Server, place: Mapping[str, str]
 
 
 def test_watching_follows_what_others_do(server: Server, place: Mapping[str, str]) -> None:
-    watching = subprocess.Popen(
-        [*COMMAND, "rollout", "watch", "--follow", "--json"],
-        env=settings(server.folder, {"PERDURE_URL": server.url, "PYTHONUNBUFFERED": "1", **place}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    more = {"PERDURE_URL": server.url, "PYTHONUNBUFFERED": "1", **place}
+    watching = start(server.folder, "rollout", "watch", "--follow", "--json", more=more)
     with watching:
         assert watching.stdout is not None
         rollout_id = with_store(server, place, enqueue_one)
@@ -198,7 +194,7 @@ async def enqueue_one(store: LightningStore) -> str:
     return (await store.enqueue_rollout(1)).rollout_id
 
 
-def next_change(watching: subprocess.Popen[str]) -> tuple[str, str]:
+def next_change(watching: PythonProcess) -> tuple[str, str]:
     assert watching.stdout is not None
     change = json.loads(watching.stdout.readline())
     return change["rollout_id"], change["status"]

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import urllib.request
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def error_of(folder: Path, *arguments: str) -> tuple[int, str]:
     ],
 )
 def test_it_serves_until_a_signal_ends_it(tmp_path: Path, command: str, number: int, code: int) -> None:
-    with Server(tmp_path, command) as server:
+    with Server(tmp_path, command, popen=subprocess.Popen) as server:
         assert server.facts["database"] == "sqlite:///perdure.db"
         assert server.facts["key_needed"] is False
         assert [server.get(path)[0] for path in ("/healthz", "/readyz", "/v1/agl/health")] == [200, 200, 200]

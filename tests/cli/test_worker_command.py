@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import pytest
 from tests.cli.command import COMMAND, Server, perdure, run_here, settings
+from tests.support.python_process import PythonProcess
 
 from perdure.runtime.stores import KINDS, open_store
 from perdure.threads.records import RunRequest
@@ -52,7 +53,7 @@ class Worker:
     """A `perdure worker` in a process of its own."""
 
     def __init__(self, folder: Path, *arguments: str, **more: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = PythonProcess(
             [*COMMAND, "worker", "--json", *arguments],
             cwd=folder,
             env=settings(folder, {"PYTHONUNBUFFERED": "1", "LOG_LEVEL": "info", **more}),

@@ -6,9 +6,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from perdure.testing.servers import ServerFailed, free_port
 
@@ -29,6 +29,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         start_seconds: float = 60.0,
         health_path: str = HEALTH_PATH,
+        popen: Callable[..., Any] = subprocess.Popen,
     ) -> None:
         self.port = free_port()
         self._command = [*command, "--port", str(self.port)]
@@ -36,8 +37,9 @@ class ServerProcess:
         self._environment = environment
         self._seconds = start_seconds
         self._health_path = health_path
+        self._popen = popen
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None
 
     @property
     def url(self) -> str:
@@ -46,11 +48,11 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         assert self._process is not None
-        return self._process.pid
+        return int(self._process.pid)
 
     def start(self) -> None:
         """Start the process, and wait until it says that it is healthy."""
-        self._process = process = subprocess.Popen(
+        self._process = process = self._popen(
             self._command,
             cwd=self._folder,
             env=self._environment,
@@ -95,7 +97,7 @@ class ServerProcess:
         if process.poll() is None:
             process.send_signal(how)
         try:
-            return process.wait(seconds)
+            return int(process.wait(seconds))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -14,6 +14,7 @@ from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from tests.server.langgraph.project import project
 from tests.server.otlp_support import ENGINES
+from tests.support.python_process import PythonProcess
 
 import perdure
 from perdure.testing import servers
@@ -26,7 +27,7 @@ def serving(folder: Path, database: str, *options: str, **environment: str) -> S
     """`perdure serve` in a project's folder, not yet started."""
     command = [sys.executable, "-m", "perdure.cli", "serve", "--database", database, *options]
     surroundings = {**os.environ, "PYTHONPATH": str(SOURCE), **environment}
-    return ServerProcess(command, folder=folder, environment=surroundings)
+    return ServerProcess(command, folder=folder, environment=surroundings, popen=PythonProcess)
 
 
 @pytest.fixture(scope="session", params=ENGINES)

@@ -13,6 +13,7 @@ import pytest
 from tests.kernel.support import soon, until
 from tests.server.native.support import Worker, gathered, request
 from tests.server.otlp_support import ENGINES
+from tests.support.python_process import PythonProcess
 
 from perdure.client.native import PerdureClient
 from perdure.client.run_queue import RemoteRunQueue
@@ -32,7 +33,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerPro
     command = [sys.executable, "-m", "perdure.cli", "serve", "--no-worker", "--database", database]
     # Nobody renews leases here, and a server may take long to start again.
     environment = {**os.environ, "BG_JOB_HEARTBEAT": "600"}
-    with ServerProcess(command, environment=environment) as started:
+    with ServerProcess(command, environment=environment, popen=PythonProcess) as started:
         yield started
 
 
