@@ -26,6 +26,7 @@ from tests.chaos import long_runs
 from tests.chaos.births import kill_at_birth
 from tests.chaos.damaged import damage_files
 from tests.chaos.long_runs import chosen_size
+from tests.chaos.planted import MANNERS, ONE_IN, Manner
 from tests.chaos.postgres_crashes import crash_postgres
 from tests.chaos.scenario import ROLLOUTS, Run, Scenario, Show
 from tests.chaos.server_kills import kill_server_on_postgres, kill_server_on_sqlite
@@ -153,6 +154,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--rollouts", type=_size, metavar="N", default=ROLLOUTS, help=f"the load (default {ROLLOUTS})"
     )
+    parser.add_argument(
+        "--planted",
+        choices=MANNERS,
+        help=f"let 1 in {ONE_IN} commits of the worker scenarios be acknowledged and lost, or be doubled:"
+        " they must find it",
+    )
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier run")
     parser.add_argument("--only", type=_names, metavar="NAME,…", help="only these scenarios")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
@@ -194,10 +201,11 @@ def perform(
     *,
     keep: bool = False,
     rollouts: int = ROLLOUTS,
+    planted: Manner | None = None,
 ) -> Run:
     """Run one scenario in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-chaos-"))
-    run = Run(size, seed, folder, show, rollouts=rollouts)
+    run = Run(size, seed, folder, show, rollouts=rollouts, planted=planted)
     try:
         scenario.run(run)
     except Exception:  # noqa: BLE001 - a scenario that cannot go on has found something too
@@ -262,7 +270,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = []
     for scenario, size in chosen(options):
         with progress(errors, scenario) as show:
-            run = perform(scenario, size, seed, show, keep=options.keep, rollouts=options.rollouts)
+            run = perform(
+                scenario,
+                size,
+                seed,
+                show,
+                keep=options.keep,
+                rollouts=options.rollouts,
+                planted=options.planted,
+            )
             results.append(scenario.summary(run))
     violations = [f"{each['scenario']}: {found}" for each in results for found in each["violations"]]
     if options.json:

@@ -10,13 +10,14 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from tests.chaos.agents import AGENT
+from tests.chaos.planted import planted_by_environment
 from tests.support.history import Recorder
 from tests.support.recording import EffectLog
 
@@ -69,10 +70,13 @@ async def opened(plan: ClientPlan) -> AsyncIterator[Any]:
 class Client:
     """Asks for the runs of a plan, reads them, and cancels some."""
 
-    def __init__(self, threads: Any, recorder: Recorder, plan: ClientPlan) -> None:
+    def __init__(
+        self, threads: Any, recorder: Recorder, plan: ClientPlan, on_ended: Callable[[], object]
+    ) -> None:
         self._threads = threads
         self._recorder = recorder
         self._plan = plan
+        self._on_ended = on_ended
         self._random = random.Random(plan.seed)
         self._made: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
@@ -121,9 +125,6 @@ class Client:
             await asyncio.sleep(self._random.uniform(0, 2 * self._plan.pause))
             await self._cancel(thread, run.run_id)
 
-    def _say_ended(self) -> None:
-        os.write(sys.stdout.fileno(), ENDED)
-
     # --- asking -------------------------------------------------------------------------------------------
 
     def _choose(self, choices: dict[str, int]) -> str:
@@ -153,8 +154,9 @@ class Client:
         async def ask() -> Run:
             try:
                 run: Run = await self._threads.create_run(request, idempotency_key=key)
-            except Conflict as error:
-                refused.append(error)
+            except PerdureError as error:
+                if not isinstance(error, PASSING):
+                    refused.append(error)
                 raise
             return run
 
@@ -163,6 +165,8 @@ class Client:
             if answer.ok:
                 return answer.value
             await asyncio.sleep(PAUSE)
+        if not isinstance(refused[0], Conflict):
+            raise refused[0]
         return None
 
     async def _cancel(self, thread: str, run_id: str) -> None:
@@ -189,7 +193,7 @@ class Client:
             after, over = await self._read(run_id, after, bursts)
             if over:
                 break
-        self._say_ended()
+        self._on_ended()
 
     async def _read(self, run_id: str, after: str, bursts: int) -> tuple[str, bool]:
         """Read some bursts after an event, or all; gives the last event, and whether that was all."""
@@ -239,7 +243,7 @@ class Client:
 async def work(plan: ClientPlan) -> None:
     log = EffectLog(Path(plan.log))
     async with opened(plan) as threads:
-        client = Client(threads, Recorder("client", log.write), plan)
+        client = Client(threads, Recorder("client", log.write), plan, _say_ended)
         loop = asyncio.get_running_loop()
 
         def hear() -> None:
@@ -254,11 +258,16 @@ async def work(plan: ClientPlan) -> None:
     log.close()
 
 
+def _say_ended() -> None:
+    os.write(sys.stdout.fileno(), ENDED)
+
+
 def main() -> None:
     logging.disable()
     line = sys.stdin.buffer.readline()
     if line:
-        asyncio.run(work(msgspec.json.decode(line, type=ClientPlan)))
+        with planted_by_environment():
+            asyncio.run(work(msgspec.json.decode(line, type=ClientPlan)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.planted import Manner
 from tests.support.history import History, Report
 
 Show = Callable[["Run"], None]
@@ -24,6 +25,8 @@ class Run:
     show: Show = lambda run: None
     rollouts: int = ROLLOUTS
     """How many rollouts make up the load, where a scenario has a load that ends."""
+    planted: Manner | None = None
+    """A fault that the scenario must find, where it can have one."""
     done: int = 0
     note: str = ""
     facts: Counter[str] = field(default_factory=Counter)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 from tests.chaos.agents import make_agents
+from tests.chaos.planted import planted_by_environment
 from tests.support.history import Recorder
 from tests.support.recording import EffectLog, RecordingQueue
 
@@ -85,7 +86,8 @@ def main() -> None:
     logging.getLogger("perdure.worker.execution").setLevel(logging.CRITICAL)
     line = sys.stdin.buffer.readline()
     if line:
-        asyncio.run(work(msgspec.json.decode(line, type=WorkerPlan)))
+        with planted_by_environment():
+            asyncio.run(work(msgspec.json.decode(line, type=WorkerPlan)))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import pytest
 from tests.support.effects import check_effects
 from tests.support.history import Call, Effect, History, Outcome, Recorder
 from tests.support.recording import EffectLog, RecordingQueue, read_log
-from tests.support.run_snapshot import AttemptRow, EventRow, RunRow, RunRows
+from tests.support.run_snapshot import AttemptRow, CheckpointRow, EventRow, RunRow, RunRows
 
 from perdure.kernel.errors import Fenced
+from perdure.streams.model import NewEvent
 from perdure.threads.work import Lease
 
 SECOND = 1_000_000_000
@@ -47,13 +48,14 @@ class Story:
         attempt = f"{run}/{number}"
         claims = [[run, THREAD, attempt, number, LEASE]]
         self.call(process, at, "claim", worker=process, limit=1, got={"claims": claims})
-        self.rows.attempts[attempt] = AttemptRow(run, number, attempt, "succeeded")
+        self.rows.attempts[attempt] = AttemptRow(run, number, attempt, "succeeded", "succeeded", 1, process)
         self.rows.runs[run] = self.rows.runs[run]._replace(attempts=number)
         self.did(process, at + 0.1, "begin", run, number)
         return attempt
 
     def write(self, process: str, at: float, function: str, attempt: str, **more: Any) -> Call:
         run = attempt.partition("/")[0]
+        more = {"got": {"seq": 0}} | more if function == "append" else more
         return self.call(process, at, function, attempt=attempt, run=run, thread=THREAD, **more)
 
     def did(self, process: str, at: float, what: str, run: str, number: int, **about: Any) -> None:
@@ -62,15 +64,30 @@ class Story:
 
     def step(self, process: str, at: float, run: str, number: int, value: str) -> None:
         self.did(process, at, "step", run, number, step="pay", value=value)
+        kept = {"origin": run, "name": "pay", "body": json.dumps(value)}
+        self.write(process, at, "keep", f"{run}/{number}", **kept)
         self.did(process, at, "kept", run, number, step="pay", value=value)
 
-    def tell(self, run: str, *names: str, status: str = "success") -> None:
+    def append(self, process: str, at: float, attempt: str, name: str) -> None:
+        """An event of an attempt."""
+        run, _, number = attempt.partition("/")
+        self.tell(run, name, attempt=int(number))
+        place = {"events": [[name, "{}"]], "got": {"seq": len(self.rows.streams[run])}}
+        self.write(process, at, "append", attempt, **place)
+
+    def save(self, process: str, at: float, attempt: str, checkpoint_id: str) -> None:
+        run, _, number = attempt.partition("/")
+        values = {"told": checkpoint_id}
+        self.write(process, at, "save", attempt, values=values, got={"id": checkpoint_id})
+        self.rows.checkpoints[checkpoint_id] = CheckpointRow(checkpoint_id, run, int(number), values)
+
+    def tell(self, run: str, *names: str, status: str = "success", attempt: int = 0) -> None:
         """Events of a run, in its stream and in the thread's; a reader reads them as they come."""
         for name in names:
             body = json.dumps({"status": status} if name == "end" else {})
             for stream in (run, THREAD):
                 events = self.rows.streams.setdefault(stream, [])
-                events.append(EventRow(len(events) + 1, name, body, run))
+                events.append(EventRow(len(events) + 1, name, body, run, attempt))
                 about = {"reader": "r", "stream": stream, "events": [[len(events), name, body]]}
                 self.history.effects.append(Effect("client", 0, "read", about))
 
@@ -85,27 +102,29 @@ def sound() -> Story:
         story.create(run, 0.1)
     first = story.claim("w1", 1.0, "a", 1)
     story.step("w1", 1.5, "a", 1, "once")
-    story.tell("a", "metadata")
+    story.append("w1", 1.6, first, "metadata")
     story.call("w1", 1.8, "renew", attempts=[first], got={"going": [first]})
-    story.rows.attempts[first] = story.rows.attempts[first]._replace(status="unresponsive")
+    story.rows.attempts[first] = story.rows.attempts[first]._replace(status="unresponsive", reason=None)
     second = story.claim("w2", 4.0, "a", 2)
     story.did("w2", 4.3, "kept", "a", 2, step="pay", value="once")
     story.rows.steps["a", "pay"] = "once"
     story.did("w1", 4.5, "end", "a", 1)
     story.write("w1", 4.6, "finish", first, result="success", outcome="fail", code=Fenced.code)
+    story.save("w2", 4.7, second, "s1")
     story.did("w2", 4.8, "end", "a", 2)
-    story.tell("a", "metadata", "end")
+    story.append("w2", 4.85, second, "metadata")
+    story.tell("a", "end")
     story.write("w2", 5.0, "finish", second, result="success")
     third = story.claim("w1", 5.1, "b", 1)
     story.call("w1", 5.5, "hand_back", attempts=[third])
     released: dict[str, Any] = {"status": "failed", "reason": "released", "charged": 0}
     story.rows.attempts[third] = story.rows.attempts[third]._replace(**released)
     fourth = story.claim("w2", 5.6, "b", 2)
-    story.write("w2", 5.7, "append", fourth)
-    story.tell("b", "metadata", "end")
+    story.append("w2", 5.7, fourth, "metadata")
+    story.tell("b", "end")
     story.write("w2", 6.0, "finish", fourth, result="success")
     story.tell("c", "end", status="interrupted")
-    story.call("client", 0.5, "cancel", run="c", thread=THREAD)
+    story.call("client", 0.5, "cancel", run="c", thread=THREAD, got={"status": "interrupted"})
     story.rows.runs["c"] = story.rows.runs["c"]._replace(status="interrupted")
     return story
 
@@ -163,6 +182,20 @@ def _claim_again(story: Story) -> None:
     story.call("w3", 9.0, "claim", worker="w3", limit=1, got={"claims": [["b", THREAD, "b/2", 2, LEASE]]})
 
 
+def _change_event(story: Story, **values: Any) -> None:
+    """Another event in the place of the first one of run a."""
+    events = story.rows.streams["a"]
+    events[0] = events[0]._replace(**values)
+
+
+def _drop_event(story: Story) -> None:
+    story.rows.streams["b"] = story.rows.streams["b"][1:]
+
+
+def _change_checkpoint(story: Story, **values: Any) -> None:
+    story.rows.checkpoints["s1"] = story.rows.checkpoints["s1"]._replace(**values)
+
+
 WRONG: dict[str, tuple[str, Change]] = {
     "lost": ("lost: a of token a", lambda story: story.rows.runs.pop("a")),
     "doubled": ("doubled: token a is a, b", _replace_run("b", token="token a")),
@@ -209,6 +242,55 @@ WRONG: dict[str, tuple[str, Change]] = {
     ),
     "an event is missing": ("which has", _drop_read),
     "an event came twice": ("read 1-3, 1-1", _read_twice),
+    "another event": (
+        "lost: [('metadata', '{}')], up to 1, acknowledged to",
+        lambda story: _change_event(story, body='{"other":1}'),
+    ),
+    "an event of another attempt": (
+        "up to 1, acknowledged to",
+        lambda story: _change_event(story, attempt=2),
+    ),
+    "an event is lost": ("lost: ('metadata', '{}') of attempt 2 of run b", _drop_event),
+    "an event is doubled": (
+        "is stored 2 times, and was sent 1 times",
+        lambda story: story.tell("b", "metadata", attempt=2),
+    ),
+    "an event of nobody": (
+        "attempt 9 of run b appended",
+        lambda story: story.tell("b", "metadata", attempt=9),
+    ),
+    "a checkpoint is lost": ("lost: the checkpoint of", lambda story: story.rows.checkpoints.pop("s1")),
+    "another checkpoint": ("lost: the checkpoint of", lambda story: _change_checkpoint(story, values={})),
+    "a checkpoint is doubled": (
+        "doubled: attempt 2 of run a (a/2, w2) has 2 checkpoints, and sent 1",
+        lambda story: story.rows.checkpoints.update(s2=story.rows.checkpoints["s1"]),
+    ),
+    "a checkpoint of nobody": (
+        "attempt 9 of run a stored 1 checkpoints",
+        lambda story: _change_checkpoint(story, number=9),
+    ),
+    "a step is lost": ("lost: step ('a', 'pay')", lambda story: story.rows.steps.clear()),
+    "a step of nobody": (
+        "step ('b', 'ship') is x",
+        lambda story: story.rows.steps.update({("b", "ship"): "x"}),
+    ),
+    "an end is lost": (
+        "finish of attempt 2 of run b (b/2, w2), with success",
+        _replace_attempt("b/2", status="unresponsive", reason=None),
+    ),
+    "an end is another": ("finish of attempt 2 of run b", _replace_attempt("b/2", reason="retriable")),
+    "a hand-back is lost": (
+        "hand_back of attempt 1 of run b (b/1, w1), with released",
+        _replace_attempt("b/1", status="unresponsive", reason=None, charged=1),
+    ),
+    "a cancel is lost": (
+        "lost: run c was interrupted for",
+        lambda story: _replace_run("c", status="success")(story),
+    ),
+    "claimed for nobody": (
+        "doubled: attempt 3 of run b belongs to no claim of w1",
+        lambda story: story.rows.attempts.update(x=AttemptRow("b", 3, "x", "unresponsive", worker="w1")),
+    ),
     "rows": ("rules of the rows: bad", lambda story: story.rows.broken_rules.append("bad")),
     "untyped": (
         "was answered with",
@@ -261,10 +343,14 @@ def test_a_cancelled_attempt_may_be_followed_after_its_stop_or_its_grace() -> No
         story.call("w1", 8.0, "renew", attempts=[held], got={"going": [held]})
         if stopped:
             story.write("w1", 7.5, "finish", held, result="stopped")
+            story.rows.attempts[held] = story.rows.attempts[held]._replace(reason="stopped")
         story.claim("w2", 7.6 if stopped else 9.2, "e", 1)
         story.tell("d", "end")
         story.tell("e", "end")
         assert story.violations() == []
+
+
+LEASED = {"attempt": "attempt", "run": "run", "thread": "thread"}
 
 
 class _Refusing:
@@ -282,12 +368,12 @@ async def test_what_a_worker_asks_for_is_written_down(tmp_path: Path) -> None:
     queue: Any = RecordingQueue(_Refusing(), Recorder("w", log.write))  # type: ignore[arg-type]
     held = Lease("run", "thread", "attempt")
     with pytest.raises(Fenced):
-        await queue.append(held, [])
+        await queue.append(held, [NewEvent("custom", "{}")], 3)
     await queue.hand_back([held])
     log.close()
     refused, given = read_log(tmp_path / "log")
     assert (refused.function, refused.outcome, refused.code) == ("append", "fail", Fenced.code)
-    assert refused.given == {"attempt": "attempt", "run": "run", "thread": "thread"}
+    assert refused.given == {**LEASED, "events": [["custom", "{}"]], "after": 3}
     assert (given.function, given.outcome, given.given) == ("hand_back", "ok", {"attempts": ["attempt"]})
 
 

@@ -54,9 +54,10 @@ class Claim(NamedTuple):
 class Index:
     """A history by attempts and threads."""
 
-    def __init__(self, history: History, rows: RunRows, grace: float) -> None:
+    def __init__(self, history: History, rows: RunRows, grace: float, *, resent: bool = False) -> None:
         self.history = history
         self.rows = rows
+        self.resent = resent
         self.grace = int(grace * 1e9)
         self.calls: dict[str, list[Call]] = defaultdict(list)
         for call in history:
@@ -87,6 +88,10 @@ class Index:
 
     def of(self, claim: Claim, *functions: str) -> Iterator[Call]:
         return (call for call in self._by_attempt[claim.attempt] if call.function in functions)
+
+    def possible(self, claim: Claim, *functions: str) -> Iterator[Call]:
+        """The calls of an attempt that may have had their effect."""
+        return (call for call in self.of(claim, *functions) if self.resent or call.outcome != "fail")
 
     def told_end(self, claim: Claim) -> int | None:
         """When the attempt first told its end in a way that was not refused."""
@@ -141,6 +146,7 @@ class Index:
                 "stale effects": len({(effect.process, effect.at) for effect in self.stale()}),
                 "fenced writes": sum(call.code == Fenced.code for call in refused),
                 "accepted writes": sum(call.ok for call in refused),
+                "acknowledged events": sum(len(call.given.get("events", ())) for call in refused if call.ok),
                 "events read": sum(len(each.about["events"]) for each in reads(self.history)),
             }
         )

@@ -12,6 +12,8 @@ The promise, as precisely as it is checked here:
 - Agent code runs at least once. A worker that was frozen past its lease may go on for a moment beside the one
   that has its run now: such effects come only from attempts that are no longer live, and change nothing.
 - A step is executed at least once, and one result of it is kept: every attempt that goes on sees the same.
+- Whatever was acknowledged to a worker or a client is in the database, once: every event, checkpoint, step
+  and end, and every attempt belongs to a claim.
 - An attempt that was handed back is not counted among the tries of its run.
 - Whoever reads a stream gets each event once, in order and without a gap, however often the line is cut.
 
@@ -20,11 +22,13 @@ The checker knows these calls of a history; `given` and `got` hold what is named
 | function | given | got |
 |---|---|---|
 | `create` | token, thread, strategy | run |
-| `cancel` | run, thread | |
+| `cancel` | run, thread | status |
 | `claim` | worker, limit | claims: (run, thread, attempt, number, lease) |
 | `renew` | attempts | going: attempts |
-| `append`, `save`, `keep` | attempt, run, thread | |
-| `finish` | attempt, run, thread, result | |
+| `append` | attempt, run, thread, events: (event, body), after | seq |
+| `save` | attempt, run, thread, events, values | id |
+| `keep` | attempt, run, thread, origin, name, body | |
+| `finish` | attempt, run, thread, result, events, values | status |
 | `hand_back` | attempts | |
 
 and these effects: `begin`, `step` (step, value), `kept` (step, value) and `end`, of an agent, each about a
@@ -35,12 +39,13 @@ come from one monotonic clock, so that all processes must be of one machine.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import msgspec
+from tests.support.acknowledged import ACKNOWLEDGED, Rule
 from tests.support.effect_index import WRITES, Claim, Index, reads
 from tests.support.history import UNTYPED, Effect, History
 from tests.support.run_snapshot import EventRow, RunRow, RunRows
@@ -65,12 +70,13 @@ class EffectReport:
         return f"{len(self.violations)} violations in {seen}{listed}"
 
 
-def check_effects(history: History, rows: RunRows, *, grace: float) -> EffectReport:
+def check_effects(history: History, rows: RunRows, *, grace: float, resent: bool = False) -> EffectReport:
     """Compare what was asked, answered, done and read with what the database holds at the end.
 
-    `grace` is how many seconds a cancelled attempt has to stop.
+    `grace` is how many seconds a cancelled attempt has to stop. Where a client sends lost requests again
+    (`resent`), a call that was refused may have been carried out before.
     """
-    checking = Index(history, rows, grace)
+    checking = Index(history, rows, grace, resent=resent)
     report = EffectReport(facts=checking.facts())
     for rule in _RULES:
         title = rule.__name__.strip("_").replace("_", " ")
@@ -267,7 +273,6 @@ def _answered_in_form(checking: Index) -> Iterator[str]:
             yield f"{call} was answered with {call.message}"
 
 
-Rule = Callable[[Index], Iterator[str]]
 _RULES: Sequence[Rule] = (
     _rules_of_the_rows,
     _created_once,
@@ -280,4 +285,5 @@ _RULES: Sequence[Rule] = (
     _steps_are_kept_once,
     _streams_are_read_whole,
     _answered_in_form,
+    *ACKNOWLEDGED,
 )

@@ -95,7 +95,8 @@ class RecordingQueue(RunQueue):
 
     async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
         asking = self._queue.append(held, events, after)
-        return await self._call("append", _about(held), asking, lambda seq: {"seq": seq})
+        given = {**_about(held), "events": _told(events), "after": after}
+        return await self._call("append", given, asking, lambda seq: {"seq": seq})
 
     async def save(
         self,
@@ -105,7 +106,8 @@ class RecordingQueue(RunQueue):
         after: int | None = None,
     ) -> Checkpoint:
         asking = self._queue.save(held, checkpoint, events, after)
-        return await self._call("save", _about(held), asking, lambda saved: {"id": saved.checkpoint_id})
+        given = {**_about(held), "events": _told(events), "values": checkpoint.values}
+        return await self._call("save", given, asking, lambda saved: {"id": saved.checkpoint_id})
 
     async def record(
         self, held: Lease, steps: GraphSteps, events: Sequence[NewEvent] = (), after: int | None = None
@@ -123,10 +125,13 @@ class RecordingQueue(RunQueue):
 
     async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
         asking = self._queue.keep(held, origin, name, body)
-        await self._call("keep", {**_about(held), "name": name, "body": body}, asking, _nothing)
+        given = {**_about(held), "origin": origin, "name": name, "body": body}
+        await self._call("keep", given, asking, _nothing)
 
     async def finish(self, ending: Ending) -> Run:
-        given = {**_about(ending.held), "result": ending.result}
+        given = {**_about(ending.held), "result": ending.result, "events": _told(ending.events)}
+        if ending.checkpoint is not None:
+            given["values"] = ending.checkpoint.values
         asking = self._queue.finish(ending)
         return await self._call("finish", given, asking, lambda run: {"status": run.status})
 
@@ -161,6 +166,10 @@ class RecordingQueue(RunQueue):
 
 def _about(held: Lease) -> dict[str, Any]:
     return {"attempt": held.attempt_id, "run": held.run_id, "thread": held.thread_id}
+
+
+def _told(events: Sequence[NewEvent]) -> list[list[str]]:
+    return [[event.event, event.body] for event in events]
 
 
 def _claims(assignments: Sequence[Assignment]) -> dict[str, Any]:

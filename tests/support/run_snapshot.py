@@ -21,10 +21,12 @@ _RUNS = statement(
     " FROM runs AS r JOIN rollouts AS o ON o.ns = r.ns AND o.id = r.id WHERE r.ns = :ns ORDER BY r.id"
 )
 _ATTEMPTS = statement(
-    "SELECT rollout_id, sequence_id, id, status, reason, charged FROM attempts WHERE ns = :ns"
+    "SELECT rollout_id, sequence_id, id, status, reason, charged, worker_id FROM attempts WHERE ns = :ns"
     " ORDER BY rollout_id, sequence_id"
 )
-_EVENTS = statement("SELECT stream, seq, event, body FROM stream_events WHERE ns = :ns ORDER BY stream, seq")
+_EVENTS = statement(
+    "SELECT stream, seq, event, body, attempt FROM stream_events WHERE ns = :ns ORDER BY stream, seq"
+)
 _LINKS = statement(
     "SELECT stream, seq, source, source_seq, count FROM stream_links WHERE ns = :ns ORDER BY stream, seq"
 )
@@ -34,6 +36,7 @@ _VALUES = statement(
     "SELECT t.id, c.body FROM threads AS t JOIN checkpoints AS c"
     " ON c.ns = t.ns AND c.thread_id = t.id AND c.id = t.checkpoint_id WHERE t.ns = :ns"
 )
+_CHECKPOINTS = statement("SELECT id, run_id, attempt, body FROM checkpoints WHERE ns = :ns ORDER BY position")
 
 
 class RunRow(NamedTuple):
@@ -57,6 +60,16 @@ class AttemptRow(NamedTuple):
     status: str
     reason: str | None = None
     charged: int = 1
+    worker: str | None = None
+
+
+class CheckpointRow(NamedTuple):
+    """What checks read of a checkpoint: the run and the attempt that stored it, and its values."""
+
+    id: str
+    run: str | None
+    number: int | None
+    values: Any
 
 
 class EventRow(NamedTuple):
@@ -67,6 +80,7 @@ class EventRow(NamedTuple):
     body: str
     source: str = ""
     """The run, in the stream of a thread."""
+    attempt: int = 0
 
 
 class RunRows(msgspec.Struct):
@@ -81,6 +95,7 @@ class RunRows(msgspec.Struct):
     """How many effects the outbox has for a run."""
     values: dict[str, Any] = field(default_factory=dict)
     """The state of each thread that has one."""
+    checkpoints: dict[str, CheckpointRow] = field(default_factory=dict)
     broken_rules: list[str] = field(default_factory=list)
 
 
@@ -99,6 +114,7 @@ async def _take(tx: Tx) -> RunRows:
         steps={(row[0], row[1]): decode_json(row[2]) for row in await tx.all(_STEPS)},
         webhooks={row[0]: int(row[1]) for row in await tx.all(_OUTBOX)},
         values={row[0]: decode_json(row[1]) for row in await tx.all(_VALUES)},
+        checkpoints={row[0]: _checkpoint(row) for row in await tx.all(_CHECKPOINTS)},
         broken_rules=await broken_rules(tx),
     )
 
@@ -117,10 +133,15 @@ def _run(row: Any) -> RunRow:
     )
 
 
+def _checkpoint(row: Any) -> CheckpointRow:
+    checkpoint_id, run_id, attempt, body = row
+    return CheckpointRow(checkpoint_id, run_id, attempt, decode_json(body))
+
+
 async def _streams(tx: Tx) -> dict[str, list[EventRow]]:
     streams: dict[str, list[EventRow]] = {}
-    for stream, seq, event, body in await tx.all(_EVENTS):
-        streams.setdefault(stream, []).append(EventRow(seq, event, body, stream))
+    for stream, seq, event, body, attempt in await tx.all(_EVENTS):
+        streams.setdefault(stream, []).append(EventRow(seq, event, body, stream, attempt))
     prefix = thread_stream("")
     for stream, seq, source, first, count in await tx.all(_LINKS):
         # A stream has no gap: the event numbered n stands at the place n - 1.
