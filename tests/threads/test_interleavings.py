@@ -125,7 +125,8 @@ async def _drop_thread(tx: Tx, given: Any, lined: bool) -> Any:
 
 
 async def _set_state(tx: Tx, given: Any, lined: bool) -> Any:
-    await states.update_state(tx, "t", checked(NewCheckpoint(values="set")))
+    (answer,) = await states.update_states(tx, [("t", checked(NewCheckpoint(values="set")))])
+    return answer if isinstance(answer, str) else repr(answer)
 
 
 async def _copy(tx: Tx, given: Any, lined: bool) -> Any:

@@ -159,6 +159,13 @@ async def test_a_state_set_by_hand(world: World) -> None:
     assert await world.values(thread) == "third"
 
 
+async def test_a_repeated_key_sets_a_state_once(world: World) -> None:
+    thread = await world.thread(values="first")
+    twice = [await world.threads.update_state(thread, "second", idempotency_key="k") for _ in "ab"]
+    assert twice[0] == twice[1]
+    assert [each.values for each in await world.threads.history(thread)] == ["second", "first"]
+
+
 async def test_a_state_set_by_hand_mends_an_error(world: World) -> None:
     thread = await world.thread()
     await world.finish((await world.take(await world.run(thread))).held, "error")

@@ -90,7 +90,9 @@ class Access(Service):
     ) -> CreatedToken:
         """Create a token. Its secret is shown here once, and never again.
 
-        Without `namespaces` it is for the caller's own; `*` is every one.
+        Without `namespaces` it is for the caller's own; `*` is every one. It takes no idempotency key: the
+        answer holds the secret, which is not stored, so that no second call could give it. If the answer is
+        lost, revoke the token and create another.
         """
         wanted = [self.namespace] if namespaces is None else namespaces
         token_id = self.storage.ids.hex(TOKEN_ID_DIGITS)

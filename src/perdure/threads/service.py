@@ -286,6 +286,7 @@ class Threads(WatchedService):
         checkpoint_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         next: Sequence[str] = (),
+        idempotency_key: str | None = None,
     ) -> Checkpoint:
         """Store another state of a thread, after a given one or the latest. Conflict while it is busy."""
         check_id(thread_id, "thread_id")
@@ -295,7 +296,9 @@ class Threads(WatchedService):
             metadata={"source": "update", **(metadata or {})},
             parent_id=checkpoint_id,
         )
-        return checkpoint_of(await self.write(states.update_state, thread_id, checked(new)))
+        update = (thread_id, checked(new))
+        stored: str = await self.write_once(idempotency_key, states.update_states, update)
+        return checkpoint_of(await self.read(states.load_state, thread_id, stored))
 
     async def update_graph(self, thread_id: str, steps: GraphSteps, after: str | None) -> None:
         """Store changes of a thread's graph.

@@ -168,18 +168,33 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
     return copy.id
 
 
-async def update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> StateRow:
-    """Keep another state of a thread that rests."""
+@keyed_as("update_state")
+async def update_states(tx: Tx, updates: Sequence[tuple[str, Checked]]) -> list[str | NotFound | Conflict]:
+    """Store another state of each of these threads; the answers are the ids of the checkpoints."""
+    await lock_lines(tx, sorted({thread_id for thread_id, _ in updates}))
+    answers: list[str | NotFound | Conflict] = []
+    for thread_id, checkpoint in updates:
+        try:
+            answers.append(await _update_state(tx, thread_id, checkpoint))
+        except (NotFound, Conflict) as error:
+            answers.append(error)
+    updated = [
+        thread_id for (thread_id, _), answer in zip(updates, answers, strict=True) if isinstance(answer, str)
+    ]
+    await audit(tx, "update_state", updated)
+    return answers
+
+
+async def _update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> str:
     thread = await _resting(tx, thread_id)
     if checkpoint.parent_id is not None:
-        await _check_state(tx, thread_id, checkpoint.parent_id)
+        await load_state(tx, thread_id, checkpoint.parent_id)
     row = new_state(tx, thread, checkpoint, None, None)
     thread.status = thread.rest = "interrupted" if checkpoint.is_unfinished else "idle"
     thread.error = None
     await tx.write(sql.ADD_CHECKPOINTS.of([row]), sql.MOVE_THREADS.of([thread]))
     changes.tell(tx, "thread", [(thread_id, thread.status)])
-    await audit(tx, "update_state", [thread_id])
-    return row
+    return row.id
 
 
 async def _resting(tx: Tx, thread_id: str) -> ThreadRow:
@@ -200,7 +215,8 @@ async def update_graph_state(tx: Tx, thread_id: str, steps: Steps, after: str | 
     await audit(tx, "update_state", [thread_id])
 
 
-async def _check_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
+async def load_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
+    """A state of a thread, without values that a graph stores in pieces."""
     row = await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=checkpoint_id)
     if row is None:
         raise NotFound(f"Checkpoint {checkpoint_id} not found in thread {thread_id}")
@@ -246,14 +262,14 @@ async def peek_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> State
     if thread is None or thread.gone_at is not None:
         raise NotFound(f"Thread {thread_id} not found")
     wanted = checkpoint_id or thread.checkpoint_id
-    return None if wanted is None else await _check_state(tx, thread_id, wanted)
+    return None if wanted is None else await load_state(tx, thread_id, wanted)
 
 
 async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> StateRow | None:
     _, latest = await get_thread(tx, thread_id)
     if checkpoint_id is None:
         return latest
-    return await with_its_values(tx, await _check_state(tx, thread_id, checkpoint_id))
+    return await with_its_values(tx, await load_state(tx, thread_id, checkpoint_id))
 
 
 async def history(
@@ -261,7 +277,7 @@ async def history(
 ) -> list[StateRow]:
     """The states of a thread, the newest first; filtered, they are read until there are enough."""
     await get_thread(tx, thread_id)
-    place = LATEST if before is None else (await _check_state(tx, thread_id, before)).position
+    place = LATEST if before is None else (await load_state(tx, thread_id, before)).position
     found: list[StateRow] = []
     while len(found) < limit:
         page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), " ORDER BY position DESC", limit, 0)
