@@ -86,7 +86,10 @@ def check_ops(ops: Sequence[ItemOp]) -> None:
 
 
 class Items(Service):
-    """The items of one namespace of perdure: what agents remember beyond a thread."""
+    """The items of one namespace of perdure: what agents remember beyond a thread.
+
+    Every public method is a batch of operations, which `run` executes.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class Items(Service):
     async def fetch(self, namespace: DottedLabels, key: Key, *, refresh_ttl: bool | None = None) -> Item:
         """Get an item by its namespace and key. NotFound if there is none."""
         wanted = GetItem(namespace=list(check_labels(namespace)), key=key, refresh_ttl=refresh_ttl)
-        (found,) = await self._get([wanted])
+        (found,) = await self.run([wanted])
         if found.item is None:
             raise NotFound(f"Item {key} not found in the namespace {'.'.join(namespace)}")
         return found.item
@@ -135,28 +138,22 @@ class Items(Service):
 
         Without `ttl_minutes` it lasts as long as the policy says; with None it never expires.
         """
-        labels = list(check_labels(namespace))
-        fields = model.check_index(index)
-        await self._put(
-            [
-                PutItem(
-                    namespace=labels,
-                    key=key,
-                    value=model.check_object(value),
-                    ttl_minutes=ttl_minutes,
-                    index=fields,
-                )
-            ]
+        wanted = PutItem(
+            namespace=list(check_namespace(namespace)),
+            key=key,
+            value=model.check_object(value),
+            ttl_minutes=ttl_minutes,
+            index=model.check_index(index),
         )
+        await self.run([wanted])
 
     @call(DELETE("/items"), scope="write", repeatable=True)
     async def delete(self, namespace: DottedLabels, key: Key) -> None:
         """Delete an item. A missing one is no error."""
-        await self._write([NewItem(path_of(check_labels(namespace)), check_key(key), None)])
+        await self.run([DeleteItem(namespace=list(check_labels(namespace)), key=key)])
 
-    async def _put(self, ops: Sequence[PutItem | DeleteItem]) -> None:
-        """Keep and remove items, all or none of them."""
-        items = [self._new(op) for op in ops]
+    async def _put(self, ops: Sequence[PutItem | DeleteItem], items: list[NewItem]) -> None:
+        """Store and delete items, all or none of them."""
         if self.index is not None:
             puts = [(at, op) for at, op in enumerate(ops) if isinstance(op, PutItem)]
             vectors = await self.index.of_items([(op.value, op.index) for _, op in puts])
@@ -196,31 +193,28 @@ class Items(Service):
         With a `query`, where there is an index, the nearest to it first.
         """
         check_page(limit, offset)
-        return await self.find(
-            namespace_prefix, filter=filter, query=query, limit=limit, offset=offset, refresh_ttl=refresh_ttl
+        wanted = SearchItems(
+            namespace_prefix=list(check_labels(namespace_prefix, "namespace_prefix")),
+            filter=None if filter is None else model.check_filter(filter),
+            query=query,
+            limit=limit,
+            offset=offset,
+            refresh_ttl=refresh_ttl,
         )
+        (result,) = await self.run([wanted])
+        return result.items or []
 
-    async def find(
-        self,
-        namespace_prefix: Sequence[str] = (),
-        *,
-        filter: Mapping[str, Any] | None = None,
-        query: str | None = None,
-        limit: int = 100,
-        offset: int = 0,
-        refresh_ttl: bool | None = None,
-    ) -> list[Item]:
-        """Search, with any limit."""
-        check_number(limit, "limit")
-        check_number(offset, "offset")
-        low, high = model.range_of(path_of(check_labels(namespace_prefix, "namespace_prefix")))
-        conditions = model.check_filter(filter)
-        wanted = Search(low, high, tuple(model.needles(conditions)), Place(), limit, offset)
-        if query and self.index is not None:
-            found = await self._nearest(await self.index.of_query(query), wanted, conditions)
+    async def _search(self, op: SearchItems) -> list[Item]:
+        check_number(op.limit, "limit")
+        check_number(op.offset, "offset")
+        low, high = model.range_of(path_of(check_labels(op.namespace_prefix, "namespace_prefix")))
+        conditions = model.check_filter(op.filter)
+        wanted = Search(low, high, tuple(model.needles(conditions)), Place(), op.limit, op.offset)
+        if op.query and self.index is not None:
+            found = await self._nearest(await self.index.of_query(op.query), wanted, conditions)
         else:
             found = [(row, None) for row in await self._listed(wanted, conditions)]
-        await self._refresh([row for row, _ in found], refresh_ttl)
+        await self._refresh([row for row, _ in found], op.refresh_ttl)
         return [model.item_of(row, score) for row, score in found]
 
     async def _listed(self, wanted: Search, conditions: Mapping[str, Any]) -> list[ItemRow]:
@@ -308,7 +302,10 @@ class Items(Service):
         `*` in a prefix or suffix matches any label.
         """
         check_page(limit, offset)
-        return await self._namespaces(matches_of(prefix, suffix), max_depth, limit, offset)
+        matches = matches_of(prefix, suffix)
+        wanted = ListNamespaces(matches=matches, max_depth=max_depth, limit=limit, offset=offset)
+        (result,) = await self.run([wanted])
+        return [tuple(labels) for labels in result.namespaces or []]
 
     async def _namespaces(
         self, matches: Sequence[Match], max_depth: int | None, limit: int, offset: int
@@ -364,8 +361,8 @@ class Items(Service):
         results = [ItemResult() for _ in ops]
         gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetItem)]
         changes = [op for op in ops if isinstance(op, PutItem | DeleteItem)]
-        for change in changes:
-            self._new(change)
+        # All changes are checked before anything is read.
+        new = [self._new(change) for change in changes]
         if gets:
             found = await self._get([op for _, op in gets])
             for (at, _), result in zip(gets, found, strict=True):
@@ -374,7 +371,7 @@ class Items(Service):
             if isinstance(op, SearchItems | ListNamespaces):
                 results[at] = await self._found(op)
         if changes:
-            await self._put(changes)
+            await self._put(changes, new)
         return results
 
     async def _get(self, gets: Sequence[GetItem]) -> list[ItemResult]:
@@ -398,15 +395,7 @@ class Items(Service):
         if isinstance(op, ListNamespaces):
             found = await self._namespaces(op.matches, op.max_depth, op.limit, op.offset)
             return ItemResult(namespaces=[list(each) for each in found])
-        items = await self.find(
-            op.namespace_prefix,
-            filter=op.filter,
-            query=op.query,
-            limit=op.limit,
-            offset=op.offset,
-            refresh_ttl=op.refresh_ttl,
-        )
-        return ItemResult(items=items)
+        return ItemResult(items=await self._search(op))
 
 
 def _place(row: ItemRow) -> Place:
