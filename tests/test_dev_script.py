@@ -188,6 +188,16 @@ def test_an_installer_that_outlives_the_script_holds_the_lock(dev: ModuleType, t
         assert dev.try_lock(second.fileno())
 
 
+@pytest.mark.parametrize(("arguments", "wanted"), [([], True), (["--fast"], False)])
+def test_the_tests_have_a_browser_before_they_start(
+    dev: ModuleType, environment: Any, calls: Recorder, arguments: list[str], wanted: bool
+) -> None:
+    assert dev.test(environment, arguments) == 0
+    steps = [command[1:3] for command in calls.commands]
+    assert (["-m", "tests.support.browser"] in steps) is wanted
+    assert steps[-1] == ["-m", "pytest"]
+
+
 def test_steps_end_at_the_first_that_fails(dev: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
     fail = [sys.executable, "-c", "raise SystemExit(3)"]
     succeed = [sys.executable, "-c", "print('ran')"]

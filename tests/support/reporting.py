@@ -20,6 +20,7 @@ ENGINE_FIXTURES = ("engine_url", "new_engine_url", "shared_engine_url")
 SLOW = (
     "tests/cli/",
     "tests/reliability/",
+    "tests/security/test_browser.py",
     "tests/security/test_generated.py",
     "tests/server/langgraph/",
     "tests/server/native/test_kills.py",

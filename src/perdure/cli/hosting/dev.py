@@ -70,12 +70,15 @@ def dev(
 def _settings(*given: Any) -> tuple[Settings, str]:
     """The settings of a server with everything enabled, and why gRPC is not."""
     from perdure.cli.hosting.server import settings_from
+    from perdure.server.http.origins import ANY, LOCAL_ORIGINS
 
     names = ("database_url", "host", "port", "grpc_port", "log_level")
     explicit = {**dict(zip(names, given, strict=True)), "keep_traces": True}
     settings = settings_from(explicit)
     if settings.sources["log_level"] == "default":
         explicit["log_level"] = "warning"
+    if ANY not in settings.cors_allow_origins:
+        explicit["cors_allow_origins"] = (*settings.cors_allow_origins, *LOCAL_ORIGINS)
     note = ""
     if settings.grpc_port is None:
         note = _why_no_grpc(settings.host)

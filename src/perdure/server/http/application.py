@@ -22,12 +22,13 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
 from perdure.access.model import Caller, allows
-from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, UnsupportedMedia
+from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, UnsupportedMedia
 from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
 from perdure.server.http.disconnect import DisconnectWatch, until_disconnect
 from perdure.server.http.gate import Gate
+from perdure.server.http.origins import ANY, Origins
 from perdure.server.http.problems import NATIVE, internal_error
 from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Readmit, Route, ServerProtocol, Table
 
@@ -164,13 +165,16 @@ class Application:
                 self._gate.count(caller)
                 # The operator's handler decides once for each request.
                 return caller, None
-        caller = await self._gate.admit(request.headers.get, _peer(request))
+        opens_page = route.opens_in_tab and _opens_tab(request)
+        caller = await self._gate.admit(request.headers.get, _peer(request), opens_page=opens_page)
         return caller, partial(self._gate.readmit, request.headers.get)
 
     async def _decode(self, call: Call, route: Route) -> None:
         if route.query is not None:
             call.query = bodies.decode_query(call.request.query_params, route.query)
         if route.body is None:
+            if _brings_body(call.request):
+                _check_form(call.request, route)
             return
         settings = self.app.settings
         limit = route.max_body or settings.max_body_bytes
@@ -179,7 +183,7 @@ class Application:
             call.body = data
             return
         if data:
-            _check_form(call.request)
+            _check_form(call.request, route)
         call.body = bodies.decode_body(data, route.body, optional=route.body_optional)
 
     async def _run(self, call: Call, route: Route) -> Any:
@@ -273,10 +277,23 @@ def _steps(scope: Connection) -> list[str]:
         raise InvalidInput("the path is not UTF-8") from None
 
 
-def _check_form(request: Request) -> None:
-    form = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if form != "application/json" and not form.endswith("+json"):
-        raise UnsupportedMedia(f"the body must be application/json, not {form[:100]!r}")
+def _opens_tab(request: Request) -> bool:
+    """Whether a browser sent the request to show the response as a page."""
+    header = request.headers.get
+    navigates = (header("sec-fetch-mode"), header("sec-fetch-dest")) == ("navigate", "document")
+    return navigates and request.method == "GET"
+
+
+def _brings_body(request: Request) -> bool:
+    header = request.headers.get
+    return header("content-length", "0") != "0" or header("transfer-encoding") is not None
+
+
+def _check_form(request: Request, route: Route) -> None:
+    """Refuse a body without a content type too: a web page may send it to any server, unasked."""
+    form = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if form not in ("application/json", route.body_form) and not form.endswith("+json"):
+        raise UnsupportedMedia(f"the body needs the Content-Type {route.body_form}, not {form[:100]!r}")
 
 
 def make_application(
@@ -284,14 +301,13 @@ def make_application(
 ) -> ASGIApp:
     """The application for a table of routes."""
     application = Application(app, routes, components)
-    origins = app.settings.cors_allow_origins
-    if not origins:
+    if not app.settings.cors_allow_origins:
         return application
-    if "*" in origins and len(origins) > 1:
-        raise StartRefused("cors_allow_origins is either * or a list of origins")
+    origins = Origins(app.settings.cors_allow_origins)
     return CORSMiddleware(
         application,
-        allow_origins=list(origins),
+        allow_origins=[ANY] if origins.any else [],
+        allow_origin_regex=None if origins.any else origins.pattern.pattern,
         allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=["*"],
         allow_credentials=False,

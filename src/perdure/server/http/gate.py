@@ -1,4 +1,4 @@
-"""Authenticates callers: credentials in headers, allowed hosts and rate limits."""
+"""Authenticates callers: credentials in headers, allowed hosts, web pages and rate limits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import NamedTuple
 from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
-from perdure.runtime.app import StoreApp, is_loopback
+from perdure.runtime.app import ANONYMOUS, StoreApp, is_loopback
+from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own
 
 MAX_BUCKETS = 4096
 FAILURES_A_SECOND = 2.0
 FAILURES_AT_ONCE = 60.0
-LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+MAX_ORIGIN = 200
+OWN_SITES = ("same-origin", "none")
+"""What a browser says of requests of our own pages, and of those that its user typed."""
 
 Header = Callable[[str], str | None]
 
@@ -88,6 +91,7 @@ class Gate:
         settings = app.settings
         self._hosts = frozenset(map(str.lower, (*LOCAL_NAMES, *settings.allowed_hosts)))
         self._checks_host = is_loopback(settings.host) or bool(settings.allowed_hosts)
+        self._origins = Origins(settings.cors_allow_origins)
         rate = settings.rate_limit
         self._calls = Bucket(rate, max(rate, 10.0)) if rate is not None else None
         self._failures = Bucket(FAILURES_A_SECOND, FAILURES_AT_ONCE)
@@ -97,8 +101,24 @@ class Gate:
         if self._checks_host and (host is None or _without_port(host.lower()) not in self._hosts):
             raise Forbidden("this host name is not answered here; name it in allowed_hosts to allow it")
 
-    async def admit(self, header: Header, peer: str) -> Caller:
-        """The authenticated caller, or an error."""
+    def check_page(self, header: Header) -> None:
+        """Refuse the request of a web page of another origin, unless the origin is allowed."""
+        origin, site = header("origin"), header("sec-fetch-site")
+        if origin is not None and self._origins.allow(origin):
+            return
+        if origin is not None and not is_own(origin, header("host")):
+            page = f"a web page of {origin[:MAX_ORIGIN]!r}"
+        elif site is not None and site not in OWN_SITES:
+            page = "a web page of another origin"
+        else:
+            return
+        raise Forbidden(
+            f"{page} sent this request, and no key is needed here. To allow the page, name its origin in "
+            "cors_allow_origins"
+        )
+
+    async def admit(self, header: Header, peer: str, *, opens_page: bool = False) -> Caller:
+        """The authenticated caller, or an error. `opens_page` if a link may come from any page."""
         credentials = credentials_from(header)
         if credentials.secret and not self._failures.has_room(peer):
             raise TooManyRequests("too many wrong tokens came from this address")
@@ -108,6 +128,8 @@ class Gate:
             if credentials.secret:
                 self._failures.take(peer)
             raise
+        if caller.actor == ANONYMOUS and not opens_page:
+            self.check_page(header)
         self.count(caller)
         return caller
 

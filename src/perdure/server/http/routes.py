@@ -133,6 +133,8 @@ class Route:
     """Another bound than the settings' for the body, in bytes."""
     ends_with_caller: bool = False
     """Whether the handler is cancelled when its caller hangs up; with the scope `read` it always is."""
+    opens_in_tab: bool = False
+    """Whether a link on any page may open it in a tab: it answers HTML and changes nothing."""
 
 
 class Match(NamedTuple):

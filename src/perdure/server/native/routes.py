@@ -87,6 +87,7 @@ _SERVER = (
         "Every route on a page",
         answer=str,
         answer_form="text/html",
+        opens_in_tab=True,
     ),
 )
 

@@ -31,6 +31,7 @@ ROUTES: tuple[Route, ...] = (
             handler=refuse_signal,
             protocol=OTLP,
             scope="worker",
+            body_form=PROTOBUF_FORM,
             errors=(NotSupported,),
             status=501,
             summary="Not served: only traces are",
