@@ -197,10 +197,9 @@ async def test_against_serve_a_page_of_another_origin_changes_nothing(
     tmp_path: Path, browser: Browser, page_port: int
 ) -> None:
     async with server_with_work(tmp_path, "serve", "--no-worker") as server:
-        for name in ("127.0.0.1", EVIL):
-            page = await browser.new_page()
-            await page.goto(f"http://{name}:{page_port}/")
-            await check_attacks(page, server, tmp_path)
+        page = await browser.new_page()
+        await page.goto(f"http://127.0.0.1:{page_port}/")
+        await check_attacks(page, server, tmp_path)
         await page.goto(f"http://{EVIL}:{page_port}/")
         assert await open_link(page, server.url + "/docs") == 200
         # The page's own name, now that of our address: its requests are same-origin.
