@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
+from tests.kernel.support import until_true
 from tests.server.native.support import API, KEY, bearer, own_span
 from tests.server.otlp_support import ENGINES, opened
 from tests.server.support import Visitor, serving
 
-from perdure import InMemoryLightningStore, PostgresLightningStore, RolloutConfig, __version__
+from perdure import (
+    InMemoryLightningStore,
+    PostgresLightningStore,
+    RolloutConfig,
+    SqliteLightningStore,
+    __version__,
+)
+from perdure.kernel.storage import sqlite
 from perdure.runtime import app
 from perdure.server.native.docs import POLICY
 from perdure.server.table import ROUTES
@@ -77,6 +85,28 @@ async def test_a_server_whose_database_is_gone_lives_but_is_not_ready(
             assert _values(text)["perdure_database_up", ()] == 0
             database.start()
             assert (await visitor.get("/readyz")).body["status"] == "ok"
+
+
+async def test_a_server_whose_database_file_was_removed_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOOK_SECONDS", 0.02)
+    store = SqliteLightningStore(tmp_path / "perdure.db")
+    async with store, serving(store, api_key=KEY) as visitor:
+        visitor.headers = bearer(KEY)
+        assert (await visitor.get("/readyz")).status == 200
+        (tmp_path / "perdure.db").unlink()
+        await until_true(lambda: _refuses(visitor))
+        ready = await visitor.get("/readyz")
+        assert (ready.status, ready.body["database"]) == (503, "degraded")
+        assert str(tmp_path) not in str(ready.body)
+        refused = await visitor.post(API + "/rollouts", json={"input": 1})
+        assert (refused.status, refused.body["code"]) == (503, "storage_unavailable")
+        assert "was removed or replaced" in refused.body["detail"]
+
+
+async def _refuses(visitor: Visitor) -> bool:
+    return (await visitor.get("/readyz")).status == 503
 
 
 # --- metrics ----------------------------------------------------------------------------------------------

@@ -1,19 +1,27 @@
 """Which process owns a database file.
 
 The owner holds an advisory lock on `<file>.lock`, which the operating system drops when the process ends
-however it ends; the content only says who it is.
+however it ends; the content only says who it is. A second lock, on the file itself, keeps out a process that
+knows the file by another path.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import struct
 import sys
 import weakref
 from pathlib import Path
 from typing import Any
 
-from perdure.kernel.errors import DatabaseOwned, ReadOnlyDatabase
+from perdure.kernel.errors import DatabaseOwned, NotADatabase, ReadOnlyDatabase, StorageUnavailable
+
+Identity = tuple[int, int]
+"""The device and the inode of a file."""
+_LOCKED_BYTE = 1 << 50
+"""A byte that no database reaches, so that the lock on it is not in SQLite's way."""
 
 _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
@@ -23,6 +31,9 @@ class Ownership:
 
     def __init__(self, database: Path, url: str | None = None) -> None:
         self.path = database.with_name(database.name + ".lock")
+        self.identity: Identity | None = None
+        self._database = database
+        self._file: int | None = None
         self._descriptor: int | None = self._open()
         try:
             _lock(self._descriptor)
@@ -32,6 +43,23 @@ class Ownership:
             raise DatabaseOwned(_describe(database, holder)) from None
         self._write({"pid": os.getpid(), "url": url})
         _held.add(self)
+
+    def lock_file(self) -> None:
+        """Lock the file itself, which is created if it does not exist."""
+        identity = identity_of(self._database)
+        # Closing a second descriptor of the file would drop the locks that SQLite holds in this process.
+        if identity is not None and any(each.identity == identity for each in _held):
+            raise DatabaseOwned(_describe(self._database, {"pid": os.getpid()}))
+        self._file = open_private(self._database)
+        status = os.fstat(self._file)
+        if status.st_nlink > 1:
+            raise StorageUnavailable(
+                f"{self._database} has {status.st_nlink} names (hard links); a database must have one, since "
+                "its write-ahead log is found by its name. Remove the other names."
+            )
+        if not _lock_byte(self._file):
+            raise DatabaseOwned(f"{self._database} is in use by another process, under another path")
+        self.identity = (status.st_dev, status.st_ino)
 
     def _open(self) -> int:
         try:
@@ -52,10 +80,12 @@ class Ownership:
         os.pwrite(self._descriptor, json.dumps(content).encode(), 0)
 
     def release(self) -> None:
-        """Release the lock; the lock file stays, since removing it would race with the next owner."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        """Release the locks; the lock file stays, since removing it would race with the next owner."""
+        descriptors = (self._file, self._descriptor)
+        self._file = self._descriptor = self.identity = None
+        for descriptor in descriptors:
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def _describe(database: Path, holder: dict[str, Any]) -> str:
@@ -73,6 +103,42 @@ def _lock(descriptor: int) -> None:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _lock_byte(descriptor: int) -> bool:
+    """Lock one byte of a file for this descriptor; False if another process has locked it."""
+    if sys.platform != "linux":
+        return True
+    import fcntl
+
+    wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_BYTE, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+    except OSError as error:
+        # Not every file system has such locks.
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def identity_of(path: str | os.PathLike[str]) -> Identity | None:
+    """The identity of the file at a path, or None if there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def open_private(path: Path) -> int:
+    """Open a file; a new one is readable by its owner alone, where SQLite would use the umask's mode."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    except IsADirectoryError:
+        raise NotADatabase(f"{path} is a directory") from None
+    except FileNotFoundError:
+        raise StorageUnavailable(f"the directory of {path} does not exist") from None
+    except OSError as error:
+        raise ReadOnlyDatabase(f"cannot write {path}: {error.strerror}") from None
 
 
 def _forget_in_child() -> None:

@@ -40,7 +40,7 @@ CLOSE_SECONDS = 5.0
 AGAIN_SECONDS = 0.002
 """How long after an interrupt the next one follows, while its job is still running."""
 LOOK_SECONDS = 1.0
-"""How often jobs are compared with their deadlines, at the least."""
+"""How often jobs are compared with their deadlines and the files are checked, at the least."""
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ class SqliteStorage:
         self._timeout = timeout
         self._closed = False
         self._lock = threading.Lock()
-        self.timers.every(min(LOOK_SECONDS, timeout / 10), self._stop_overdue)
+        self.timers.every(min(LOOK_SECONDS, timeout / 10), self._look)
 
     async def run(
         self,
@@ -290,13 +290,16 @@ class SqliteStorage:
                 self._engine.read(job, reader.connection, reader.running)
             finally:
                 self._idle.put(reader)
-        except apsw.Error as error:
+        except (apsw.Error, errors.StorageUnavailable) as error:
             job.error = translate(error, self.path)
         finally:
             inside_operation.reset(token)
 
     def _new_reader(self) -> Reader:
         reader = Reader(self._engine.connect())
+        if not self._engine.check_file():
+            reader.connection.close()
+            raise errors.StorageUnavailable(self._engine.lost)
         self._running.append(reader.running)
         reader.running.closed = self._closed
         return reader
@@ -311,8 +314,9 @@ class SqliteStorage:
         while any(running.stop(job, reason) for running in self._running):  # noqa: ASYNC110 - by a thread
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _stop_overdue(self) -> None:
-        """Stop the jobs whose deadlines have passed."""
+    async def _look(self) -> None:
+        """Stop the jobs whose deadlines have passed, and check that the files are still there."""
+        self._engine.check_file()
         for running in self._running:
             job = running.job
             if job is not None and job.stopped is None and job.deadline < time.monotonic():
@@ -336,9 +340,11 @@ class SqliteStorage:
             raise errors.StorageClosed(
                 f"{self.path} was opened by process {self._pid}; a forked process cannot use it"
             )
+        if self._engine.lost is not None:
+            raise errors.StorageUnavailable(self._engine.lost)
 
     async def health(self) -> Mapping[str, Any]:
-        reason = self._engine.degraded
+        reason = self._engine.lost or self._engine.degraded
         indexes = [index.name for _, index in self._engine.missing_indexes]
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": indexes}
 
@@ -381,4 +387,10 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 def _own(path: Path, url: str | None) -> Ownership:
     if not path.parent.is_dir():
         raise errors.StorageUnavailable(f"the directory of {path} does not exist")
-    return Ownership(path, url)
+    ownership = Ownership(path, url)
+    try:
+        ownership.lock_file()
+    except BaseException:
+        ownership.release()
+        raise
+    return ownership
