@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ class HeldCommits:
             return answer
 
         monkeypatch.setattr(storage, "run", held)
-        self._undo = lambda: monkeypatch.setattr(storage, "run", run)
+        self._undo = partial(monkeypatch.setattr, storage, "run", run)
 
     async def abandon(self, claiming: asyncio.Task[Any], noticed: Callable[[], bool]) -> None:
         """Let the caller go after the commit, then let the answer come."""
