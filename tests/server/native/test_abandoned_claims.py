@@ -13,6 +13,7 @@ from tests.kernel.support import PATIENCE, soon, until, until_true
 from tests.server.native.support import API, House
 
 from perdure.access.base import Service
+from perdure.threads.queue import WORK
 from perdure.threads.records import RunRequest
 
 Claiming = Callable[[], Awaitable[Any]]
@@ -97,7 +98,7 @@ async def test_a_rollout_whose_claimer_hung_up_is_released(
 async def test_a_run_whose_claimer_hung_up_is_released(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = await _new_run(house)
     held = HeldCommits(house, monkeypatch)
-    path = API + "/work/claim"
+    path = API + WORK + "/claim"
     body = {"worker_id": "gone", "limit": 1, "wait": 20}
     claiming = asyncio.ensure_future(house.visitor.post(path, json=body))
     await held.abandon(claiming, _left(house, path))
