@@ -14,8 +14,10 @@ import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels import LastValue
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph, add_messages
+from langgraph.managed import IsLastStep, RemainingSteps
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from langgraph_sdk.runtime import ServerRuntime
@@ -26,6 +28,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Cancelled
 from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery
 from perdure.kernel.errors import InvalidInput
+from perdure.langgraph.shapes import schemas
 from perdure.worker.registry import Agents
 
 
@@ -530,3 +533,49 @@ async def test_a_graph_whose_run_was_lost_stops() -> None:
     with pytest.raises(Cancelled):
         await run(agent, ctx, {"said": []})
     assert done == []
+
+
+# --- managed values and unreadable types ------------------------------------------------------------------
+
+
+class Managed(TypedDict, total=False):
+    said: Annotated[list[str], operator.add]
+    remaining: RemainingSteps
+    last: IsLastStep
+
+
+def managed_steps() -> StateGraph[Managed]:
+    def counts(state: Managed) -> dict[str, Any]:
+        return {"said": [f"{state['remaining']} {state['last']}"]}
+
+    builder = StateGraph(Managed)
+    builder.add_node("counts", counts)
+    builder.add_edge(START, "counts")
+    builder.add_edge("counts", END)
+    return builder
+
+
+async def test_managed_values_are_neither_stored_nor_shown() -> None:
+    agent = agent_of(managed_steps())
+    ctx = MemoryContext(config={"recursion_limit": 9}, stream_mode=("values", "updates"))
+    await run(agent, ctx, {"said": ["0"]})
+    assert await ctx.load() == {"said": ["0", "8 False"]}
+    shapes = schemas(managed_steps().compile())
+    assert set(shapes["state_schema"]["properties"]) == {"said"}
+
+
+class Secretive(LastValue[str]):
+    """A channel that does not say what it holds."""
+
+    @property
+    def ValueType(self) -> type[str]:  # noqa: N802 - LangGraph's name
+        raise RuntimeError("no comment")
+
+
+async def test_a_type_that_cannot_be_read_fails_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    builder = chain(("one", says("1")))
+    builder.channels["answer"] = Secretive(str, "answer")
+    ctx = MemoryContext()
+    await run(agent_of(builder), ctx, {"answer": "a"})
+    assert await ctx.load() == {"said": ["1"], "answer": "a"}
+    assert "the type of channel answer is not known: no comment" in caplog.text

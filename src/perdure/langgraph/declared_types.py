@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
+from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
@@ -18,24 +19,47 @@ logger = logging.getLogger(__name__)
 
 
 def serializer_of(graph: Any) -> JsonPlusSerializer:
-    """A serializer for plain data, LangGraph's types, and those that the graph and its subgraphs declare."""
+    """A serializer for plain data, LangGraph's types, and those that the graph and its subgraphs declare.
+
+    A type that cannot be read is left out, and its values come back as plain data: a run never fails of it.
+    """
     found: set[type] = set()
     for each in (graph, *_inner(graph)):
         for declared in _declared(each):
-            _collect(declared, found)
+            _collect_readable(declared, found)
     return strict_serializer(sorted((each.__module__, each.__name__) for each in found))
 
 
 def _inner(graph: Any) -> list[Any]:
-    return [inner for _, inner in graph.get_subgraphs(recurse=True)]
+    try:
+        return [inner for _, inner in graph.get_subgraphs(recurse=True)]
+    except Exception as error:  # noqa: BLE001 - nodes are code of users
+        logger.warning("the types of subgraphs are not known: %s: %s", type(error).__name__, error)
+        return []
 
 
 def _declared(graph: Any) -> Iterator[Any]:
     for channel in graph.channels.values():
-        yield channel.ValueType
-        yield channel.UpdateType
+        # Managed values, such as `RemainingSteps`, are computed in each step and never stored.
+        if isinstance(channel, BaseChannel):
+            yield from _types_of(channel)
     # A `Send` carries a value of the type that the node takes.
     yield from getattr(getattr(graph, "builder", None), "schemas", ())
+
+
+def _types_of(channel: BaseChannel[Any, Any, Any]) -> tuple[Any, ...]:
+    try:
+        return channel.ValueType, channel.UpdateType
+    except Exception as error:  # noqa: BLE001 - channels may be classes of users
+        logger.warning("the type of channel %s is not known: %s", channel.key, error)
+        return ()
+
+
+def _collect_readable(declared: Any, found: set[type]) -> None:
+    try:
+        _collect(declared, found)
+    except Exception as error:  # noqa: BLE001 - annotations are code of users
+        logger.warning("the type %r cannot be read: %s: %s", declared, type(error).__name__, error)
 
 
 def _collect(declared: Any, found: set[type]) -> None:
