@@ -140,7 +140,7 @@ class Plans:
             return
         self.texts[key] = text
         if self._engine == "sqlite":
-            rows = tx._connection.execute("EXPLAIN QUERY PLAN " + text, values).fetchall()
+            rows = tx.connection.execute("EXPLAIN QUERY PLAN " + text, values).fetchall()
             self.found[key] = of_sqlite([row[3] for row in rows], self.subject.small)
         else:
             asked = tx._connection.fetchval("EXPLAIN (FORMAT JSON) " + text, *values)
