@@ -26,11 +26,12 @@ def test_a_new_folder_is_well_and_stays_empty(tmp_path: Path) -> None:
     assert document["checks"]["database"]["state"] == "note"
     assert "does not exist yet" in document["checks"]["database"]["found"]
     assert document["versions"]["perdure"]
+    assert document["checks"]["connections"]["state"] == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> None:
-    (tmp_path / "perdure.toml").write_text("[perdure]\nport = 4800\n")
+    (tmp_path / "perdure.toml").write_text("[perdure]\nport = 4800\nmax_connections = 1_000_000\n")
     more = {
         "DATABASE_URL": "postgresql://anna:hunter22@127.0.0.1:1/agents",
         "PERDURE_API_KEY": "a-key-of-the-server-1",
@@ -44,6 +45,7 @@ def test_it_says_where_settings_came_from_and_hides_secrets(tmp_path: Path) -> N
     assert document["checks"]["database"]["state"] == "failed"
     assert document["checks"]["Redis"]["state"] == "failed"
     assert document["checks"]["Redis"]["found"].startswith("set by REDIS_URL, but does not answer")
+    assert "ulimit -n" in document["checks"]["connections"]["found"]
     shown = json.dumps(document) + run_here(tmp_path, "doctor", more=more).stdout
     for secret in ("hunter22", "a-key-of", ":secret@"):
         assert secret not in shown

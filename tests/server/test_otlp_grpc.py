@@ -32,6 +32,7 @@ from perdure import InMemoryLightningStore, LightningStore, Span
 from perdure.kernel.config import Key, Settings
 from perdure.kernel.errors import StartRefused
 from perdure.runtime.app import App, StoreApp, app_of
+from perdure.server.otlp import grpc_server
 from perdure.server.otlp.grpc_server import TRACE_SERVICE, GrpcServer
 
 SECRET = Key("a-key-of-some-length")
@@ -214,6 +215,47 @@ async def test_what_the_storage_cannot_do_may_be_repeated() -> None:
         batch.add()
         await store.close()
         assert await door.refused(batch.bytes()) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_connection_that_says_nothing_is_closed() -> None:
+    async with InMemoryLightningStore() as store, serving(store, head_timeout=0.2) as door:
+        reader, writer = await connect(door)
+        async with asyncio.timeout(20):
+            await reader.read()
+        writer.close()
+
+
+async def test_a_call_that_sends_nothing_is_ended() -> None:
+    async with InMemoryLightningStore() as store, serving(store, body_timeout=0.2) as door:
+        call = door.channel.stream_unary(EXPORT)()
+        async with asyncio.timeout(20):
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "body_timeout" in await call.details()
+        empty = door.channel.stream_unary(EXPORT)()
+        await empty.done_writing()
+        assert await empty.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_connections_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_CONNECTIONS", 3)
+    async with InMemoryLightningStore() as store, serving(store) as door:
+        assert await door.send(b"") == (0, "")
+        opened = [await connect(door) for _ in range(8)]
+        refused = [asyncio.ensure_future(reader.read()) for reader, _ in opened]
+        async with asyncio.timeout(20):
+            while sum(map(asyncio.Future.done, refused)) < 6:
+                await asyncio.wait(
+                    [each for each in refused if not each.done()], return_when=asyncio.FIRST_COMPLETED
+                )
+        assert await door.send(b"") == (0, "")
+        for _, writer in opened:
+            writer.transport.abort()
+        await asyncio.gather(*refused, return_exceptions=True)
+
+
+async def connect(door: ServerProtocol) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = door.address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
 
 
 async def test_it_does_not_open_the_door_to_everyone() -> None:

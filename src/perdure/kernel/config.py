@@ -119,6 +119,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 4 << 20
     max_decompressed_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 16 << 20
     rate_limit: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_connections: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    head_timeout: Seconds = 10.0
+    body_timeout: Seconds = 30.0
+    keep_alive_timeout: Seconds = 5.0
     keep_traces: bool = False
     redis_url: str | None = None
     redis_key_prefix: str = ""

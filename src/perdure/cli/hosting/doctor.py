@@ -112,6 +112,7 @@ async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[
     yield _port("port", settings.host, settings.port)
     if settings.grpc_port is not None:
         yield _port("gRPC port", settings.host, settings.grpc_port)
+    yield _connections(settings)
 
 
 # --- agents -----------------------------------------------------------------------------------------------
@@ -289,3 +290,14 @@ def _port(name: str, host: str, port: int) -> Check:
     except OSError as error:
         return Check(name, "note", f"{host} port {port} is not available: {error.strerror or error}")
     return Check(name, "ok", f"{host} port {port} is free")
+
+
+def _connections(settings: Settings) -> Check:
+    from perdure.server.http.connections import default_limit
+
+    possible = default_limit()
+    wanted = settings.max_connections or possible
+    if wanted > possible:
+        text = f"max_connections is {wanted}, but the limit of open files allows {possible} (ulimit -n)"
+        return Check("connections", "note", text)
+    return Check("connections", "ok", f"at most {wanted} HTTP connections for each server process")

@@ -27,6 +27,7 @@ from perdure.langgraph.custom_auth import GraphAuth
 from perdure.runtime.app import App
 from perdure.runtime.components import Component, components_of
 from perdure.runtime.stores import open_configured, sqlite_file
+from perdure.server.http.connections import ConnectionLimits
 from perdure.server.http.server import HttpServer, bind
 from perdure.server.table import application_of
 from perdure.threads.records import Lifetime
@@ -190,7 +191,8 @@ async def serve(
         # Fails here, with one line, if the database does not answer.
         await needs_key(app)
         application = application_of(app, services)
-        server = HttpServer(application, host=app.settings.host, listening=listening)
+        limits = ConnectionLimits.of(app.settings)
+        server = HttpServer(application, host=app.settings.host, listening=listening, limits=limits)
         settle_garbage_collector()
         if work is None:
             await server.serve()

@@ -178,7 +178,8 @@ class Application:
             return
         settings = self.app.settings
         limit = route.max_body or settings.max_body_bytes
-        data = await bodies.read(call.request, limit, max(limit, settings.max_decompressed_bytes))
+        unpacked_limit = max(limit, settings.max_decompressed_bytes)
+        data = await bodies.read(call.request, limit, unpacked_limit, settings.body_timeout)
         if route.body is bytes:
             call.body = data
             return

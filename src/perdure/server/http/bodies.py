@@ -21,14 +21,13 @@ from perdure.kernel.validation import detail_of, place_of
 MAX_RATIO = 100
 """The largest compression ratio of a body, beyond the first 64 KiB."""
 RATIO_FLOOR = 64 << 10
-BODY_SECONDS = 30.0
 _MISSING = re.compile(r"missing required field `(.+)`")
 
 encode = encode_wire
 
 
-async def read(request: Request, limit: int, decompressed_limit: int) -> bytes:
-    """The decompressed body; refused as soon as it is too large."""
+async def read(request: Request, limit: int, decompressed_limit: int, timeout: float) -> bytes:
+    """The decompressed body; refused as soon as it is too large, or after `timeout` seconds."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise TooLarge(f"the body has {length} bytes; at most {limit} are taken")
@@ -36,10 +35,10 @@ async def read(request: Request, limit: int, decompressed_limit: int) -> bytes:
     if coding not in ("identity", "gzip", "deflate", ""):
         raise UnsupportedMedia(f"the content encoding {coding!r} is not taken; gzip is")
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(timeout):
             data = await _gather(request.stream(), limit)
     except TimeoutError:
-        raise TooLarge(f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
+        raise TooLarge(f"the body did not arrive within {timeout:g} s (setting body_timeout)") from None
     except ClientDisconnect:
         raise InvalidInput("the body ended before its time") from None
     return data if coding in ("identity", "") else inflate(data, decompressed_limit)

@@ -10,21 +10,22 @@ import threading
 import time
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.kernel.background import new_loop
+from perdure.kernel.config import Settings
 from perdure.kernel.errors import StartRefused
 from perdure.server.http.application import Application as Application
 from perdure.server.http.application import make_application as make_application
+from perdure.server.http.connections import ConnectionLimits, Connections
 from perdure.server.http.routes import STOPPING
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5
 BACKLOG = 2048
-MAX_CONNECTIONS = 4096
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -72,8 +73,10 @@ class HttpServer:
         host: str = "127.0.0.1",
         port: int = 0,
         listening: socket.socket | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         self._application = application
+        self._limits = limits or ConnectionLimits.of(Settings())
         self._host = host
         self.port = port
         """The port it listens on; once it was chosen, the server keeps it."""
@@ -148,10 +151,10 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=cast(int, self._limits.keep_alive_timeout),
             timeout_graceful_shutdown=STOP_SECONDS,
             loop="auto",
-            http="auto",
+            http=cast(type[asyncio.Protocol], Connections(self._limits).protocol),
             ws="none",
             lifespan="on",
             interface="asgi3",

@@ -18,6 +18,7 @@ from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import LightningStoreCapabilities
 from perdure.runtime.app import app_of
+from perdure.server.http.connections import ConnectionLimits
 from perdure.server.http.server import HttpServer
 from perdure.server.table import application_of
 
@@ -171,7 +172,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _http_server(store: LightningStore, settings: Settings) -> HttpServer:
-    return HttpServer(application_of(app_of(store, settings)), host=settings.host, port=settings.port)
+    application, limits = application_of(app_of(store, settings)), ConnectionLimits.of(settings)
+    return HttpServer(application, host=settings.host, port=settings.port, limits=limits)
 
 
 def _check(store: LightningStore, launch_mode: str) -> None:

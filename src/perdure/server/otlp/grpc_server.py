@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from perdure.access.model import Caller, allows
-from perdure.kernel.errors import Forbidden, PerdureError, StartRefused
+from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, TooLarge
 from perdure.runtime.app import StoreApp
 from perdure.server.http.gate import Gate
 from perdure.server.otlp.answers import encode_outcome, encode_status, grpc_code
@@ -29,6 +30,9 @@ SCOPE = "worker"
 STOP_SECONDS = 5.0
 MAX_METADATA = 16 << 10
 MAX_CALLS = 256
+MAX_CONNECTIONS = 256
+IDLE_MILLISECONDS = 300_000
+"""How long a connection may have no call; exporters open another one by themselves."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 logger = logging.getLogger(__name__)
@@ -76,15 +80,21 @@ class GrpcServer:
             self._server = None
 
     def _options(self) -> list[tuple[str, int]]:
+        settings = self._app.settings
         return [
-            ("grpc.max_receive_message_length", self._app.settings.max_decompressed_bytes),
+            ("grpc.max_receive_message_length", settings.max_decompressed_bytes),
             ("grpc.max_metadata_size", MAX_METADATA),
             ("grpc.so_reuseport", int(self._shared)),
+            ("grpc.server_handshake_timeout_ms", round(settings.head_timeout * 1000)),
+            ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+            ("grpc.max_concurrent_streams", MAX_CALLS),
         ]
 
     async def _add_services(self, server: Any) -> Any:
         # The message is read by ourselves: what cannot be read is the caller's error and not the server's.
-        export = grpc.unary_unary_rpc_method_handler(self._export)
+        # It is received by ourselves too: a caller that sends nothing would hold the call for ever.
+        export = grpc.stream_unary_rpc_method_handler(self._export)
         handler = grpc.method_handlers_generic_handler(TRACE_SERVICE, {"Export": export})
         server.add_generic_rpc_handlers((handler,))
         servicer = health.HealthServicer()
@@ -95,9 +105,10 @@ class GrpcServer:
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflecting, server)
         return servicer
 
-    async def _export(self, request: bytes, context: Context) -> bytes:
+    async def _export(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
         caller = await self.admit(context)
         try:
+            request = await self._receive(requests)
             outcome = await ingest(self._app, caller, decode(request, PROTOBUF_FORM), SOURCE)
         except PerdureError as error:
             await refuse(context, error)
@@ -105,6 +116,19 @@ class GrpcServer:
             logger.exception("an export over gRPC failed")
             await refuse(context, PerdureError())
         return encode_outcome(outcome, PROTOBUF_FORM)
+
+    async def _receive(self, requests: AsyncIterator[bytes]) -> bytes:
+        """The one message of a call."""
+        seconds = self._app.settings.body_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(requests)
+        except TimeoutError:
+            raise TooLarge(
+                f"the message did not arrive within {seconds:g} s (setting body_timeout)"
+            ) from None
+        except StopAsyncIteration:
+            raise InvalidInput("the call has no message") from None
 
     async def admit(self, context: Context) -> Caller:
         """The caller by its metadata, which has the names of the headers; or the call is refused."""

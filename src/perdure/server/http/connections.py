@@ -1,0 +1,177 @@
+"""The connections of the HTTP server: how many there may be, and how long one may keep it waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from typing import Any, Self
+
+import msgspec
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from perdure.kernel.config import Settings
+
+MAX_HEAD_BYTES = 64 << 10
+RESERVE = 16
+"""How many connections there may be beyond the limit. They reach the health checks alone."""
+OTHER_FILES = 128
+"""How many open files are left to the database, the agents and the log."""
+MOST_CONNECTIONS = 65_536
+PROBES = frozenset({"/health", "/healthz", "/readyz", "/ok", "/v1/agl/health"})
+"""The paths of the health checks."""
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+def default_limit() -> int:
+    """As many connections as the process may have open files, less those that it needs otherwise."""
+    if sys.platform == "win32":
+        return MOST_CONNECTIONS
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return min(max(files - OTHER_FILES - RESERVE, files // 2), MOST_CONNECTIONS)
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of connections, as the settings of the same names give them."""
+
+    max_connections: int
+    head_timeout: float
+    keep_alive_timeout: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(
+            max_connections=settings.max_connections or default_limit(),
+            head_timeout=settings.head_timeout,
+            keep_alive_timeout=settings.keep_alive_timeout,
+        )
+
+
+class Connections:
+    """The connections of one server. Those that serve no request are idle, the one idle longest first."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._idle: dict[Connection, None] = {}
+        self._idle_reserve: dict[Connection, None] = {}
+
+    def protocol(self, config: Config, server_state: ServerState, **options: Any) -> Connection:
+        """What uvicorn makes for each connection."""
+        return Connection(self, config, server_state, **options)
+
+    def add(self, connection: Connection, count: int) -> None:
+        """Take in the `count`-th connection. Beyond the limit, the one idle longest is closed for it.
+
+        Where all of them serve requests, it is one of the reserve.
+        """
+        over = count - self.limits.max_connections
+        if over > 0 and not _close_first(self._idle):
+            if over > RESERVE and not _close_first(self._idle_reserve):
+                connection.transport.abort()
+                return
+            connection.reserved = True
+            connection.app = partial(answer_probes, connection.app)
+        self.set_idle(connection)
+
+    def set_idle(self, connection: Connection) -> None:
+        (self._idle_reserve if connection.reserved else self._idle)[connection] = None
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that serves a request now, or is closed."""
+        (self._idle_reserve if connection.reserved else self._idle).pop(connection, None)
+
+
+def _close_first(idle: dict[Connection, None]) -> bool:
+    first = next(iter(idle), None)
+    if first is None:
+        return False
+    del idle[first]
+    first.transport.abort()
+    return True
+
+
+async def answer_probes(application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer the health checks, and 503 to all other requests."""
+    if scope["path"] in PROBES:
+        await application(scope, receive, send)
+        return
+    text = "too many connections (setting max_connections); try again later\n"
+    refusal = PlainTextResponse(text, 503, {"Connection": "close", "Retry-After": "1"})
+    await refusal(scope, receive, send)
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection, with bounds on the time and the size of a request's head.
+
+    The time counts from the start of the connection, or from the first byte after a response. It bounds what
+    arrives while no request is served, such as the rest of a body that nobody reads.
+    """
+
+    def __init__(
+        self, tracker: Connections, config: Config, server_state: ServerState, **options: Any
+    ) -> None:
+        super().__init__(config=config, server_state=server_state, **options)
+        self.reserved = False
+        self._tracker = tracker
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._in_head = True
+
+    @property
+    def _serving(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head_timer()
+        self._tracker.add(self, len(self.connections))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._tracker.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+        elif self._head_timer is None and not self._serving:
+            self._start_head_timer()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_head_timer()
+        self._tracker.remove(self)
+        super().on_headers_complete()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._serving and not self.transport.is_closing():
+            self._tracker.set_idle(self)
+
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self._tracker.limits.head_timeout, self._expire)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _expire(self) -> None:
+        self.transport.abort()

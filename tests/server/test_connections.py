@@ -1,0 +1,194 @@
+"""Connections of real sockets: those that send nothing, too slowly or too much, and too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.security.test_doors import PUBLIC
+
+from perdure import InMemoryLightningStore
+from perdure.kernel.config import Settings
+from perdure.runtime.app import app_of
+from perdure.server.http.connections import (
+    MAX_HEAD_BYTES,
+    OTHER_FILES,
+    PROBES,
+    RESERVE,
+    ConnectionLimits,
+    default_limit,
+)
+from perdure.server.http.server import HttpServer
+from perdure.server.table import application_of
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LIST = b"GET /api/v1/rollouts HTTP/1.1\r\nHost: localhost\r\n\r\n"
+STREAM = b"GET /api/v1/changes HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+PATIENCE = 20.0
+
+
+class Peer:
+    """The client's end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def status(self) -> int:
+        """The status of the next response; its body is read too."""
+        async with asyncio.timeout(PATIENCE):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            fields = dict(line.split(b": ", 1) for line in head.lower().split(b"\r\n")[1:-2])
+            await self._reader.readexactly(int(fields.get(b"content-length", b"0")))
+        return int(head.split()[1])
+
+    async def closed(self) -> bytes:
+        """Wait for the server to close the connection; gives what it sent before."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._reader.read()
+        except ConnectionError:
+            return b""
+
+    async def drip(self, data: bytes) -> None:
+        """Send a byte again and again until the server has closed the connection."""
+        ended = asyncio.ensure_future(self.closed())
+        while not ended.done():
+            self._writer.write(data)
+            await asyncio.wait([ended], timeout=0.02)
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+class Server:
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._peers: list[Peer] = []
+
+    async def connect(self, data: bytes = b"") -> Peer:
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", self._port))
+        self._peers.append(peer)
+        await peer.send(data)
+        return peer
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.close()
+
+
+@asynccontextmanager
+async def serving(**given: Any) -> AsyncIterator[Server]:
+    settings = Settings(**given)
+    async with InMemoryLightningStore() as store:
+        application = application_of(app_of(store, settings))
+        async with HttpServer(application, limits=ConnectionLimits.of(settings)) as http:
+            server = Server(http.port)
+            try:
+                yield server
+            finally:
+                server.close()
+
+
+async def test_a_head_that_does_not_end_is_closed() -> None:
+    async with serving(head_timeout=0.2) as server:
+        silent, half, slow = [await server.connect(data) for data in (b"", HALF, HALF)]
+        assert [await silent.closed(), await half.closed()] == [b"", b""]
+        await slow.drip(b"a")
+        again = await server.connect(HEALTH)
+        assert await again.status() == 200
+        await again.drip(b"G")
+
+
+async def test_an_idle_connection_is_closed_and_a_stream_is_not() -> None:
+    async with serving(head_timeout=0.2, keep_alive_timeout=0.1) as server:
+        stream, idle = await server.connect(STREAM), await server.connect(HEALTH)
+        assert await idle.status() == 200
+        await idle.closed()
+        open_still = asyncio.ensure_future(stream.closed())
+        await (await server.connect(HALF)).closed()
+        assert not open_still.done()
+        open_still.cancel()
+
+
+async def test_a_body_that_nobody_reads_or_that_does_not_end_is_bounded() -> None:
+    head = b" /api/v1/rollouts HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
+    head += b"Content-Type: application/json\r\n\r\n"
+    async with serving(head_timeout=0.2, body_timeout=0.2) as server:
+        unread = await server.connect(b"GET" + head)
+        assert await unread.status() == 200
+        await unread.drip(b"a")
+        slow = await server.connect(b"POST" + head)
+        assert await slow.status() == 413
+        await slow.drip(b"a")
+
+
+async def test_a_head_has_a_size() -> None:
+    async with serving() as server:
+        large = await server.connect(HALF)
+        for _ in range(MAX_HEAD_BYTES // 1024 + 1):
+            await large.send(b"a" * 1024)
+        assert (await large.closed()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_beyond_the_limit_the_one_idle_longest_is_closed() -> None:
+    async with serving(max_connections=4) as server:
+        stream = await server.connect(STREAM)
+        oldest, used, half = [await server.connect(data) for data in (b"", HEALTH, HALF)]
+        assert await used.status() == 200
+        newest = await server.connect(LIST)
+        await oldest.closed()
+        assert await newest.status() == 200
+        await used.send(LIST)
+        assert await used.status() == 200
+        # Both have been used since the half head came.
+        assert await (await server.connect(LIST)).status() == 200
+        await half.closed()
+        open_still = asyncio.ensure_future(stream.closed())
+        assert await (await server.connect(LIST)).status() == 200
+        await newest.closed()
+        assert not open_still.done()
+        open_still.cancel()
+
+
+async def test_health_checks_have_a_reserve() -> None:
+    async with serving(max_connections=2) as server:
+        streams = [await server.connect(STREAM) for _ in range(2)]
+        for stream in streams:
+            await stream._reader.readuntil(b"\r\n\r\n")
+        probe = await server.connect(HEALTH)
+        assert await probe.status() == 200
+        other = await server.connect(LIST)
+        assert await other.status() == 503
+        await other.closed()
+        idle = [await server.connect() for _ in range(RESERVE + 5)]
+        await idle[0].closed()
+        late = await server.connect()
+        await late.send(HEALTH)
+        assert await late.status() == 200
+        streams[0].close()
+        streams[1].close()
+
+
+def test_the_probes_are_the_public_paths() -> None:
+    assert PROBES == PUBLIC
+
+
+def test_the_limit_comes_from_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_files(soft: int) -> int:
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+        return default_limit()
+
+    assert with_files(1024) == 1024 - OTHER_FILES - RESERVE
+    assert with_files(256) == 128
+    assert with_files(resource.RLIM_INFINITY) == with_files(1 << 30) == 65_536
+    assert ConnectionLimits.of(Settings(max_connections=7)).max_connections == 7
