@@ -75,7 +75,8 @@ class FreezingQueue(MemoryQueue):
 
     async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
         """Answers nothing, since an answer would be a new lease."""
-        return await asyncio.Event().wait() or []
+        await asyncio.Event().wait()
+        return []
 
 
 async def test_a_worker_that_was_frozen_in_its_claim_does_not_begin_the_agent(fake: Boottime) -> None:
