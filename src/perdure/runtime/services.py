@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from typing import Self
@@ -11,6 +12,7 @@ from perdure.access.authentication import Authentication
 from perdure.access.model import Caller
 from perdure.access.operations import list_namespaces
 from perdure.access.service import Access
+from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
@@ -39,7 +41,11 @@ class Services:
     """The services of one database, in one namespace. `acting_as` gives them in a caller's name."""
 
     def __init__(
-        self, store: DatabaseLightningStore, settings: Settings, items: ItemSetup | None = None
+        self,
+        store: DatabaseLightningStore,
+        settings: Settings,
+        items: ItemSetup | None = None,
+        http: HttpSection | None = None,
     ) -> None:
         setup = items or ItemSetup()
         storage, namespace = store.storage, store.namespace
@@ -50,7 +56,7 @@ class Services:
         self.outbox = Outbox(storage, namespace=namespace)
         self.assistants = Assistants(storage, namespace=namespace)
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
-        self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings))
+        self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
         self.run_queue = RunQueue.beside(self.threads, self.items)
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
@@ -126,16 +132,26 @@ class Services:
         await self.store.close()
 
 
-def policy_of(settings: Settings) -> Policy:
-    """What the settings say about runs."""
+def policy_of(settings: Settings, http: HttpSection | None = None) -> Policy:
+    """What the settings say about runs, and the project about their webhooks."""
+    http = http or HttpSection()
     return Policy(
         timeout=settings.job_timeout,
         max_attempts=settings.job_max_retries,
         lease=settings.job_heartbeat,
         grace=settings.job_heartbeat,
-        check_webhook=partial(
-            check_webhook_url,
-            allow_private=settings.webhook_allow_private,
-            allowed_hosts=settings.webhook_allowed_hosts,
-        ),
+        check_webhook=_no_webhook if "webhooks" in http.disabled else _check_of(settings, http),
     )
+
+
+def _check_of(settings: Settings, http: HttpSection) -> Callable[[str], str]:
+    return partial(
+        check_webhook_url,
+        allow_private=settings.webhook_allow_private,
+        allowed_hosts=settings.webhook_allowed_hosts,
+        policy=http.webhook_policy,
+    )
+
+
+def _no_webhook(url: str) -> None:
+    """Where webhooks are disabled, a run has none."""
