@@ -109,6 +109,10 @@ class StoreApp:
             raise Unauthorized("this token is not known, has expired or was revoked")
         return _caller_of(token, namespace)
 
+    async def close(self) -> None:
+        """Close the store, and what is open beside it."""
+        await self.store.close()
+
     async def _has_tokens(self) -> bool:
         return False
 
@@ -159,6 +163,10 @@ class App(StoreApp):
 
     def rollouts_for(self, caller: Caller) -> Rollouts:
         return self._services.acting_as(caller).rollouts
+
+    async def close(self) -> None:
+        await self._services.close_logs()
+        await super().close()
 
     async def _has_tokens(self) -> bool:
         return await self._services.authentication.is_closed()

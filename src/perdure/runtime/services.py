@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from perdure.access.authentication import Authentication
@@ -18,6 +19,11 @@ from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.config import Settings
+from perdure.kernel.eventlog.file_log import FileEventLog
+from perdure.kernel.eventlog.port import EventLog
+from perdure.kernel.eventlog.table_log import TableEventLog
+from perdure.kernel.storage.port import Storage
+from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.urls import check_webhook_url
@@ -30,6 +36,7 @@ from perdure.runtime.stores import KINDS, open_configured
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
+from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
@@ -68,6 +75,7 @@ class Services:
             watchdog=self.threads.watchdog,
             lease=self.threads.policy.lease,
         )
+        self.sessions = Sessions(storage, event_log(storage, settings), namespace=namespace)
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
@@ -114,6 +122,7 @@ class Services:
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
+        sibling.sessions = self.sessions.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)
         return sibling
 
@@ -126,10 +135,23 @@ class Services:
         self.threads.start_timers(settings.stream_ttl)
         self.items.start_timers()
 
+    async def close_logs(self) -> None:
+        """Close the files of sessions."""
+        await self.sessions.log.close()
+
     async def close(self) -> None:
         """Finish pending work, and close the database."""
         await self.run_queue.close()
+        await self.close_logs()
         await self.store.close()
+
+
+def event_log(storage: Storage, settings: Settings) -> EventLog:
+    """The logs of sessions: files beside a SQLite file, or in the state directory; else a table."""
+    if not isinstance(storage, SqliteStorage) or storage.path == ":memory:":
+        return TableEventLog(storage)
+    folder = Path(settings.state_dir) if settings.state_dir else Path(storage.path).parent
+    return FileEventLog(folder / "agent-sessions", sync=settings.session_sync)
 
 
 def policy_of(settings: Settings, http: HttpSection | None = None) -> Policy:

@@ -189,7 +189,7 @@ async def check(settings: Settings) -> bool:
         await app.check_start()
         return await needs_key(app)
     finally:
-        await app.store.close()
+        await app.close()
 
 
 async def serve(
@@ -210,7 +210,7 @@ async def serve(
         else:
             await _serve_during(server, work)
     finally:
-        await app.store.close()
+        await app.close()
 
 
 async def _serve_during(server: HttpServer, work: Work) -> None:
