@@ -34,7 +34,7 @@ async def make_thread(perdure: Perdure, thread_id: str, runs: int, *, held: bool
     ids = [(await threads.create_thread(thread_id)).thread_id]
     if held:
         ids.append((await threads.create_run(_request(thread_id))).run_id)
-        (taken,) = await RunQueue.beside(threads).claim(WORKER, 1, 0.0)
+        (taken,) = await RunQueue.beside(threads).claim(WORKER, [AGENT], 1, 0.0)
         assert taken.run.thread_id == thread_id
     ids += [(await threads.create_run(_request(thread_id))).run_id for _ in range(runs)]
     return ids

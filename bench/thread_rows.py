@@ -75,7 +75,7 @@ async def _claim_times(engine: Engine, few: str, many: str, samples: int) -> tup
 async def _claim_time(perdure: Perdure) -> float:
     queue = RunQueue.beside(perdure.threads)
     started = time.perf_counter()
-    claimed = await queue.claim(seed_threads.WORKER, 1, 0.0)
+    claimed = await queue.claim(seed_threads.WORKER, [seed_threads.AGENT], 1, 0.0)
     taken = (time.perf_counter() - started) * 1000
     if not claimed:
         raise RuntimeError("the queue ran dry before the samples were taken")

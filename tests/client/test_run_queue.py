@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.access.support import access_of
 from tests.client.flaky import FAULTS, LOST_AFTER, FlakyServer
 from tests.kernel.support import soon, until, until_true
-from tests.server.native.support import API, House, Worker, gathered, housed, request, told
+from tests.server.native.support import AGENT, API, House, Worker, gathered, housed, request, told
 from tests.server.otlp_support import ENGINES, opened
 
 from perdure import SqliteLightningStore
@@ -110,12 +110,12 @@ async def test_a_retry_goes_on_with_its_steps_and_its_stream(line: Line) -> None
 
 
 async def test_nothing_comes_in_time(line: Line) -> None:
-    assert await soon(line.queue.claim("far-away", 5, 0.05)) == []
+    assert await soon(line.queue.claim("far-away", [AGENT], 5, 0.05)) == []
     assert await soon(line.queue.controls([], 0.01)) == {}
 
 
 async def test_a_claim_waits_for_the_next_run(line: Line) -> None:
-    claiming = asyncio.ensure_future(line.queue.claim("far-away", 3, 30))
+    claiming = asyncio.ensure_future(line.queue.claim("far-away", [AGENT], 3, 30))
     await until(lambda: line.proxy.counts[f"{API}/work/claim"] == 1)
     run = await line.house.run()
     (work,) = await soon(claiming)
@@ -176,7 +176,7 @@ async def test_what_is_lost_is_done_once(line: Line, fault: str) -> None:
     await line.queue.register("far-away", [AgentSpec(name="echo")])
     run = await line.house.run(on_completion="keep")
     line.proxy.faults.append(fault)
-    (work,) = await soon(line.queue.claim("far-away", 1, 0.2))
+    (work,) = await soon(line.queue.claim("far-away", [AGENT], 1, 0.2))
     for number in range(3):
         line.proxy.faults.append(fault)
         await line.queue.append(work.held, [told("custom", number), told("custom", "and")])
@@ -209,7 +209,7 @@ async def test_a_claim_that_nobody_waits_for_is_undone(line: Line) -> None:
         return answer
 
     line.proxy.pass_on = hold
-    claiming = asyncio.ensure_future(line.queue.claim("far-away", 1, 30))
+    claiming = asyncio.ensure_future(line.queue.claim("far-away", [AGENT], 1, 30))
     await soon(answered.wait())
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
@@ -234,7 +234,7 @@ async def test_a_claim_that_was_heard_of_too_late_is_not_taken(line: Line) -> No
         return answer
 
     line.proxy.pass_on = meanwhile
-    assert await soon(line.queue.claim("far-away", 1, 0.1)) == []
+    assert await soon(line.queue.claim("far-away", [AGENT], 1, 0.1)) == []
     assert (await line.house.worker.end(taken[0])).status == "success"
 
 
@@ -302,11 +302,11 @@ async def test_a_worker_needs_its_token(tmp_path: Path) -> None:
         _, secret = await access_of(house.visitor.app).create_token("w", scopes=["worker"], actor="test")
         closed, open_one = RemoteRunQueue(house.visitor.url), RemoteRunQueue(house.visitor.url, secret)
         with pytest.raises(Unauthorized):
-            await closed.claim("w", 1, 0)
+            await closed.claim("w", [AGENT], 1, 0)
         threads = house.visitor.app.services.threads
         assert threads is not None
         await threads.create_run(request())
-        assert len(await open_one.claim("w", 1, 1)) == 1
+        assert len(await open_one.claim("w", [AGENT], 1, 1)) == 1
 
         async def noted() -> bool:
             return any(

@@ -58,7 +58,7 @@ class House:
         return (await self.threads.create_thread()).thread_id
 
     async def claim(self, worker_id: str = "w1") -> Assignment:
-        (assignment,) = await self.queue.claim(worker_id, 1, 0)
+        (assignment,) = await self.queue.claim(worker_id, ["echo"], 1, 0)
         return assignment
 
     async def ended(self, result: Any, error: Failure | None = None, **request: Any) -> str:

@@ -62,6 +62,21 @@ def test_lists_of_one_are_bound_as_they_are() -> None:
     assert bound == {"names": "a", "others": 1, "n": 5}
 
 
+def test_each_of_a_list_with_what_is_listed_for_it() -> None:
+    made = statement("SELECT 1 FROM {each:names}, t WHERE a {listed:SELECT b WHERE c = :c LIMIT {seen:n,m}}")
+    assert (
+        made.sqlite
+        == "SELECT 1 FROM json_each(:names) AS each, t WHERE a IN (SELECT b WHERE c = :c LIMIT :n)"
+    )
+    assert made.single == made.sqlite.replace("json_each(:names)", "(SELECT :names AS value)")
+    assert made.postgres == (
+        "SELECT 1 FROM unnest($1::text[]) AS each (value), t"
+        " WHERE a = ANY(ARRAY(SELECT b WHERE c = $2 LIMIT $3))"
+    )
+    assert made.lists == {"names"}
+    assert made.names == ("names", "c", "m")
+
+
 def test_the_words_of_a_statement_name_its_tables() -> None:
     words = statement("SELECT r.id FROM rollouts AS r JOIN runs USING (id)").words
     assert {"rollouts", "runs"} <= words

@@ -173,8 +173,37 @@ async def test_work_that_is_published_wakes_another_process(pair: Pair) -> None:
     here, there = pair
     watch = there.watch(READY, [QUEUE])
     for _ in range(3):
-        here.wake_another(QUEUE)
+        here.wake_another([QUEUE])
         assert await soon(watch.changed()) == {QUEUE}
+
+
+async def test_work_of_an_agent_wakes_only_a_process_that_waits_for_that_agent(
+    pair: Pair, client: Any, redis_prefix: str
+) -> None:
+    here, there = pair
+    mine, theirs = here.watch(READY, ["agents/a"]), there.watch(READY, ["agents/b", "agents/c"])
+    there.publish([(READY, "agents/a")])
+    assert await soon(mine.changed()) == {"agents/a"}
+    await client.lpush(redis_prefix + "run:queue:c", 1)
+    assert await soon(theirs.changed()) == {"agents/c"}
+    here.publish([(READY, "agents/d")])
+    await until_true(lambda: client.llen(redis_prefix + "run:queue:d"))
+    assert await theirs.changed(timeout=0) == await mine.changed(timeout=0) == frozenset()
+
+
+async def test_a_process_that_waits_already_waits_for_one_more_agent_at_once(
+    redis_url: str, redis_prefix: str
+) -> None:
+    """Its wait for the first agent would end long after the test."""
+    long = redis_hub(redis_url, redis_prefix, block_seconds=60.0)
+    async with long as here, redis_hub(redis_url, redis_prefix) as there:
+        first = here.watch(READY, ["agents/a"])
+        await until(lambda: bool(here._waiting_on))
+        second = here.watch(READY, ["agents/b"])
+        there.publish([(READY, "agents/b")])
+        assert await soon(second.changed()) == {"agents/b"}
+        there.publish([(READY, "agents/a")])
+        assert await soon(first.changed()) == {"agents/a"}
 
 
 async def test_the_list_is_bounded_and_passes_away_when_nobody_waits(
@@ -202,8 +231,11 @@ async def _no_list(client: Any, key: str) -> bool:
 async def test_an_element_that_comes_when_nobody_waits_any_more_is_given_back(
     pair: Pair, client: Any, redis_prefix: str
 ) -> None:
-    pair[0]._on_work(b"another")
-    assert await soon(client.blpop([redis_prefix + "run:queue"], timeout=10))
+    here, _ = pair
+    name = redis_prefix + "run:queue"
+    here._waiting_on = {name: (READY, QUEUE)}
+    here._on_work(name.encode(), b"another")
+    assert await soon(client.blpop([name], timeout=10))
 
 
 async def test_ones_own_element_wakes_nobody_twice(pair: Pair, client: Any, redis_prefix: str) -> None:

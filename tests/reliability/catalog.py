@@ -155,7 +155,7 @@ def _postgres_indexes(table: str, found: Iterable[Any]) -> tuple[tuple[str, ...]
             ordered = _with_order(
                 [(each.strip('"'), how & DESCENDING) for each, how in zip(columns, options, strict=True)]
             )
-            indexes[name] = IndexSeen(ordered, where[1:-1] if where else None, unique)
+            indexes[name] = IndexSeen(ordered, re.sub(r"[()]", "", where) if where else None, unique)
     return key, indexes
 
 

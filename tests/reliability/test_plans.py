@@ -14,6 +14,7 @@ from perdure.kernel.storage.filters import Condition
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Column, Table
 from perdure.rollouts import sql, tables
+from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
@@ -29,7 +30,9 @@ LINES = 500
 STATUSES = ("succeeded",) * 14 + ("failed",) * 2 + ("queuing",) * 3 + ("running",)
 
 EXPECTED = {
-    "CLAIM": {"rollouts_ready"},
+    "CLAIM": {"rollouts_claim"},
+    "CLAIM_OF_AGENT": {"rollouts_claim"},
+    "CLAIM_OF_AGENTS": {"rollouts_claim", "rollouts_pkey"},
     "DUE": {"rollouts_due"},
     "DUE_NAMESPACES": {"rollouts_due"},
     "DUE_IN_LINES": {"rollouts_due"},
@@ -56,7 +59,7 @@ EXPECTED = {
     "known spans": {"spans_pkey"},
     "COUNT_BY_STATUS": {"rollout_counts_pkey"},
     "LATEST_RESOURCES_ID": {"resources_latest"},
-    "READY_BY_QUEUE": {"rollouts_ready"},
+    "READY_BY_QUEUE": {"rollouts_claim"},
     "BEHIND_BY_QUEUE": {"rollouts_behind"},
     "prelude": {"attempts_check", "rollouts_due"},
 }
@@ -109,6 +112,7 @@ def _rollout(number: int, ns: int, now: int) -> tuple[Any, ...]:
         id=rollout_id(number),
         kind="task",
         queue="default" if number % 3 else "other",
+        agent=f"agent-{number % 9}" if number % 3 == 0 else None,
         status=status,
         position=start,
         ready=start if waiting and line is None and not delayed else None,
@@ -208,6 +212,10 @@ async def use_the_queue(store: DatabaseLightningStore) -> None:
     await store.start_attempt(claimed[0].rollout_id)
     await store.update_rollout(claimed[1].rollout_id, status="cancelled", metadata={"edited": True})
     await store.get_next_span_sequence_id(claimed[0].rollout_id, "any")
+    for agents in (["agent-3"], ["agent-3", "agent-0", "nobody"]):
+        terms = ([Claim("worker", 3)], "other", "task", store.rollouts.kinds, agents)
+        (share,) = await store.storage.run(claim, *terms, ns=await store.rollouts.ns())
+        assert len(share) == 3
     await use_lines(store)
 
 

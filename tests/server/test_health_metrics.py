@@ -179,7 +179,7 @@ async def test_runs_are_measured_by_our_names_and_by_others(visitor: Visitor) ->
     assert (await visitor.post(f"{API}/work/register", json=body)).status == 200
     for _ in range(3):
         assert (await visitor.post(API + "/runs", json={"assistant_id": "echo"})).status == 201
-    await visitor.post(f"{API}/work/claim", json={"worker_id": "w1", "limit": 1})
+    await visitor.post(f"{API}/work/claim", json={"worker_id": "w1", "agents": ["echo"], "limit": 1})
     values = _values((await visitor.get("/metrics?aliases=true")).body.decode())
     here = ("namespace", "default")
     expected = {

@@ -74,9 +74,15 @@ class RecordingQueue(RunQueue):
         await self._queue.register(worker_id, agents, concurrency)
 
     async def claim(
-        self, worker_id: str, limit: int = 1, wait: float = 0.0, *, idempotency_key: str | None = None
+        self,
+        worker_id: str,
+        agents: Sequence[str],
+        limit: int = 1,
+        wait: float = 0.0,
+        *,
+        idempotency_key: str | None = None,
     ) -> list[Assignment]:
-        asking = self._queue.claim(worker_id, limit, wait)
+        asking = self._queue.claim(worker_id, agents, limit, wait)
         return await self._call("claim", {"worker": worker_id, "limit": limit}, asking, _claims)
 
     async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:

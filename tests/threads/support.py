@@ -31,7 +31,8 @@ POLICY = Policy(timeout=500.0, max_attempts=3, lease=60.0, grace=30.0, linger=10
 """Wide enough that a slow machine changes no answer; tests move the time by far more."""
 INLINE = "inline"
 """SQLite in memory without a thread of its own: the same operations, without the way to them."""
-AGENTS = (AgentSpec(name="echo"), AgentSpec(name="other"))
+AGENT_NAMES = ("echo", "other")
+AGENTS = tuple(AgentSpec(name=name) for name in AGENT_NAMES)
 
 AGE = (
     statement(
@@ -178,7 +179,7 @@ class World:
     # --- workers ------------------------------------------------------------------------------------------
 
     async def claim(self, limit: int = 10, worker_id: str = "w1") -> list[Assignment]:
-        return await self.queue.claim(worker_id, limit, 0)
+        return await self.queue.claim(worker_id, AGENT_NAMES, limit, 0)
 
     async def take(self, run: Run | None = None, worker_id: str = "w1") -> Assignment:
         """Claim the one run that is ready, which must be this one."""

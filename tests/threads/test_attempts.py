@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.threads.support import ATTEMPTS, STEPS, World, told
+from tests.threads.support import AGENT_NAMES, ATTEMPTS, STEPS, World, told
 
 from perdure.graphs.records import GraphState, GraphSteps
 from perdure.kernel.errors import Conflict, Fenced
@@ -263,7 +263,7 @@ async def test_giving_back_costs_no_attempt(world: World) -> None:
 async def test_giving_back_is_heard_by_those_who_wait(world: World) -> None:
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
-    waiting = asyncio.create_task(world.queue.claim("w2", 1, 20))
+    waiting = asyncio.create_task(world.queue.claim("w2", AGENT_NAMES, 1, 20))
     await asyncio.sleep(0)
     await world.queue.hand_back([held])
     (found,) = await waiting

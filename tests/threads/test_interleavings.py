@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.reliability.interleaving import Operation, Pair
 from tests.reliability.test_interleavings import SWITCHES, explore_all
+from tests.threads.support import AGENT_NAMES
 
 from perdure.agents.records import AgentSpec
 from perdure.assistants.model import registrations
@@ -63,7 +64,10 @@ def ask(strategy: str = "enqueue", thread_id: str | None = "t", **options: Any) 
 
 def take(worker_id: str = "x", limit: int = 1) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        return [_ids(share) for share in await assign.claim_runs(tx, [Claim(worker_id, limit)], KINDS)]
+        return [
+            _ids(share)
+            for share in await assign.claim_runs(tx, [Claim(worker_id, limit)], AGENT_NAMES, KINDS)
+        ]
 
     return run
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tests.kernel.support import soon
-from tests.threads.support import AUDIT, EFFECTS, World, told
+from tests.threads.support import AGENT_NAMES, AUDIT, EFFECTS, World, told
 
 from perdure.access.model import Caller
 from perdure.assistants.service import Assistants
@@ -39,7 +39,7 @@ async def test_the_more_important_are_claimed_first(world: World) -> None:
 
 
 async def test_a_claim_waits_for_a_run(world: World) -> None:
-    waiting = asyncio.create_task(world.queue.claim("w1", 1, 20))
+    waiting = asyncio.create_task(world.queue.claim("w1", AGENT_NAMES, 1, 20))
     await asyncio.sleep(0)
     run = await world.run()
     (found,) = await soon(waiting)
@@ -49,7 +49,9 @@ async def test_a_claim_waits_for_a_run(world: World) -> None:
 async def test_many_workers_share_the_runs(world: World) -> None:
     runs = [await world.run() for _ in range(20)]
     services = map(RunQueue.beside, world.others(5))
-    claims = await asyncio.gather(*(each.claim(f"w{n}", 6, 0) for n, each in enumerate(services)))
+    claims = await asyncio.gather(
+        *(each.claim(f"w{n}", AGENT_NAMES, 6, 0) for n, each in enumerate(services))
+    )
     claimed = [each.run.run_id for share in claims for each in share]
     claimed += [each.run.run_id for each in await world.claim(20)]
     assert sorted(claimed) == sorted(run.run_id for run in runs)
@@ -89,7 +91,7 @@ async def test_what_a_worker_gets(world: World) -> None:
 @pytest.mark.parametrize("turns", range(0, 24, 3))
 async def test_a_claim_whose_caller_goes_away_is_given_back(world: World, turns: int) -> None:
     run = await world.run()
-    call = asyncio.create_task(world.queue.claim("w1", 1, 0))
+    call = asyncio.create_task(world.queue.claim("w1", AGENT_NAMES, 1, 0))
     for _ in range(turns):
         await asyncio.sleep(0)
     call.cancel()
@@ -107,7 +109,7 @@ async def test_a_claim_whose_caller_goes_away_is_given_back(world: World, turns:
 
 async def test_a_claim_that_cannot_be_read_again_is_given_back(world: World) -> None:
     run = await world.run()
-    (first,) = await world.queue.claim("w", 1, 0.0, idempotency_key="key")
+    (first,) = await world.queue.claim("w", AGENT_NAMES, 1, 0.0, idempotency_key="key")
     assert first.run.run_id == run.run_id
     read = world.queue.read
 
@@ -118,7 +120,7 @@ async def test_a_claim_that_cannot_be_read_again_is_given_back(world: World) -> 
 
     world.queue.read = broken  # type: ignore[assignment,method-assign]
     with pytest.raises(RuntimeError, match="lost"):
-        await world.queue.claim("w", 1, 0.0, idempotency_key="key")
+        await world.queue.claim("w", AGENT_NAMES, 1, 0.0, idempotency_key="key")
     world.queue.read = read  # type: ignore[method-assign]
     await world.queue.close()
     await world.done(run)
@@ -284,7 +286,7 @@ async def test_whoever_changes_something_is_on_record(world: World) -> None:
     mine, queue = world.threads.acting_as(me), world.queue.acting_as(me)
     thread = await mine.create_thread()
     run = await mine.create_run(RunRequest(assistant_id="echo", thread_id=thread.thread_id))
-    (assignment,) = await queue.claim("w1", 1, 0)
+    (assignment,) = await queue.claim("w1", AGENT_NAMES, 1, 0)
     assert await queue.renew("w1", [assignment.held]) == ["go"]
     await queue.append(assignment.held, told("custom"))
     await queue.hand_back([assignment.held])
@@ -327,7 +329,7 @@ async def test_namespaces_do_not_see_each_other(world: World) -> None:
         await other.create_run(RunRequest(assistant_id="echo"))
     await other.create_thread("same", values="theirs")
     assert (await other.list_runs()).items == []
-    assert await queue.claim("w1", 10, 0) == []
+    assert await queue.claim("w1", AGENT_NAMES, 10, 0) == []
     assert (await other.queue_stats()).n_pending == 0
     assert await other.cancel_runs(status="all") == []
     for call in (other.get_run, other.cancel_run, other.delete_run, other.join_run):

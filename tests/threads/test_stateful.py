@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.reliability.engines import TickingClock
 from tests.reliability.test_model import exactly, size
 from tests.support.thread_model import ModelRun, ThreadModel
-from tests.threads.support import AGENTS, INLINE, World, open_storage, told
+from tests.threads.support import AGENT_NAMES, AGENTS, INLINE, World, open_storage, told
 from tests.threads.thread_checks import LIMITS, POLICY, compare
 
 from perdure.kernel.errors import Conflict, Fenced, NotFound
@@ -233,7 +233,7 @@ class ThreadMachine(RuleBasedStateMachine):
         self._claim(10, "w3")
 
     def _claim(self, limit: int, worker_id: str) -> None:
-        claimed = self._do(self.world.queue.claim(worker_id, limit, 0))
+        claimed = self._do(self.world.queue.claim(worker_id, AGENT_NAMES, limit, 0))
         assert [each.run.run_id for each in claimed] == [run.run_id for run in self.model.ready()[:limit]]
         for each in claimed:
             run = self.model.claim(each.run.run_id, each.attempt_id)
@@ -380,7 +380,7 @@ class ThreadMachine(RuleBasedStateMachine):
             self.time_passes(300.0)
             if not any(run.live for run in self.model.runs.values()):
                 return
-            for each in self.bench.do(self.world.queue.claim("last", 50, 0)):
+            for each in self.bench.do(self.world.queue.claim("last", AGENT_NAMES, 50, 0)):
                 self.model.claim(each.run.run_id, each.attempt_id)
                 self.model.finish(each.run.run_id, each.attempt_id, "success")
                 self.bench.do(self.world.finish(each.held))

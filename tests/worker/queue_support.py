@@ -124,26 +124,32 @@ class MemoryQueue(RunQueue):
         self.agents = list(agents)
 
     async def claim(
-        self, worker_id: str, limit: int = 1, wait: float = 0.0, *, idempotency_key: str | None = None
+        self,
+        worker_id: str,
+        agents: Sequence[str],
+        limit: int = 1,
+        wait: float = 0.0,
+        *,
+        idempotency_key: str | None = None,
     ) -> list[Assignment]:
         await self._called("claim", limit)
         watch = self._signals.watch(*CHANGED[:1], CHANGED[1:])
         until = time.monotonic() + wait
         try:
-            while not (found := self._ready(limit)) and time.monotonic() < until:
+            while not (found := self._ready(agents, limit)) and time.monotonic() < until:
                 await watch.changed(min(0.05, wait))
         finally:
             watch.close()
         return [self._assign(row) for row in found]
 
-    def _ready(self, limit: int) -> list[Row]:
+    def _ready(self, agents: Sequence[str], limit: int) -> list[Row]:
         self._sweep()
         busy = {row.run.thread_id for row in self.rows.values() if row.attempt_id is not None}
         found = []
         for row in self.rows.values():
             if row.run.status == "pending" and row.run.thread_id not in busy:
                 busy.add(row.run.thread_id)
-                if row.due <= time.monotonic():
+                if row.due <= time.monotonic() and row.run.agent in agents:
                     found.append(row)
         return found[:limit]
 

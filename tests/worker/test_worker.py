@@ -202,13 +202,14 @@ async def test_an_attempt_says_how_long_to_wait_for_the_next(house: House) -> No
     assert 0.5 <= second.retry_after <= 1.0
 
 
-async def test_an_agent_that_the_worker_lacks_is_left_to_another(house: House) -> None:
+async def test_a_run_of_an_agent_that_the_worker_lacks_is_left_to_another(house: House) -> None:
+    house.agents.register("present", lambda ctx, input: input)
     async with house.working():
-        row = await house.queue.ended(house.queue.add("absent", max_attempts=2))
-    assert row.results == ["retriable", "retriable"]
-    assert row.run.error is not None
-    assert row.run.error.error == "NoSuchAgent"
-    assert "'absent'" in row.run.error.message
+        absent = house.queue.add("absent")
+        row = await house.queue.ended(house.queue.add("present"))
+    assert row.results == ["success"]
+    assert house.queue.rows[absent].run.status == "pending"
+    assert house.queue.rows[absent].run.attempt == 0
 
 
 @pytest.mark.parametrize("value", [object(), b"bytes", float("nan"), {1: object()}])

@@ -39,8 +39,7 @@ def _inner(graph: Any) -> list[Any]:
 
 
 def _declared(graph: Any) -> Iterator[Any]:
-    # A `RemoteGraph` has no channels here.
-    for channel in getattr(graph, "channels", {}).values():
+    for channel in graph.channels.values():
         # Managed values, such as `RemainingSteps`, are computed in each step and never stored.
         if isinstance(channel, BaseChannel):
             yield from _types_of(channel)

@@ -36,6 +36,7 @@ class NewRolloutRow(msgspec.Struct):
     id: str
     kind: str
     queue: str
+    agent: str | None
     status: str
     outcome: str | None
     priority: int
@@ -66,6 +67,7 @@ class RolloutRow(msgspec.Struct):
     id: str
     kind: str
     queue: str
+    agent: str | None
     status: str
     outcome: str | None
     priority: int
@@ -186,13 +188,14 @@ class DueRow(NamedTuple):
     id: str
     line: str
     queue: str
+    agent: str | None
 
 
 class PromotedRow(NamedTuple):
-    """A rollout whose time has come."""
+    """A rollout that is ready now."""
 
-    ns: int
     queue: str
+    agent: str | None
 
 
 class CountRow(NamedTuple):

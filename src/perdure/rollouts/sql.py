@@ -125,19 +125,52 @@ ROLLOUT_EXISTS = statement(
 BY_IDEMPOTENCY_KEY = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND idempotency_key {among:keys}", row=rows.KnownRow
 )
-# Claim the next rollouts of a queue, skipping those that others are claiming.
-CLAIM = statement(
-    """
-    WITH c AS MATERIALIZED (SELECT ns, id
-    FROM rollouts
-    WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL AND kind = :kind
-    ORDER BY priority DESC, ready
-    LIMIT :n {skip})
+_CLAIMED = """
     UPDATE rollouts SET queued_as = status, status = :target, ready = NULL, attempts = attempts + 1
     FROM c
     WHERE rollouts.ns = c.ns AND rollouts.id = c.id
     RETURNING {columns:rollouts}
-    """,
+    """
+# Claim the next rollouts of a queue that have no agent, skipping those that others are claiming. The order
+# begins with the agent since PostgreSQL does not see that it is the same in all of them.
+CLAIM = statement(
+    """
+    WITH c AS MATERIALIZED (SELECT ns, id
+    FROM rollouts
+    WHERE ns = :ns AND queue = :queue AND agent IS NULL AND ready IS NOT NULL AND kind = :kind
+    ORDER BY agent, priority DESC, ready
+    LIMIT :n {skip})
+    """
+    + _CLAIMED,
+    row=rows.ClaimedRow,
+)
+# Claim the next rollouts of one agent.
+CLAIM_OF_AGENT = statement(
+    """
+    WITH c AS MATERIALIZED (SELECT ns, id
+    FROM rollouts
+    WHERE ns = :ns AND queue = :queue AND agent = :agent AND ready IS NOT NULL AND kind = :kind
+    ORDER BY priority DESC, ready
+    LIMIT :n {skip})
+    """
+    + _CLAIMED,
+    row=rows.ClaimedRow,
+)
+# Claim the next rollouts of several agents: the first of those that are first for their agent.
+CLAIM_OF_AGENTS = statement(
+    """
+    WITH c AS MATERIALIZED (SELECT r.ns, r.id
+    FROM {each:agents} CROSS JOIN rollouts AS r
+    WHERE r.ns = :ns AND r.ready IS NOT NULL AND r.id {listed:SELECT f.id
+      FROM rollouts AS f
+      WHERE f.ns = :ns AND f.queue = :queue AND f.agent = each.value AND f.ready IS NOT NULL
+        AND f.kind = :kind
+      ORDER BY f.priority DESC, f.ready
+      LIMIT {seen:n,seen}}
+    ORDER BY r.priority DESC, r.ready
+    LIMIT :n {skip})
+    """
+    + _CLAIMED,
     row=rows.ClaimedRow,
 )
 # Rollouts whose claims are taken back.
@@ -229,9 +262,9 @@ PROMOTE = statement(
     """
     UPDATE rollouts SET ready = position, behind = NULL, due_at = NULL
     WHERE ns = :ns AND id {among:ids}
-    RETURNING queue
+    RETURNING {columns:rollouts}
     """,
-    row=str,
+    row=rows.PromotedRow,
 )
 # Let a rollout wait in its line.
 QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE ns = :ns AND id = :id")

@@ -14,6 +14,7 @@ ROLLOUTS = Table(
         text("id"),
         text("kind"),
         text("queue"),
+        text("agent", null=True),
         text("status"),
         text("outcome", null=True),
         integer("priority"),
@@ -35,7 +36,8 @@ ROLLOUTS = Table(
     ),
     key=("ns", "id"),
     indexes=(
-        Index("rollouts_ready", ("ns", "queue", "priority DESC", "ready"), "ready IS NOT NULL"),
+        Index("rollouts_claim", ("ns", "queue", "agent", "priority DESC", "ready"), "ready IS NOT NULL"),
+        Index("rollouts_no_agent", ("ns", "id"), "agent IS NULL AND line IS NOT NULL AND end_time IS NULL"),
         Index("rollouts_due", ("due_at",), "due_at IS NOT NULL"),
         Index("rollouts_behind", ("ns", "line", "priority DESC", "behind"), "behind IS NOT NULL"),
         Index("rollouts_line", ("ns", "line", "position DESC"), "line IS NOT NULL"),

@@ -20,14 +20,14 @@ from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, Grap
 from perdure.graphs.rows import tuple_of
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
-from perdure.kernel.checks import check_id, check_text
+from perdure.kernel.checks import Id, check_id, check_name, check_text
 from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim
-from perdure.rollouts.operations.work import READY_CHANNEL
+from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.operations.workers import Beat, beat
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.streams.model import NewEvent
@@ -150,6 +150,8 @@ class RunQueue(WatchedService):
         check_id(worker_id, "worker_id")
         if await self.read(outdated, agents):
             await self.write(register, registrations(agents))
+        while await self.storage.background(assign.fill_agents):
+            pass
         stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
         await self.write(beat, [Beat(worker_id, encode_json(stats))])
 
@@ -159,31 +161,36 @@ class RunQueue(WatchedService):
     async def claim(
         self,
         worker_id: WorkerId,
+        agents: Annotated[Sequence[Id], Meta(max_length=MAX_BATCH)],
         limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1,
         wait: Wait = 0.0,
         *,
         idempotency_key: str | None = None,
     ) -> Annotated[list[Assignment], under("assignments", list[Assignment], "Assignments")]:
-        """Claim up to `limit` runs as soon as there is one; none if none came within `wait` seconds.
+        """Claim up to `limit` runs of these agents as soon as there is one; none if none came within `wait`
+        seconds.
 
         A repeated idempotency key gives the same runs.
         """
         check_id(worker_id, "worker_id")
+        wanted = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
+        keys = [AGENTS_QUEUE, *(ready_key(AGENTS_QUEUE, each) for each in wanted)]
         claimed = await until(
             self.storage.signals,
             READY_CHANNEL,
-            [AGENTS_QUEUE],
-            lambda _: self._claim(Claim(worker_id, limit), idempotency_key),
+            keys,
+            lambda _: self._claim(Claim(worker_id, limit), wanted, idempotency_key),
             timeout=wait,
         )
-        self._redis_markers.claimed(claimed, limit)
+        self._redis_markers.claimed(claimed, limit, wanted)
         return claimed
 
-    async def _claim(self, claim: Claim, key: str | None) -> list[Assignment]:
+    async def _claim(self, claim: Claim, agents: tuple[str, ...], key: str | None) -> list[Assignment]:
         claimed: Sequence[Created[ClaimedRun | None] | Sequence[Any]] = await self.write_once(
             key,
             assign.claim_runs,
             claim,
+            agents,
             self.kinds,
             rows=claim.limit,
             # A caller with a key may ask again, so that nothing is released.

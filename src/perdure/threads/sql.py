@@ -7,6 +7,7 @@ from typing import Final
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 from perdure.kernel.storage.rows import columns_of
+from perdure.rollouts.rows import PromotedRow
 from perdure.rollouts.tables import ATTEMPTS
 from perdure.threads.model import StateBody, StateKey
 from perdure.threads.rows import (
@@ -160,6 +161,21 @@ DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids}")
 # Runs that were deleted before a time, in every namespace.
 GONE_RUNS = statement(
     "SELECT {columns} FROM runs WHERE gone_at <= :before ORDER BY gone_at LIMIT :n", row=Place
+)
+# Write the agent of runs that wait and have none.
+FILL_AGENTS = statement(
+    """
+    WITH c AS MATERIALIZED (SELECT ns, id
+    FROM rollouts
+    WHERE agent IS NULL AND line IS NOT NULL AND end_time IS NULL
+    ORDER BY ns, id
+    LIMIT :n {skip})
+    UPDATE rollouts SET agent = n.agent
+    FROM c JOIN runs AS n ON n.ns = c.ns AND n.id = c.id
+    WHERE rollouts.ns = c.ns AND rollouts.id = c.id
+    RETURNING {columns:rollouts}
+    """,
+    row=PromotedRow,
 )
 # The statuses of the rollouts of runs.
 RUN_STATUSES = statement(

@@ -68,7 +68,7 @@ class Worker:
 
     async def claim(self, wait: float = 20.0) -> Assignment:
         """The next run, which must come."""
-        (assignment,) = await soon(self.queue.claim(self.name, 1, wait))
+        (assignment,) = await soon(self.queue.claim(self.name, [AGENT], 1, wait))
         first = {"run_id": assignment.run.run_id, "attempt": assignment.attempt}
         await self.queue.append(assignment.held, [told("metadata", first)])
         return assignment

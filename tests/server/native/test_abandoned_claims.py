@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.kernel.support import PATIENCE, soon, until, until_true
-from tests.server.native.support import API, House
+from tests.server.native.support import AGENT, API, House
 
 from perdure.access.base import Service
 from perdure.threads.queue import WORK
@@ -99,7 +99,7 @@ async def test_a_run_whose_claimer_hung_up_is_released(house: House, monkeypatch
     run_id = await _new_run(house)
     held = HeldCommits(house, monkeypatch)
     path = API + WORK + "/claim"
-    body = {"worker_id": "gone", "limit": 1, "wait": 20}
+    body = {"worker_id": "gone", "agents": [AGENT], "limit": 1, "wait": 20}
     claiming = asyncio.ensure_future(house.visitor.post(path, json=body))
     await held.abandon(claiming, _left(house, path))
     await _check_run_is_free(house, run_id)
@@ -120,7 +120,7 @@ async def test_a_run_whose_claimer_was_cancelled_is_released(
 ) -> None:
     run_id = await _new_run(house)
     held = HeldCommits(house, monkeypatch)
-    claiming = asyncio.ensure_future(house.worker.queue.claim("gone", 1, 20))
+    claiming = asyncio.ensure_future(house.worker.queue.claim("gone", [AGENT], 1, 20))
     await held.abandon(claiming, lambda: True)
     await _check_run_is_free(house, run_id)
 
@@ -157,5 +157,5 @@ async def test_a_run_whose_claimer_was_cancelled_with_the_answer_is_released(
 ) -> None:
     run_id = await _new_run(house)
     queue = house.worker.queue
-    await _cancelled_with_the_answer(queue, lambda: queue.claim("gone", 1, 20), monkeypatch)
+    await _cancelled_with_the_answer(queue, lambda: queue.claim("gone", [AGENT], 1, 20), monkeypatch)
     await soon(_check_run_is_free(house, run_id))

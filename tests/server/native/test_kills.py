@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.kernel.support import soon, until
-from tests.server.native.support import Worker, gathered, request
+from tests.server.native.support import AGENT, Worker, gathered, request
 from tests.server.otlp_support import ENGINES
 from tests.support.python_process import PythonProcess
 
@@ -107,7 +107,7 @@ async def test_a_server_that_is_asked_to_stop_hands_its_readers_on(server: Serve
         seen: list[Event] = []
         reading = asyncio.ensure_future(_follow(client, run.run_id, seen))
         work = await worker.claim()
-        claiming = asyncio.ensure_future(queue.claim("idle", 1, 30))
+        claiming = asyncio.ensure_future(queue.claim("idle", [AGENT], 1, 30))
         await until(lambda: len(seen) == 1)
         await asyncio.to_thread(server.stop)
         await asyncio.to_thread(server.start)

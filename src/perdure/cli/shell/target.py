@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from perdure.rollouts.resource_service import Resources
     from perdure.rollouts.service import Rollouts
     from perdure.schedules.service import Schedules
-    from perdure.sessions.service import Sessions
     from perdure.threads.service import Threads
 
 DEFAULT_URL = "http://127.0.0.1:4747"
@@ -48,8 +47,6 @@ class Connection(Protocol):
     def schedules(self) -> Schedules: ...
     @property
     def diagnostics(self) -> Diagnostics: ...
-    @property
-    def sessions(self) -> Sessions: ...
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
     ) -> dict[str, Any]: ...

@@ -79,8 +79,9 @@ class Signals(Protocol):
 class Carrier(Protocol):
     """Signals that travel through a server of their own, such as Redis. The database stays the truth."""
 
-    def wake_another(self, queue: str) -> None:
-        """Wake one more waiting process; called after a claim that got as much as it asked for."""
+    def wake_another(self, keys: Iterable[str]) -> None:
+        """Wake one more process that waits for work of each key; called after a claim that got as much as it
+        asked for."""
         ...
 
     def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:

@@ -28,7 +28,7 @@ from perdure.kernel.background import Background
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.retry import Backoff
 from perdure.kernel.signals.port import CarrierStatus, Hint
-from perdure.kernel.signals.redis_keys import NAMED, READY, WORK, Hub, Interests, Keys
+from perdure.kernel.signals.redis_keys import NAMED, READY, Hub, Interests, Keys
 from perdure.kernel.signals.shared import MAX_OUTGOING, WANTED, SharedSignals
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,8 @@ class RedisSignals(SharedSignals):
         self._closing = False
         self._listener: Any = None
         self._waited_for = asyncio.Event()
+        self._waiting_on: dict[str, Hint] = {}
+        """The lists of work that this process waits on now, and their hints."""
         self._sweep = os.urandom(12).hex()
 
     def close(self) -> None:
@@ -87,8 +89,8 @@ class RedisSignals(SharedSignals):
 
     # --- as a Carrier ---------------------------------------------------------------------------------------
 
-    def wake_another(self, queue: str) -> None:
-        self.publish([(READY, queue)])
+    def wake_another(self, keys: Iterable[str]) -> None:
+        self.publish([(READY, key) for key in keys])
 
     def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:
         self._mark(dict.fromkeys(run_ids, max(math.ceil(seconds), 1)))
@@ -224,11 +226,12 @@ class RedisSignals(SharedSignals):
             self._refused = refused
 
     def _write_hints(self, pipe: Any, hints: dict[Hint, int]) -> None:
-        woken = min(hints.get(WORK, 0), LIST_LENGTH)
-        if woken:
-            pipe.lpush(self._keys.queue, *[self._origin] * woken)
-            pipe.ltrim(self._keys.queue, 0, LIST_LENGTH - 1)
-            pipe.expire(self._keys.queue, LIST_SECONDS)
+        for hint, times in hints.items():
+            work = self._keys.work(hint)
+            if work is not None:
+                pipe.lpush(work, *[self._origin] * min(times, LIST_LENGTH))
+                pipe.ltrim(work, 0, LIST_LENGTH - 1)
+                pipe.expire(work, LIST_SECONDS)
         for name, payload in self._messages(hints):
             pipe.publish(name, payload)
 
@@ -236,7 +239,7 @@ class RedisSignals(SharedSignals):
         rest: list[Hint] = []
         for hint in hints:
             own = self._keys.own(hint)
-            if own is None and hint != WORK:
+            if own is None and self._keys.work(hint) is None:
                 rest.append(hint)
             elif own is not None:
                 yield own, msgspec.json.encode((self._origin, [hint]))
@@ -254,8 +257,9 @@ class RedisSignals(SharedSignals):
     async def _follow_interests(self) -> None:
         with self._lock:
             touched, self._touched = self._touched, set()
-        if WORK in touched:
+        if any(self._keys.work(hint) for hint in touched):
             self._waited_for.set()
+            await self._wait_for_more()
         commands = self._interests.update(touched) if touched else []
         listener = self._listener
         # A lost connection is made again by `_listen`, with all subscriptions of that time.
@@ -319,27 +323,43 @@ class RedisSignals(SharedSignals):
     async def _wait_for_work(self) -> None:
         async with self._connection() as connection:
             while not self._closing:
-                if not self._local.is_watched(WORK):
+                self._waited_for.clear()
+                self._waiting_on = self._lists_of_work()
+                if not self._waiting_on:
                     self._note_answer("waiting")
-                    self._waited_for.clear()
                     await self._waited_for.wait()
                     continue
-                await connection.send_command("BLPOP", self._keys.queue, self._block, check_health=False)
+                lists = (*self._waiting_on, self._keys.woken(self._origin))
+                await connection.send_command("BLPOP", *lists, self._block, check_health=False)
                 # The pool's time limit for a read is a little longer than the wait.
                 answer = await connection.read_response()
                 self._note_answer("waiting")
                 if answer is not None:
-                    self._on_work(answer[1])
+                    self._on_work(*answer)
 
-    def _on_work(self, element: bytes) -> None:
-        if element == self._origin.encode():
+    def _lists_of_work(self) -> dict[str, Hint]:
+        return {name: hint for hint in self._local.awaited() if (name := self._keys.work(hint)) is not None}
+
+    async def _wait_for_more(self) -> None:
+        """End the wait for work if somebody waits for other agents now: the next one is for these too."""
+        if self._waiting_on and not self._lists_of_work().keys() <= self._waiting_on.keys():
+            name = self._keys.woken(self._origin)
+            pipe = self._client.pipeline(transaction=False)
+            pipe.lpush(name, self._origin)
+            pipe.expire(name, LIST_SECONDS)
+            with contextlib.suppress(*_FAILURES):
+                await pipe.execute(raise_on_error=False)
+
+    def _on_work(self, name: bytes, element: bytes) -> None:
+        hint = self._waiting_on.get(name.decode())
+        if hint is None or element == self._origin.encode():
             # Waiters in this process were woken when it was published.
             return
-        if self._local.is_watched(WORK):
-            self._local.publish([WORK])
+        if self._local.is_watched(hint):
+            self._local.publish([hint])
             return
         with self._lock:
-            self._add_outgoing({WORK: 1})
+            self._add_outgoing({hint: 1})
         self._wake_sender()
 
 

@@ -10,8 +10,6 @@ from perdure.kernel.signals.port import Hint, Stream, Watch
 
 READY = "rollouts.ready"
 QUEUE = "agents"
-WORK: Hint = (READY, QUEUE)
-"""Runs wait to be claimed: sent through a list, each element of which wakes one process."""
 STREAMS = "streams"
 CONTROL = "threads.control"
 NAMED = frozenset({READY, STREAMS, CONTROL})
@@ -27,11 +25,24 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.queue = prefix + "run:queue"
+        """The list of work of any agent. That of one agent has the agent's name after it."""
         self.sweep = prefix + "run:sweep"
         self.hints = prefix + "perdure:hints"
 
     def running(self, run_id: str) -> str:
         return f"{self._prefix}run:{run_id}:running"
+
+    def woken(self, origin: str) -> str:
+        """The list that wakes a process itself while it waits for work."""
+        return f"{self._prefix}run:woken:{origin}"
+
+    def work(self, hint: Hint) -> str | None:
+        """The list of a hint that runs wait to be claimed: each of its elements wakes one process."""
+        channel, key = hint
+        queue, _, agent = key.partition("/")
+        if channel != READY or queue != QUEUE:
+            return None
+        return f"{self.queue}:{agent}" if agent else self.queue
 
     def own(self, hint: Hint) -> str | None:
         """The channel of this hint alone, or None if it shares one with others."""

@@ -5,8 +5,11 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | mark | SQLite | PostgreSQL |
 |---|---|---|
 | `{among:names}` | `IN (SELECT value FROM json_each(:names))` | `= ANY(:names)` |
+| `{each:names}` | `json_each(:names) AS each`, with `each.value` | `unnest(:names) AS each (value)` |
+| `{listed:SELECT …}` | `IN (SELECT …)` | `= ANY(ARRAY(SELECT …))`: the list is made first |
 | `{lock}` | nothing: there is one writer | `FOR NO KEY UPDATE` |
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
+| `{seen:few,many}` | `:few`, since nobody else locks rows | `:many` |
 | `{plain:column}` | `+column`, which keeps the planner off its indexes | `column` |
 | `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
 | `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
@@ -39,11 +42,15 @@ if TYPE_CHECKING:
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 _WORD = re.compile(r"[a-z_]+")
 _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
+_EACH = re.compile(r"\{each:([a-z0-9_]+)\}")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _COLUMNS = re.compile(r"\{columns(?::([a-z_]+))?\}")
 _LOCK = "FOR NO KEY UPDATE"
 _MARKS = (
     (_AMONG, r"IN (SELECT value FROM json_each(:\1))", r"= ANY(:\1)"),
+    (_EACH, r"json_each(:\1) AS each", r"unnest(:\1::text[]) AS each (value)"),
+    (re.compile(r"\{listed:((?:[^{}]|\{[^{}]*\})*)\}"), r"IN (\1)", r"= ANY(ARRAY(\1))"),
+    (re.compile(r"\{seen:([a-z]+),([a-z]+)\}"), r":\1", r":\2"),
     (re.compile(r"\{plain:([a-z_.]+)\}"), r"+\1", r"\1"),
     (re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}"), r"instr(\1, :\2) > 0", r"strpos(\1, :\2) > 0"),
     (re.compile(r"\{greatest:([a-z_.]+),([a-z0-9_]+)\}"), r"max(\1, :\2)", r"greatest(\1, :\2)"),
@@ -148,7 +155,7 @@ def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], st
     """A text in both dialects, as the first fields of a statement."""
     if "{columns" in text:
         raise AssertionError("a statement without a row class has no columns to list: " + text)
-    lists = frozenset(_AMONG.findall(text))
+    lists = frozenset(_AMONG.findall(text) + _EACH.findall(text))
     sqlite, postgres = text, text
     for mark, theirs, ours in _MARKS:
         sqlite, postgres = mark.sub(theirs, sqlite), mark.sub(ours, postgres)
@@ -161,7 +168,7 @@ def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], st
         return "$" + str(names.index(name) + 1)
 
     postgres = _PARAMETER.sub(number, postgres)
-    single = _AMONG.sub(r"IN (:\1)", text)
+    single = _EACH.sub(r"(SELECT :\1 AS value) AS each", _AMONG.sub(r"IN (:\1)", text))
     for mark, theirs, _ in _MARKS:
         single = mark.sub(theirs, single)
     return sqlite, postgres, tuple(names), lists, single

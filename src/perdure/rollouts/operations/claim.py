@@ -15,11 +15,15 @@ from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, Kinds
 from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
-from perdure.rollouts.operations.work import READY_CHANNEL, Work, counted
+from perdure.rollouts.operations.work import READY_CHANNEL, Work, counted, ready_key
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
 
 DUE_ROWS = 500
+SPARE_ROWS = 8
+"""How many more rollouts of each agent a claim looks at than it takes, since others may be claiming some."""
+MORE_SPARE_ROWS = 1000
+"""The same, if others were claiming all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,20 @@ async def claim_rollouts(
     return answers
 
 
-async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds) -> list[list[Claimed]]:
-    """Give each claim the next rollouts of the queue, each with its new attempt, in one transaction."""
+async def claim(
+    tx: Tx,
+    claims: Sequence[Claim],
+    queue: str,
+    kind: str,
+    kinds: Kinds,
+    agents: Sequence[str] | None = None,
+) -> list[list[Claimed]]:
+    """Give each claim the next rollouts of the queue, each with its new attempt, in one transaction.
+
+    With `agents` these are rollouts of one of them, without they are those that have none.
+    """
     await promote_due(tx)
-    wanted = sum(item.limit for item in claims)
-    target = ROLLOUT.step(QUEUING, "claimed")
-    rows = await tx.all(sql.CLAIM, queue=queue, kind=kind, n=wanted, target=target)
+    rows = await _take(tx, queue, kind, sum(item.limit for item in claims), agents)
     rows.sort(key=lambda row: (-row.priority, row.position))
     rows = await _lock_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
@@ -62,6 +74,20 @@ async def claim(tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: K
         begun = []
     await tx.defer(*begun, *later)
     return answers
+
+
+async def _take(tx: Tx, queue: str, kind: str, wanted: int, agents: Sequence[str] | None) -> list[ClaimedRow]:
+    terms = {"queue": queue, "kind": kind, "n": wanted, "target": ROLLOUT.step(QUEUING, "claimed")}
+    if agents is None:
+        return await tx.all(sql.CLAIM, **terms)
+    if len(agents) == 1:
+        (agent,) = agents
+        return await tx.all(sql.CLAIM_OF_AGENT, agent=agent, **terms)
+    for spare in (SPARE_ROWS, MORE_SPARE_ROWS):
+        rows = await tx.all(sql.CLAIM_OF_AGENTS, agents=agents, seen=wanted + spare, **terms)
+        if rows:
+            break
+    return rows
 
 
 def _share(
@@ -132,7 +158,7 @@ async def promote_due(tx: Tx) -> None:
         return
     await lines.promote_due_in_lines(tx, DUE_ROWS)
     for row in await tx.all(sql.PROMOTE_DUE, n=DUE_ROWS):
-        tx.hint(READY_CHANNEL, row.queue)
+        tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
 
 
 @watched
@@ -169,7 +195,7 @@ async def release_rollouts(
                 previous.watch(rollout.limits)
             counts[rollout.kind, rollout.status] = counts.get((rollout.kind, rollout.status), 0) - 1
             counts[rollout.kind, queued] = counts.get((rollout.kind, queued), 0) + 1
-            tx.hint(READY_CHANNEL, rollout.queue)
+            tx.hint(READY_CHANNEL, ready_key(rollout.queue, rollout.agent))
             changes.tell(tx, "rollout", [(rollout_id, queued)])
     await work.save(*workers.changed(), counted(tx, counts))
     await audit(tx, "release_rollout", [rollout_id + "/" + attempt_id for rollout_id, attempt_id in claimed])

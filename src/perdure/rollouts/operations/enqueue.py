@@ -24,7 +24,7 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.lines import lock_lines
-from perdure.rollouts.operations.work import READY_CHANNEL, counted
+from perdure.rollouts.operations.work import READY_CHANNEL, counted, ready_key
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import (
     AttemptRow,
@@ -47,6 +47,8 @@ class NewRollout(msgspec.Struct, frozen=True):
     resources_id: str | None = None
     kind: str = TASK
     queue: str = DEFAULT_QUEUE
+    agent: str | None = None
+    """Only workers that have this agent claim it; None is for work without agents."""
     priority: int = 0
     not_before: int | None = None
     line: str | None = None
@@ -144,6 +146,7 @@ def _row(
         id=request.rollout_id or ids.rollout_id(tx.ids),
         kind=request.kind,
         queue=request.queue,
+        agent=request.agent,
         status=ROLLOUT.start["enqueued"],
         outcome=None,
         priority=request.priority,
@@ -170,7 +173,7 @@ def _counted(tx: Tx, rows: Sequence[NewRolloutRow]) -> Write:
     for row in rows:
         counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) + 1
         if row.status in QUEUED:
-            tx.hint(READY_CHANNEL, row.queue)
+            tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
     return counted(tx, counts)
 

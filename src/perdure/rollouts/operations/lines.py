@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import LIVE
-from perdure.rollouts.operations.work import READY_CHANNEL, Work
+from perdure.rollouts.operations.work import READY_CHANNEL, Work, ready_key
 from perdure.rollouts.rows import LineRow, RolloutRow
 
 
@@ -48,8 +48,8 @@ async def promote(tx: Tx, lines: Iterable[str], leavers: Container[str]) -> None
     await tx.defer(sql.HOLD_LINES.of([LineRow(each.line, each.head) for each in heads]))
     promoted = [each.head for each in heads if each.head is not None]
     if promoted:
-        for queue in await tx.all(sql.PROMOTE, ids=promoted):
-            tx.hint(READY_CHANNEL, queue)
+        for row in await tx.all(sql.PROMOTE, ids=promoted):
+            tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
 
 
 async def try_lines(tx: Tx, names: Iterable[str]) -> frozenset[str]:
@@ -73,6 +73,6 @@ async def promote_due_in_lines(tx: Tx, limit: int) -> None:
         if holders[row.line] == row.id:
             # One that waited for a retry has held its line all the while.
             await tx.all(sql.PROMOTE, ids=[row.id])
-            tx.hint(READY_CHANNEL, row.queue)
+            tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
         else:
             await tx.execute(sql.QUEUE_UP, id=row.id)

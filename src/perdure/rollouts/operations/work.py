@@ -31,6 +31,11 @@ ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
 
 
+def ready_key(queue: str, agent: str | None) -> str:
+    """What is published when a rollout is ready: only workers that have its agent are woken."""
+    return queue if agent is None else queue + "/" + agent
+
+
 def ended_key(ns: int | None, rollout_id: str) -> str:
     """What the end of a rollout is published as."""
     return str(ns) + "/" + rollout_id
@@ -191,7 +196,7 @@ class Work:
             if rollout.has_ended:
                 self.tx.hint(ENDED_CHANNEL, ended_key(self.tx.ns, rollout.id))
             elif rollout.dirty and rollout.ready is not None:
-                self.tx.hint(READY_CHANNEL, rollout.queue)
+                self.tx.hint(READY_CHANNEL, ready_key(rollout.queue, rollout.agent))
 
 
 def counted(tx: Tx, counts: Mapping[tuple[str, str], int]) -> Write:

@@ -27,8 +27,7 @@ async def live(call: Call) -> wire.Health:
 
 async def ok(call: Call) -> wire.Ok:
     """The process is alive; with `check_db`, the database must answer too."""
-    checked = call.query.check_db and "meta" not in call.app.http.disabled
-    if checked and (await _examine(call)).status != "ok":
+    if call.query.check_db and (await _examine(call)).status != "ok":
         raise PerdureError("the database does not answer")
     return wire.Ok()
 

@@ -12,6 +12,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.streams.model import Head
 from perdure.streams.operations import heads
 from perdure.threads import sql
@@ -28,6 +29,8 @@ from perdure.threads.rows import (
     origin_of,
     references_of,
 )
+
+FILL_ROWS = 500
 
 
 class NewAttempt(NamedTuple):
@@ -58,19 +61,30 @@ class ClaimedRun(NamedTuple):
 
 @watched
 @keyed_as("claim_run")
-async def claim_runs(tx: Tx, claims: Sequence[Claim], kinds: Kinds) -> list[list[Created[ClaimedRun | None]]]:
-    """Give each claim the next runs of the queue.
+async def claim_runs(
+    tx: Tx, claims: Sequence[Claim], agents: Sequence[str], kinds: Kinds
+) -> list[list[Created[ClaimedRun | None]]]:
+    """Give each claim the next runs of these agents.
 
     What a run needs is read here, so that it begins one transaction sooner.
     """
     shares = [
         [_new_attempt(RolloutView(*rollout), AttemptView(*attempt)) for rollout, attempt in share]
-        for share in await claim(tx, claims, AGENTS_QUEUE, RUN, kinds)
+        for share in await claim(tx, claims, AGENTS_QUEUE, RUN, kinds, agents)
     ]
     claimed = [each for share in shares for each in share]
     found = {each.attempt: each for each in await assignments(tx, claimed)} if claimed else {}
     await audit(tx, "claim_run", [each.run_id + "/" + each.attempt_id for each in claimed])
     return [[Created(each, found.get(each)) for each in share] for share in shares]
+
+
+async def fill_agents(tx: Tx) -> int:
+    """Write the agent of waiting runs that an earlier release created without it, some at a time, in every
+    namespace. Gives how many there were."""
+    rows = await tx.all(sql.FILL_AGENTS, n=FILL_ROWS)
+    for row in rows:
+        tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
+    return len(rows)
 
 
 def _new_attempt(rollout: RolloutView, attempt: AttemptView) -> NewAttempt:

@@ -261,14 +261,16 @@ class _Creation:
 
     def _rollout(self, request: NewRun, thread: ThreadRow) -> NewRollout:
         tx, metadata = self._tx, request.metadata
+        assistant = self._assistants[request.assistant]
         if request.inherits:
-            metadata = _run_metadata(metadata, self._assistants[request.assistant], thread)
+            metadata = _run_metadata(metadata, assistant, thread)
         return NewRollout(
             input=request.kwargs,
             config=request.config,
             metadata=metadata,
             kind=RUN,
             queue=AGENTS_QUEUE,
+            agent=assistant.agent,
             priority=request.priority,
             not_before=tx.now + request.delay if request.delay else None,
             line=thread.id,
