@@ -199,6 +199,9 @@ class MemoryContext:
         kept: T = decode_json(self.thread.steps[name])
         return kept
 
+    def end_replay(self) -> None:
+        pass
+
     @property
     def steps(self) -> Mapping[str, Any]:
         return {name: decode_json(body) for name, body in self.thread.steps.items()}

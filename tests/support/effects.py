@@ -27,7 +27,7 @@ The checker knows these calls of a history; `given` and `got` hold what is named
 | `renew` | attempts | going: attempts |
 | `append` | attempt, run, thread, events: (event, body), after | seq |
 | `save` | attempt, run, thread, events, values | id |
-| `keep` | attempt, run, thread, origin, name, body | |
+| `keep` | attempt, run, thread, origin, name, body, events | |
 | `finish` | attempt, run, thread, result, events, values | status |
 | `hand_back` | attempts | |
 

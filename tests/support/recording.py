@@ -129,10 +129,22 @@ class RecordingQueue(RunQueue):
     async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
         return await self._queue.do_items(ops)
 
-    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
-        asking = self._queue.keep(held, origin, name, body)
-        given = {**_about(held), "origin": origin, "name": name, "body": body}
+    async def keep(
+        self,
+        held: Lease,
+        origin: str,
+        name: str,
+        body: str,
+        events: Sequence[NewEvent] = (),
+        after: int | None = None,
+        within: str | None = None,
+    ) -> None:
+        asking = self._queue.keep(held, origin, name, body, events, after, within)
+        given = {**_about(held), "origin": origin, "name": name, "body": body, "events": _told(events)}
         await self._call("keep", given, asking, _nothing)
+
+    async def emitted(self, held: Lease, after: int, limit: int = 100) -> list[NewEvent]:
+        return await self._queue.emitted(held, after, limit)
 
     async def finish(self, ending: Ending) -> Run:
         given = {**_about(ending.held), "result": ending.result, "events": _told(ending.events)}

@@ -192,6 +192,24 @@ class ThreadModel:
         self._tell(self.runs[run_id], *names)
         return True
 
+    def keep(
+        self, run_id: str, attempt_id: str, name: str, count: int, after: int | None, within: str | None
+    ) -> str:
+        """Save a step with the events before it; a step that is saved stays as it is."""
+        if not self.holds(run_id, attempt_id):
+            return "fenced"
+        run = self.runs[run_id]
+        if count and after is not None and after != len(run.events):
+            return "conflict"
+        self._tell(run, *["custom"] * count)
+        run.steps.setdefault(name, (None if after is None else after + count, within))
+        return "ok"
+
+    def asked_again(self, run_id: str) -> dict[str, int]:
+        """The steps that a new attempt asks for before it emits anything new, and where they were saved."""
+        steps = self.runs[run_id].steps
+        return {name: seq for name, (seq, within) in steps.items() if seq is not None and within not in steps}
+
     def renew(self, run_id: str, attempt_id: str) -> str:
         run = self.runs[run_id]
         if not self._is_latest(run, attempt_id):

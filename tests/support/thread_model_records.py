@@ -49,6 +49,8 @@ class ModelRun:
     status: str = "pending"
     attempts: list[ModelAttempt] = field(default_factory=list)
     events: list[tuple[str, int]] = field(default_factory=list)
+    steps: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
+    """By name, how many events were in the stream then, where its worker knew it, and the step around it."""
     stop_by: float | None = None
     gone_at: float | None = None
     purged: bool = False

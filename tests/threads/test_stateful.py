@@ -243,6 +243,8 @@ class ThreadMachine(RuleBasedStateMachine):
             assert each.last_attempt == (run.tries >= run.max_attempts)
             assert each.last_seq == (len(run.events) if len(run.attempts) > 1 else 0)
             assert (None if each.checkpoint is None else each.checkpoint.values) == state
+            assert set(each.steps) == set(run.steps)
+            assert each.saved_at == self.model.asked_again(run.run_id)
             self.held.append(each.held)
         self._compare()
 
@@ -254,6 +256,25 @@ class ThreadMachine(RuleBasedStateMachine):
             answer = self._do(self.world.queue.append(held, told(*events)))
             written = self.model.append(held.run_id, held.attempt_id, events)
             assert answer == (len(self.model.runs[held.run_id].events) if written else "fenced")
+            self._compare()
+
+    @rule(
+        pick=picks,
+        name=names,
+        count=st.integers(0, 2),
+        off=st.sampled_from([0, 0, 0, 5]),
+        knows=st.sampled_from([True, True, False]),
+        within=st.sampled_from([None, None, "b", "c"]),
+    )
+    def keep(self, pick: int, name: str, count: int, off: int, knows: bool, within: str | None) -> None:
+        """A step, with the events before it: both are stored, or neither is."""
+        held = self._pick(pick)
+        if held is not None:
+            after = len(self.model.runs[held.run_id].events) + off if knows else None
+            events = told(*["custom"] * count)
+            answer = self._do(self.world.queue.keep(held, held.run_id, name, "1", events, after, within))
+            expected = self.model.keep(held.run_id, held.attempt_id, name, count, after, within)
+            assert (answer or "ok") == expected
             self._compare()
 
     @rule(pick=picks, values=st.integers(0, 9), unfinished=st.booleans())

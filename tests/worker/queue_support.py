@@ -54,6 +54,8 @@ class MemoryQueue(RunQueue):
         self.rows: dict[str, Row] = {}
         self.checkpoints: dict[str, list[Checkpoint]] = defaultdict(list)
         self.steps: dict[str, dict[str, str]] = defaultdict(dict)
+        self.saved_at: dict[str, dict[str, int]] = defaultdict(dict)
+        self.within: dict[str, dict[str, str | None]] = defaultdict(dict)
         self.agents: list[AgentSpec] = []
         self.calls: list[tuple[str, Any]] = []
         self.faults: dict[str, list[BaseException]] = defaultdict(list)
@@ -176,6 +178,11 @@ class MemoryQueue(RunQueue):
             origin=origin,
             checkpoint=found,
             steps=dict(self.steps[origin]),
+            saved_at={
+                name: seq
+                for name, seq in self.saved_at[run.run_id].items()
+                if self.within[run.run_id][name] not in self.steps[origin]
+            },
             last_seq=len(row.events),
         )
 
@@ -258,11 +265,32 @@ class MemoryQueue(RunQueue):
     async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
         raise NotSupported("nothing is remembered here")
 
-    async def keep(self, held: Lease, origin: str, name: str, body: str) -> None:
+    async def keep(
+        self,
+        held: Lease,
+        origin: str,
+        name: str,
+        body: str,
+        events: Sequence[NewEvent] = (),
+        after: int | None = None,
+        within: str | None = None,
+    ) -> None:
         await self._called("keep", name)
-        self._mine(held)
-        self.steps[origin][name] = body
+        row = self._mine(held)
+        if events and after is not None and len(row.events) != after + len(events):
+            if len(row.events) != after:
+                raise Conflict(f"the stream is at {len(row.events)}, not at {after}")
+            row.events += [(row.run.attempt, event) for event in events]
+        self.steps[origin].setdefault(name, body)
+        self.within[held.run_id][name] = within
+        if after is not None:
+            self.saved_at[held.run_id].setdefault(name, after + len(events))
         self.tell()
+        self._answered("keep")
+
+    async def emitted(self, held: Lease, after: int, limit: int = 100) -> list[NewEvent]:
+        await self._called("emitted", after)
+        return [event for _, event in self.rows[held.run_id].events[after : after + limit]]
 
     async def finish(self, ending: Ending) -> Run:
         await self._called("finish", ending.result)

@@ -26,7 +26,8 @@ async def test_an_agent_in_its_own_process_has_what_others_have(house: House) ->
     async with house.working():
         row = await house.queue.ended(house.queue.add("worker", os.getpid()))
     assert row.results == ["retriable", "success"]
-    assert row.told("custom") == [{"attempt": 1, "pid": True}, {"attempt": 2, "pid": True}]
+    # The second attempt emits before it reaches the step that the first has saved.
+    assert row.told("custom") == [{"attempt": 1, "pid": True}]
     assert row.told("values")[-1] == {"steps": [1, 10], "loaded": {"at": 2}, "key": ":x"}
     states = house.queue.checkpoints[row.run.thread_id]
     assert [(each.values, each.state, each.metadata) for each in states[:1]] == [

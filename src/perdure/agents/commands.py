@@ -1,9 +1,9 @@
 """Agents that are commands: one process per attempt, which reads and writes JSON lines.
 
-The process reads one `start` line and writes `event`, `save`, `step`, `interrupt`, `log`, `result` and
-`error` lines. The answers are `saved`, `step` and `answer` lines; a `cancel` line tells it to stop. It reads
-and writes items with `items` lines, answered with `items` lines. An isolated graph also writes `record`,
-`settle`, `find` and `deltas` lines, answered with `found` lines.
+The process reads one `start` line and writes `event`, `save`, `step`, `load`, `interrupt`, `log`, `result`
+and `error` lines. The answers are `saved`, `step` and `answer` lines; a `cancel` line tells it to stop. It
+reads and writes items with `items` lines, answered with `items` lines. An isolated graph also writes
+`record`, `settle`, `find` and `deltas` lines, answered with `found` lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from perdure.agents.context import AgentError, Cancelled, Context
+from perdure.agents.context import AgentError, Cancelled, Context, enclosing_step, enter_branch
 from perdure.agents.messages import (
     DECODER,
     Deltas,
@@ -30,6 +30,7 @@ from perdure.agents.messages import (
     Find,
     Interrupt,
     Items,
+    Load,
     Log,
     Message,
     Record,
@@ -95,17 +96,23 @@ class CommandAgent:
         self.command = command
 
     async def run(self, ctx: Context, input: Any) -> Any:
-        start = await _start_line(ctx, input)
+        start = _start_line(ctx, input)
         if self.command.whole:
+            if ctx.checkpoint is not None and ctx.checkpoint.graph:
+                await ctx.load()
             start["checkpoint"] = msgspec.to_builtins(ctx.checkpoint)
             start["from_checkpoint"] = ctx.from_checkpoint
+        else:
+            # A program sees what was done, and may continue from there instead of repeating it.
+            ctx.end_replay()
+            start["values"] = await ctx.load()
         process = await _start(self.command)
         conversation = _Conversation(ctx, process, self.command)
         async with conversation.until_it_ends():
             return await conversation.exchange(start)
 
 
-async def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
+def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
     return {
         "type": "start",
         "run_id": ctx.run_id,
@@ -119,7 +126,6 @@ async def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
         "metadata": ctx.metadata,
         "options": ctx.options,
         "stream_mode": ctx.stream_mode,
-        "values": await ctx.load(),
         "steps": ctx.steps,
         "idempotency_key": ctx.idempotency_key(),
     }
@@ -203,6 +209,7 @@ class _Conversation:
         return message
 
     async def _answer(self, message: Message) -> None:
+        enter_branch(message.branch)
         match message:
             case Event():
                 body = encode_json(message.data, what=f"event {message.event!r}")
@@ -220,8 +227,11 @@ class _Conversation:
                 )
                 self._send({"type": "saved", "checkpoint_id": checkpoint_id}, message.id)
             case Step():
+                enclosing_step.set(message.within)
                 kept = await self._ctx.step(message.name, lambda: message.result)
                 self._send({"type": "step", "name": message.name, "result": kept}, message.id)
+            case Load():
+                self._ctx.end_replay()
             case Interrupt():
                 answer = await self._ctx.interrupt(message.value)
                 self._send({"type": "answer", "value": answer}, message.id)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
@@ -12,6 +17,50 @@ from perdure.kernel.errors import PerdureError
 from perdure.streams.model import Shown
 
 T = TypeVar("T")
+
+Branch = tuple[int, ...]
+"""A task of an agent, after the tasks that started it."""
+
+_branch: ContextVar[tuple[object, Branch]] = ContextVar("branch")
+_numbers = itertools.count(1)
+
+
+def current_branch() -> Branch:
+    """The branch of the agent that calls this: each task is one."""
+    task = asyncio.current_task()
+    owner, branch = _branch.get((None, ()))
+    return branch if owner is task else enter_branch((*branch, next(_numbers)))
+
+
+enclosing_step: ContextVar[str | None] = ContextVar("enclosing_step", default=None)
+"""The step whose action calls this code."""
+
+
+@contextmanager
+def executing(step: str) -> Iterator[None]:
+    """While the action of a step is executed."""
+    token = enclosing_step.set(step)
+    try:
+        yield
+    finally:
+        enclosing_step.reset(token)
+
+
+def call_from_thread(coroutine: Callable[[], Awaitable[T]], loop: asyncio.AbstractEventLoop) -> T:
+    """Run a coroutine in a loop and wait for it; all calls of one thread are one branch."""
+    branch = (-threading.get_ident(),)
+
+    async def awaited() -> T:
+        enter_branch(branch)
+        return await coroutine()
+
+    return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
+
+
+def enter_branch(branch: Branch) -> Branch:
+    """Make the current task the continuation of a branch."""
+    _branch.set((asyncio.current_task(), branch))
+    return branch
 
 
 class AgentError(PerdureError, RuntimeError):
@@ -136,6 +185,10 @@ class Context(Protocol):
         `interrupts` are questions to a person, each with an `id` and a `value`. A `quiet` save appends no
         event: the agent emits it itself.
         """
+        ...
+
+    def end_replay(self) -> None:
+        """Append everything that is emitted from now on, also what an earlier attempt may have emitted."""
         ...
 
     @property

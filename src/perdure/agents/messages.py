@@ -17,6 +17,8 @@ class Message(msgspec.Struct, tag_field="type", kw_only=True):
 
     id: Any = UNSET
     """Returned with the answer."""
+    branch: tuple[int, ...] = ()
+    """Which of the agent's tasks sends it, after the tasks that started that one."""
 
 
 class Event(Message, tag="event"):
@@ -47,6 +49,12 @@ class Step(Message, tag="step"):
 
     name: str
     result: Any = None
+    within: str | None = None
+    """The step whose action called it."""
+
+
+class Load(Message, tag="load"):
+    """Continue from the saved state: what is emitted from now on is new."""
 
 
 class Interrupt(Message, tag="interrupt"):
@@ -105,5 +113,5 @@ class Error(Message, tag="error"):
 
 
 DECODER = msgspec.json.Decoder(
-    Event | Save | Step | Interrupt | Items | Record | Settle | Find | Deltas | Log | Result | Error
+    Event | Save | Step | Load | Interrupt | Items | Record | Settle | Find | Deltas | Log | Result | Error
 )

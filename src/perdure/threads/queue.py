@@ -31,6 +31,8 @@ from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.operations.workers import Beat, beat
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.streams.model import NewEvent
+from perdure.streams.operations import PAGE_BYTES
+from perdure.streams.operations import read as read_stream
 from perdure.streams.service import Streams
 from perdure.threads.encoding import (
     MAX_TEXT,
@@ -50,6 +52,7 @@ from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, Sav
 from perdure.threads.operations.finish import Finish, Finished
 from perdure.threads.operations.graphs import RecordSteps
 from perdure.threads.operations.settle import StreamAppend, load_runs
+from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
 from perdure.threads.rows import Created, checkpoint_of, run_limits, run_of
@@ -354,17 +357,34 @@ class RunQueue(WatchedService):
         origin: str,
         name: Annotated[str, Meta(min_length=1, max_length=1024)],
         body: str,
+        events: Events = (),
+        after: After | None = None,
+        within: Annotated[str, Meta(max_length=1024)] | None = None,
     ) -> Acknowledged:
-        """Store the result of a step, for later attempts of this run and of those that resume it."""
+        """Store the result of a step, for later attempts of this run and of those that resume it.
+
+        `events` are those that were emitted before it and are not stored yet. `after` is the number of the
+        event that they follow: with it, a later attempt is told where in the stream the step was saved.
+        `within` is the step that called it: once that one is saved too, nobody asks for this one.
+        """
         check_id(origin, "origin")
         check_text(name, "the name of a step")
         check_text(body, "the result of a step", max_length=MAX_TEXT)
-        call = SaveStep(check_lease(held), origin, name, body)
-        (answer,) = await self._each(self._keep_batch, [call], size=len(body))
+        call = SaveStep(check_lease(held), origin, name, body, _checked(events), after, within)
+        size = len(body) + sum(len(event.body) for event in events)
+        (answer,) = await self._each(self._keep_batch, [call], rows=1 + len(events), size=size)
         _or_raise(answer)
 
     async def _keep_batch(self, calls: Sequence[SaveStep]) -> Sequence[Any]:
-        return await self.write(execute.keep_steps, calls)
+        return self._offered(await self.write(execute.keep_steps, calls))
+
+    @call(POST(WORK + "/events/find"), scope="worker", repeatable=True)
+    async def emitted(
+        self, held: Lease, after: After, limit: Annotated[int, Meta(ge=0, le=MAX_BATCH)] = 100
+    ) -> Annotated[list[NewEvent], under("events", list[NewEvent], "EmittedEvents")]:
+        """The events of a run's stream after a number, up to `limit` of them or about 1 MiB."""
+        page = await self.read(read_stream, held.run_id, after, limit, False, PAGE_BYTES, resolve)
+        return [NewEvent(each.event, each.body) for each in page.events]
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -471,6 +491,7 @@ def assignment_of(claimed: ClaimedRun) -> Assignment:
         origin=claimed.origin,
         checkpoint=None if claimed.state is None else checkpoint_of(claimed.state),
         steps=claimed.steps,
+        saved_at=claimed.saved_at,
         resources_id=claimed.run.resources_id,
         last_seq=claimed.last_seq,
     )

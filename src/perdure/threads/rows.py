@@ -249,6 +249,12 @@ class StepRow(NamedTuple):
     name: str
     attempt: int
     body: str
+    saved_by: str | None = None
+    """The run whose attempt saved it: `run_id`, or one that resumes it."""
+    seq: int | None = None
+    """How many events that run's stream had then, all that were emitted before included; None if unknown."""
+    within: str | None = None
+    """The step that called it."""
 
 
 class RunReferences(msgspec.Struct):

@@ -87,7 +87,16 @@ CHECKPOINTS = Table(
 
 RUN_STEPS = Table(
     "run_steps",
-    (integer("ns"), text("run_id"), text("name"), integer("attempt"), text("body")),
+    (
+        integer("ns"),
+        text("run_id"),
+        text("name"),
+        integer("attempt"),
+        text("saved_by", null=True),
+        integer("seq", null=True),
+        text("within", null=True),
+        text("body"),
+    ),
     key=("ns", "run_id", "name"),
 )
 

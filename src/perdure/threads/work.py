@@ -54,6 +54,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Where to go on from."""
     steps: dict[str, str] = field(default_factory=dict)
     """What `keep` stored for the origin, as JSON by name."""
+    saved_at: dict[str, int] = field(default_factory=dict)
+    """Which of them earlier attempts of this run saved, and how many events its stream had then.
+
+    All that was emitted before such a step is among those events.
+    """
     resources_id: str | None = None
     last_seq: int = 0
     """The number of the last event in the run's stream."""

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from perdure.agents.context import Cancelled
+from perdure.agents.context import Cancelled, call_from_thread, current_branch, enclosing_step, executing
 from perdure.agents.loading import import_target
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
@@ -91,7 +91,7 @@ class ChildContext:
         logger.propagate = False
         self.logger: logging.LoggerAdapter[Any] = logging.LoggerAdapter(logger, {"run_id": self.run_id})
         self.tracer: Any = NoTracer()
-        self.checkpoint = _checkpoint(start.get("checkpoint"))
+        self.checkpoint = self._first_checkpoint = _checkpoint(start.get("checkpoint"))
         self._key: str = start["idempotency_key"]
         self._step_results: dict[str, Any] = dict(start["steps"])
         self._pipe = pipe
@@ -125,7 +125,7 @@ class ChildContext:
         self._check()
         number = next(self._numbers)
         self._waiting[number] = self._loop.create_future()
-        self._pipe.send({**message, "id": number})
+        self._pipe.send({**message, "id": number, "branch": current_branch()})
         return await self._waiting[number]
 
     def _check(self) -> None:
@@ -136,11 +136,12 @@ class ChildContext:
 
     async def emit(self, data: Any, event: str = "custom") -> None:
         self._check()
-        self._pipe.send({"type": "event", "event": event, "data": data})
+        self._pipe.send({"type": "event", "event": event, "data": data, "branch": current_branch()})
 
     async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
         self._check()
-        head = encode_json({"type": "event", "event": event, "shown": shown})[:-1]
+        branch = current_branch()
+        head = encode_json({"type": "event", "event": event, "shown": shown, "branch": branch})[:-1]
         self._pipe.write(f'{head},"data":{body}}}\n'.encode())
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
@@ -148,12 +149,19 @@ class ChildContext:
         number = self._seen[name] = self._seen.get(name, 0) + 1
         key = name if number == 1 else f"{name}#{number}"
         if key not in self._step_results:
-            result = action()
-            self._step_results[key] = await result if inspect.isawaitable(result) else result
+            with executing(key):
+                result = action()
+                self._step_results[key] = await result if inspect.isawaitable(result) else result
+            # Tasks that were started together with this one ask for their saved steps first.
+            await asyncio.sleep(0)
         # The worker counts the steps too, so every one is sent.
-        answer = await self.request({"type": "step", "name": name, "result": self._step_results[key]})
+        step = {"name": name, "result": self._step_results[key], "within": enclosing_step.get()}
+        answer = await self.request({"type": "step", **step})
         self._step_results[key] = answer["result"]
         return cast(T, answer["result"])
+
+    def end_replay(self) -> None:
+        self._pipe.send({"type": "load"})
 
     @property
     def steps(self) -> Mapping[str, Any]:
@@ -189,7 +197,10 @@ class ChildContext:
         return str(saved["checkpoint_id"])
 
     async def load(self) -> Any:
-        return None if self.checkpoint is None else self.checkpoint.values
+        found = self.checkpoint
+        if found is not None and found is self._first_checkpoint and found.run_id == self.run_id:
+            self.end_replay()
+        return None if found is None else found.values
 
     async def interrupt(self, value: Any) -> Any:
         return (await self.request({"type": "interrupt", "value": value}))["value"]
@@ -211,11 +222,7 @@ class ChildContext:
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         if threading.current_thread() is threading.main_thread():
             raise NotSupported("an isolated agent has one event loop: await the method instead")
-
-        async def awaited() -> T:
-            return await coroutine()
-
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
+        return call_from_thread(coroutine, self._loop)
 
 
 class ChildGraphs:

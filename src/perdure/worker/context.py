@@ -7,11 +7,18 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
-from perdure.agents.context import Cancelled, Interrupted
+from perdure.agents.context import (
+    Cancelled,
+    Interrupted,
+    call_from_thread,
+    current_branch,
+    enclosing_step,
+    executing,
+)
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.view import state_values
 from perdure.items.calls import ItemCalls
@@ -26,6 +33,7 @@ from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.emitter import Emitter
+from perdure.worker.replay import Replay
 from perdure.worker.tracing import Tracing
 
 T = TypeVar("T")
@@ -114,6 +122,14 @@ class RunItems(ItemCalls):
         return asyncio.run_coroutine_threadsafe(action(), self._control).result()
 
 
+class NewStep(NamedTuple):
+    """A step to be stored, and the step whose action called it."""
+
+    name: str
+    body: str
+    within: str | None
+
+
 class RunContext:
     """Implements `perdure.agents.context.Context` for one attempt."""
 
@@ -155,6 +171,7 @@ class RunContext:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._checkpoint = assignment.checkpoint
         self._step_results = dict(assignment.steps)
+        self._replay = Replay(assignment.saved_at, assignment.last_seq)
         self._steps: Counter[str] = Counter()
         self._interrupts = 0
         self._action: str | None = None
@@ -164,10 +181,12 @@ class RunContext:
 
     # --- called by the worker
 
-    def enter(self) -> None:
+    async def enter(self) -> None:
         """Start the agent, in the task that calls this."""
         self._loop = asyncio.get_running_loop()
         self.tracing.enter()
+        if self._replay.limit:
+            self._replay.begin(await self._call_in_control_loop(self._emitted))
 
     def cancel(self, action: str) -> None:
         """Ask the agent to stop: its next call here raises. Safe from any thread."""
@@ -185,6 +204,11 @@ class RunContext:
             for number, each in enumerate(interrupts)
         ]
 
+    def end_replay(self) -> None:
+        """Append what was held, and everything from now on."""
+        for event in self._replay.end():
+            self.emitter.put(event)
+
     # --- called by the agent
 
     async def emit(self, data: Any, event: str = "custom") -> None:
@@ -192,7 +216,10 @@ class RunContext:
 
     async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
         self._check()
-        self.emitter.put(NewEvent(_event_name(event), body, shown))
+        new = NewEvent(_event_name(event), body, shown)
+        if self._replay.is_active and not self._replay.is_new(new, current_branch()):
+            return
+        self.emitter.put(new)
         if self.emitter.full:
             await self.emitter.wait_for_space()
             self._check()
@@ -202,10 +229,20 @@ class RunContext:
         key = self._key(check_text(name, "the name of a step", max_length=MAX_NAME))
         stored = self._step_results.get(key)
         if stored is None:
-            result = action()
-            body = encode_json(await result if inspect.isawaitable(result) else result, what=f"step {name!r}")
-            await self._call_in_control_loop(lambda: self._store_step(key, body))
-            stored = self._step_results[key] = body
+            with executing(key):
+                result = action()
+                value = await result if inspect.isawaitable(result) else result
+            new = NewStep(key, encode_json(value, what=f"step {name!r}"), enclosing_step.get())
+            if self._replay.expects_steps:
+                # Tasks that were started together with this one ask for their saved steps first.
+                await asyncio.sleep(0)
+            self.end_replay()
+            await self._call_in_control_loop(lambda: self._store_step(new))
+            stored = self._step_results[key] = new.body
+        elif self._replay.expects_steps:
+            # What was emitted before a saved step is in the stream already.
+            for event in self._replay.reach(key, current_branch()):
+                self.emitter.put(event)
         # Decoded from JSON, as later attempts will see it.
         return cast(T, decode_json(stored))
 
@@ -227,6 +264,10 @@ class RunContext:
     ) -> str:
         self._check()
         body = encode_json(values, what="values")
+        shown = NewEvent(VALUES, body)
+        shows = VALUES in self.stream_mode and not quiet
+        if shows and self._replay.is_active:
+            shows = self._replay.is_new(shown, current_branch())
         resumed = self.resume_metadata() if self._resumes else {}
         new = NewCheckpoint(
             values=values,
@@ -237,13 +278,16 @@ class RunContext:
             checkpoint_id=checkpoint_id,
             parent_id=parent_id or self.checkpoint_id,
         )
-        events = [NewEvent(VALUES, body)] if VALUES in self.stream_mode and not quiet else []
+        events = [shown] if shows else []
         self._checkpoint = await self._call_in_control_loop(lambda: self._save(new, events))
         self.saved = body
         return self._checkpoint.checkpoint_id
 
     async def load(self) -> Any:
         found = self._checkpoint
+        if found is not None and found is self._assignment.checkpoint and found.run_id == self.run_id:
+            # The agent continues from what an earlier attempt saved.
+            self.end_replay()
         if found is not None and found.graph and found.values is None:
             query = GraphQuery(thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=found.checkpoint_id)
             whole = await self.graph.find(query)
@@ -299,7 +343,7 @@ class RunContext:
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         if self._loop is None or _is_running(self._loop):
             raise InvalidInput("call is for sync agents; in an async agent, await the method instead")
-        return asyncio.run_coroutine_threadsafe(_awaited(coroutine), self._loop).result()
+        return call_from_thread(coroutine, self._loop)
 
     # --- private
 
@@ -325,12 +369,40 @@ class RunContext:
         except Fenced:
             raise Cancelled(self._action or "lost") from None
 
-    async def _store_step(self, key: str, body: str) -> None:
-        await retry_until(
-            lambda: self._queue.keep(self._assignment.held, self._assignment.origin, key, body),
-            what=f"step {key!r} of run {self.run_id}",
+    async def _emitted(self) -> list[NewEvent]:
+        """What earlier attempts emitted after the last step that they saved."""
+        found = await retry_until(
+            lambda: self._queue.emitted(self._assignment.held, self._replay.after, self._replay.limit),
+            what=f"events of run {self.run_id}",
             still_owned=self._still_owned,
             idempotent=True,
+        )
+        return [event for event in found if event.event not in RESERVED]
+
+    async def _store_step(self, step: NewStep) -> None:
+        """Store a step no earlier than what was emitted before it."""
+        emitter = self.emitter
+        if not emitter.is_idle:
+            async with emitter.sending:
+                if emitter.failure is not None:
+                    raise emitter.failure
+                if events := emitter.take():
+                    try:
+                        await self._keep(step, events)
+                    except PerdureError as error:
+                        self._write_failed(error, events)
+                        raise
+                    emitter.wrote(len(events))
+                    return
+        await self._keep(step, [])
+
+    async def _keep(self, step: NewStep, events: list[NewEvent]) -> None:
+        held, origin, last = self._assignment.held, self._assignment.origin, self.emitter.last
+        await retry_until(
+            lambda: self._queue.keep(held, origin, step.name, step.body, events, last, step.within),
+            what=f"step {step.name!r} of run {self.run_id}",
+            still_owned=self._still_owned,
+            idempotent=last is not None or not events,
         )
 
     async def _save(self, new: NewCheckpoint, events: list[NewEvent]) -> Checkpoint:
@@ -343,13 +415,13 @@ class RunContext:
                     still_owned=self._still_owned,
                 )
             except PerdureError as error:
-                self._save_failed(error, pending)
+                self._write_failed(error, pending)
                 raise
             self.emitter.wrote(len(pending) + len(events))
             return saved
 
-    def _save_failed(self, error: PerdureError, pending: list[NewEvent]) -> None:
-        """The agent may correct a refused checkpoint; after any other error the stream cannot continue."""
+    def _write_failed(self, error: PerdureError, pending: list[NewEvent]) -> None:
+        """The agent may correct what was refused; after any other error the stream cannot continue."""
         if error.http_status < 500 and not isinstance(error, Fenced):
             self.emitter.restore(pending)
         else:
@@ -397,7 +469,3 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-
-
-async def _awaited(coroutine: Callable[[], Awaitable[T]]) -> T:
-    return await coroutine()

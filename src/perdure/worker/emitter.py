@@ -69,6 +69,16 @@ class Emitter:
     def full(self) -> bool:
         return len(self._events) >= self._limits[0] or self._bytes >= self._limits[1]
 
+    @property
+    def last(self) -> int | None:
+        """The number of the last event that is known to be stored."""
+        return self._last
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all events that were put are stored."""
+        return not self._events and not self.sending.locked()
+
     def put(self, event: NewEvent) -> None:
         """Add an event, from any thread; it is sent after a short delay."""
         with self._lock:

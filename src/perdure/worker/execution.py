@@ -157,7 +157,7 @@ class Execution:
 
     async def _main(self, agent: Agent) -> AgentResult | None:
         """Run the agent's code in its own loop, and encode its return value there."""
-        self.context.enter()
+        await self.context.enter()
         values = await agent.run(self.context, self.context.input)
         return (
             None
@@ -202,7 +202,10 @@ class Execution:
         if action == SHUTDOWN and ended.error is not None and not isinstance(ended.error, Interrupted):
             await self._emitter.drain()
             return HANDED_BACK
-        return await self._end(self._ending(ended))
+        ending = self._ending(ended)
+        if ending.result != "retriable":
+            self.context.end_replay()
+        return await self._end(ending)
 
     def _ending(self, ended: Ended) -> Ending:
         # A run whose events could not be written has not succeeded.

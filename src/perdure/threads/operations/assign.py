@@ -25,6 +25,7 @@ from perdure.threads.rows import (
     RunReferences,
     RunRow,
     StateRow,
+    StepRow,
     ThreadRow,
     origin_of,
     references_of,
@@ -53,6 +54,8 @@ class ClaimedRun(NamedTuple):
     origin: str
     """The run whose steps count."""
     steps: dict[str, str]
+    saved_at: dict[str, int]
+    """Which of them earlier attempts of this run saved, and how many events its stream had then."""
     uncharged: int
     """How many earlier attempts do not count."""
     last_seq: int
@@ -109,7 +112,7 @@ class _Reading:
         self._states: dict[tuple[str, str], StateRow] = {}
         self._assistants: dict[str, Assistant] = {}
         self._origins: dict[str, str] = {}
-        self._steps: dict[str, dict[str, str]] = {}
+        self._steps: dict[str, list[StepRow]] = {}
         self._heads: dict[str, Head] = {}
         self._uncharged: dict[str, int] = {}
 
@@ -129,7 +132,7 @@ class _Reading:
         origins = [self._origins[run.id] for run in self.runs.values() if self._has_steps(run)]
         if origins:
             for step in await tx.all(sql.GET_STEPS, ids=origins):
-                self._steps.setdefault(step.run_id, {})[step.name] = step.body
+                self._steps.setdefault(step.run_id, []).append(step)
 
     async def _load_states(self) -> None:
         wanted = [
@@ -166,6 +169,7 @@ class _Reading:
     def claimed(self, attempt: NewAttempt) -> ClaimedRun:
         run = self.runs[attempt.run_id]
         origin, head = self._origins[run.id], self._heads.get(run.id)
+        steps = self._steps.get(origin, [])
         return ClaimedRun(
             attempt=attempt,
             run=run,
@@ -173,7 +177,18 @@ class _Reading:
             assistant=self._assistants.get(run.assistant_id),
             state=self._state(run),
             origin=origin,
-            steps=self._steps.get(origin, {}),
+            steps={step.name: step.body for step in steps},
+            saved_at=_saved_at(steps, run.id),
             uncharged=self._uncharged.get(run.id, 0),
             last_seq=0 if head is None else head.last_seq,
         )
+
+
+def _saved_at(steps: Sequence[StepRow], run_id: str) -> dict[str, int]:
+    """The steps that this run saved and asks for again: not those within a step that is saved."""
+    saved = {step.name for step in steps}
+    return {
+        step.name: step.seq
+        for step in steps
+        if step.saved_by == run_id and step.seq is not None and step.within not in saved
+    }

@@ -87,12 +87,20 @@ class SaveCheckpoint(msgspec.Struct, frozen=True):
 
 
 class SaveStep(msgspec.Struct, frozen=True):
-    """The result of a step."""
+    """The result of a step, with the events that were emitted before it."""
 
     held: Lease
     origin: str
     name: str
     body: str
+    events: Sequence[NewEvent] = ()
+    after: int | None = None
+    within: str | None = None
+
+    @property
+    def seq(self) -> int | None:
+        """The number of the last event before the step, where the caller knows it."""
+        return None if self.after is None else self.after + len(self.events)
 
 
 async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
@@ -116,7 +124,12 @@ async def append_events(
     tx: Tx, calls: Sequence[AppendEvents]
 ) -> list[StreamAppend | int | Fenced | Conflict]:
     """Append the events of runs; a call that was carried out before gets the number of its last event."""
-    fenced = await fence(tx, [call.held for call in calls])
+    return await _append_fenced(tx, calls, await fence(tx, [call.held for call in calls]))
+
+
+async def _append_fenced(
+    tx: Tx, calls: Sequence[StreamAppends], fenced: Mapping[Lease, int | Fenced]
+) -> list[StreamAppend | int | Fenced | Conflict]:
     known = await stream_places(tx, [call for call in calls if call.after is not None])
     stored = await stored_before(tx, [(call.held, call.events) for call in calls])
     answers: list[StreamAppend | int | Fenced | Conflict] = []
@@ -260,19 +273,21 @@ def new_state(
     return row
 
 
-async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[Fenced | None]:
-    """Keep the results of steps; one that is kept already stays."""
+async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[StreamAppend | int | Fenced | Conflict]:
+    """Keep the results of steps, with events; a result that is kept already stays."""
     fenced = await fence(tx, [call.held for call in calls])
+    with_events = [call for call in calls if call.events]
+    appended = iter(await _append_fenced(tx, with_events, fenced) if with_events else ())
+    answers = [next(appended) if call.events else fenced[call.held] for call in calls]
     rows = [
-        StepRow(call.origin, call.name, attempt, call.body)
-        for call in calls
-        if isinstance(attempt := fenced[call.held], int)
+        StepRow(call.origin, call.name, attempt, call.body, call.held.run_id, call.seq, call.within)
+        for call, answer in zip(calls, answers, strict=True)
+        if isinstance(attempt := fenced[call.held], int) and not isinstance(answer, Conflict)
     ]
     first = {(row.run_id, row.name): row for row in reversed(rows)}
     await tx.write(sql.KEEP_STEPS.of(list(first.values())))
-    answers = [fenced[call.held] for call in calls]
     await audit(tx, "keep_step", not_refused(calls, answers))
-    return [answer if isinstance(answer, Fenced) else None for answer in answers]
+    return answers
 
 
 async def renew(tx: Tx, worker_id: str, holders: Sequence[Lease]) -> list[Verdict]:
