@@ -52,7 +52,10 @@ COVERED = {
 # The commands of these pages build on each other and on a server: tests/cli/test_page.py runs them.
 SERVED = [
     README,
-    *(DOCS / f"{name}.md" for name in ("cli", "runs", "workers", "items", "webhooks", "troubleshooting")),
+    *(
+        DOCS / f"{name}.md"
+        for name in ("cli", "runs", "workers", "items", "sessions", "webhooks", "troubleshooting")
+    ),
     DOCS / "crons.md",
 ]
 

@@ -14,6 +14,7 @@ import pytest
 from tests.agents.support import MemoryContext, run
 
 from perdure.agents.loading import Loaded, import_target, load_agents
+from perdure.agents.sections import unsupported
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput
 from perdure.worker.registry import Agents
@@ -196,8 +197,6 @@ def test_one_that_fails_is_named_and_the_others_load(tmp_path: Path, module: str
         ("[" * 100_000, "it is not JSON"),
         ("[]", "Expected `object`"),
         ('{"graphs": []}', "Expected `object`, got `array`"),
-        ('{"graphs": {}, "env": "missing.env"}', "env: cannot read"),
-        ('{"graphs": {}, "env": {"A": 1}}', "Expected `str`"),
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path: Path, module: str, content: str, words: str) -> None:
@@ -207,6 +206,26 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, module: str, content: str, w
     assert failure.agent is None
     assert words in failure.message
     assert str(failure).startswith(str(tmp_path / "langgraph.json"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"env": ".env"}, ".env: No such file or directory; its variables are not set from there"),
+        ({"env": "folder"}, "env: cannot read"),
+        ({"env": 5}, "env must be an object, or the name of a file"),
+        ({"env": {"A": []}}, "env.A must be a text; it is ignored"),
+        ({"dependencies": "."}, "dependencies must be a list"),
+        ({"dependencies": [5]}, "dependencies must be a list"),
+    ],
+)
+def test_graphs_are_served_although_another_section_is_wrong(
+    tmp_path: Path, module: str, wrong: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    loaded = load(tmp_path, graphs={"graphs": {"fine": f"./{module}.py:greet"}, **wrong})
+    assert (loaded.agents.names, loaded.failures) == (["fine"], [])
+    assert [words in each for each in unsupported(tmp_path)] == [True]
 
 
 def test_a_name_that_two_files_give(tmp_path: Path, module: str) -> None:

@@ -81,7 +81,7 @@ def test_what_is_not_supported_is_named_with_what_to_do_instead(tmp_path: Path) 
         env={},
         store={"ttl": {}},
         auth={"path": "./auth.py:auth", "disable_studio_auth": True, "openapi": {}},
-        http={"app": "./app.py:app", "cors": {}, "unheard_of": 1},
+        http={"unheard_of": 1},
         checkpointer={"path": "./saver.py:saver", "ttl": {"default_ttl": 5}},
         encryption={"path": "x"},
         ui={},
@@ -92,11 +92,7 @@ def test_what_is_not_supported_is_named_with_what_to_do_instead(tmp_path: Path) 
     )
     found = [each.partition("langgraph.json: ")[2] for each in unsupported(tmp_path)]
     assert found == [
-        "http.app is not supported here: serve it beside perdure, from a process of its own",
-        "http.cors is not supported here: set PERDURE_CORS_ALLOW_ORIGINS",
-        "http.unheard_of is not supported here",
         "encryption is not supported here: encrypt the disk, or the database",
-        "webhooks is not supported here: set PERDURE_WEBHOOK_ALLOWED_HOSTS and PERDURE_WEBHOOK_SECRET",
         "novelty is not supported here",
         "auth.openapi is not supported here",
         "checkpointer.path is not supported here: states are kept in perdure's own database",

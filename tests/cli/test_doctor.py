@@ -115,11 +115,11 @@ def test_what_langgraph_json_names_is_examined_and_said_at_start(tmp_path: Path)
     assert "there is no 'nothing'" in found["agent lost"]["found"]
     notes = [check["found"] for check in checks if check["name"] == "langgraph.json"]
     assert [note.partition("langgraph.json: ")[2].partition(" ")[0] for note in notes] == [
-        "http.app",
         "encryption",
+        "http.app:",
     ]
     with Server(tmp_path) as server:
         assert server.facts["agents"] == ["fine"]
-    assert "http.app is not supported here" in server.errors
+    assert "http.app: there is no file" in server.errors
     assert "encryption is not supported here" in server.errors
     assert "agent 'lost'" in server.errors

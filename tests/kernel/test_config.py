@@ -68,6 +68,8 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "stats_interval": 60.0,
         "shutdown_grace_period": 5.0,
         "stream_ttl": None,
+        "state_dir": None,
+        "session_sync": True,
         "webhook_secret": None,
         "webhook_allow_private": False,
         "webhook_allowed_hosts": (),

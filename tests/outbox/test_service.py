@@ -22,7 +22,7 @@ from tests.outbox.support import (
 
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnavailable
 from perdure.kernel.storage.port import Storage
-from perdure.outbox import operations
+from perdure.outbox import delivery, operations
 from perdure.outbox.model import Consumer, Effect, Retries, TryLater, Undeliverable
 from perdure.outbox.operations import OUTBOX_CHANNEL
 
@@ -52,6 +52,20 @@ async def status_is(outbox: OutboxWithDeliveries, id: str, status: str) -> Effec
 
     await until_true(reached)
     return await outbox.get(id)
+
+
+async def test_a_thawed_process_does_not_deliver_what_it_had_claimed(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was frozen between its claim and its delivery: another may have delivered the effect."""
+    recorder = Recorder()
+    times = iter([0.0, 1000.0])
+    monkeypatch.setattr(delivery, "boottime", lambda: next(times, 2000.0))
+    async with delivering(storage, recorder, deadline=0.1, lease=0.3) as outbox:
+        (id,) = await add(storage, '{"n":1}')
+        assert (await status_is(outbox, id, "delivered")).attempts == 2
+    assert len(recorder.got) == 1
+    assert "its lease was over" in caplog.text
 
 
 async def test_an_effect_is_delivered_once_and_soon(storage: Storage) -> None:

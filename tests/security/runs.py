@@ -50,6 +50,7 @@ async def lines(store: DatabaseLightningStore) -> list[Line]:
         *await _run_lines(threads),
         *_thread_lines(),
         *_assistant_lines(),
+        ("POST", "/sessions/{session_id}/lines", "/sessions/s/lines", {"lines": [{"n": 1}]}, NOT_AUDITED),
         ("POST", "/outbox/{effect_id}/retry", f"/outbox/{effect_id}/retry", None, "retry_effect"),
     ]
 

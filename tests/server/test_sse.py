@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.server.http.sse import crlf_frame, encode_events, frame
+from perdure.server.http import sse
+from perdure.server.http.sse import EventStreamResponse, crlf_frame, encode_events, frame
 from perdure.streams.model import Event
 
 FRAMES = {"\n": frame, "\r\n": crlf_frame}
@@ -35,3 +40,29 @@ def test_no_text_breaks_out_of_its_frame(
     assert len(lines) == 5
     assert lines[3:] == ["", ""]
     assert not any(end in line for line in lines for end in "\r\n")
+
+
+async def test_a_stream_is_never_silent_for_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(sse, "time", SimpleNamespace(monotonic=lambda: now))
+    sent: list[float] = []
+
+    class Watched(EventStreamResponse):
+        async def _stops_within(self, seconds: float) -> bool:
+            """The time passes; in the middle of the first stretch, an event is sent."""
+            nonlocal now
+            if now == 100.0:
+                self._last_sent = now + seconds / 2
+                sent.append(self._last_sent)
+            now += seconds
+            return now > 130.0
+
+    async def send(message: Any) -> None:
+        sent.append(now)
+
+    call: Any = SimpleNamespace(caller=SimpleNamespace(actor="a"), readmit=None)
+    source: Any = None
+    await Watched(call, source, Counter(), 1)._watch(send)
+    gaps = [later - earlier for earlier, later in pairwise(sent)]
+    assert len(gaps) > 5
+    assert max(gaps) < 5.0

@@ -40,6 +40,8 @@ R = TypeVar("R", bound=Registry)
 
 GRAPHS_FILE = "langgraph.json"
 MODULE_PREFIX = "perdure_agent_"
+DEFER_LOOPBACK = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
+"""The variable that makes langgraph_sdk leave the transports of clients without a URL to the server."""
 
 _VARIABLE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 _FROM_FILE = "file "
@@ -86,11 +88,9 @@ class _Graph(msgspec.Struct):
 
 
 class _GraphsFile(msgspec.Struct):
-    """What of a `langgraph.json` concerns us."""
+    """The graphs that a `langgraph.json` names."""
 
     graphs: dict[str, Any] = msgspec.field(default_factory=dict)
-    dependencies: list[str] = msgspec.field(default_factory=list)
-    env: dict[str, str] | str = msgspec.field(default_factory=dict)
 
 
 def load_agents(registry: R, settings: Settings, directory: str | os.PathLike[str] = ".") -> Loaded[R]:
@@ -153,14 +153,38 @@ def _load_graphs(path: Path, loaded: Loaded[Any]) -> None:
 
 
 def prepare(path: Path) -> _GraphsFile:
-    """Read a `langgraph.json`, and see to the variables and the folders that its code needs."""
-    content = _converted(read_graphs_file(path), _GraphsFile)
-    _set_environment(content.env, path.parent)
-    for part in reversed(content.dependencies):
+    """Read a `langgraph.json`, and see to the variables and the folders that its code needs.
+
+    What is wrong with those is left out; `problems_of` tells it.
+    """
+    content = read_graphs_file(path)
+    graphs = _converted(content, _GraphsFile)
+    # A client without a URL that the code makes waits for our server, and looks for no other.
+    os.environ.setdefault(DEFER_LOOPBACK, "true")
+    for name, text in _environment(content.get("env"), path.parent)[0].items():
+        # What the surroundings say wins over the file.
+        os.environ.setdefault(name, text)
+    for part in reversed(_dependencies(content.get("dependencies"))[0]):
         if part.startswith("."):
             _add_path((path.parent / part / "src").resolve())
             _add_path((path.parent / part).resolve())
-    return content
+    return graphs
+
+
+def problems_of(content: Mapping[str, Any], directory: Path) -> list[str]:
+    """What is wrong with the variables and the folders that a `langgraph.json` names."""
+    _, of_variables = _environment(content.get("env"), directory)
+    _, of_folders = _dependencies(content.get("dependencies"))
+    return [each for each in (of_variables, of_folders) if each is not None]
+
+
+def _dependencies(given: Any) -> tuple[list[str], str | None]:
+    """The dependencies, and what is wrong with them."""
+    if given is None:
+        return [], None
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        return [], 'dependencies must be a list of texts, such as ["."]; they are ignored'
+    return given, None
 
 
 def read_graphs_file(path: Path) -> Any:
@@ -173,20 +197,26 @@ def read_graphs_file(path: Path) -> Any:
         raise InvalidInput(f"it is not JSON: {error}") from error
 
 
-def _set_environment(given: Mapping[str, str] | str, directory: Path) -> None:
-    """Set variables that are not set; what the surroundings say wins over the file."""
-    variables = dict(_variables(directory / given)) if isinstance(given, str) else given
-    for name, text in variables.items():
-        os.environ.setdefault(name, text)
-
-
-def _variables(path: Path) -> Iterator[tuple[str, str]]:
+def _environment(given: Any, directory: Path) -> tuple[dict[str, str], str | None]:
+    """The variables that `env` holds or names a file of, and what is wrong with them."""
+    if given is None:
+        return {}, None
+    if isinstance(given, Mapping):
+        wrong = [name for name, value in given.items() if not isinstance(value, str | int | float)]
+        texts = {name: str(value) for name, value in given.items() if name not in wrong}
+        return texts, f"env.{wrong[0]} must be a text; it is ignored" if wrong else None
+    if not isinstance(given, str):
+        return {}, "env must be an object, or the name of a file such as .env; it is ignored"
+    path = directory / given
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return dict(_variables(path.read_text(encoding="utf-8"))), None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InvalidInput(f"env: cannot read {path}: {reason}") from error
-    for line in lines:
+        return {}, f"env: cannot read {path}: {reason}; its variables are not set from there"
+
+
+def _variables(content: str) -> Iterator[tuple[str, str]]:
+    for line in content.splitlines():
         found = _VARIABLE.match(line)
         if found and not line.lstrip().startswith("#"):
             yield found.group(1), _unquoted(found.group(2))

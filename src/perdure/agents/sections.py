@@ -10,11 +10,13 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
+from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, problems_of, read_graphs_file
 from perdure.kernel.errors import InvalidInput, PerdureError
 
-OURS: Final = frozenset({"graphs", "dependencies", "env", "store", "auth", "checkpointer", "$schema"})
-"""Supported sections; `store_section` reports what of `store` is not supported."""
+OURS: Final = frozenset(
+    {"$schema", "auth", "checkpointer", "dependencies", "env", "graphs", "http", "store", "webhooks"}
+)
+"""Supported sections; `store_section` and `http_section` report what they do not support of theirs."""
 BUILDING: Final = frozenset(
     {
         "api_version",
@@ -35,14 +37,8 @@ INSTEAD: Final[Mapping[str, str]] = {
     "checkpointer.path": "states are kept in perdure's own database",
     "checkpointer.serde": "only data and the types of a graph's own state are read back",
     "encryption": "encrypt the disk, or the database",
-    "http.app": "serve it beside perdure, from a process of its own",
-    "http.configurable_headers": "give a run what it needs in its context",
-    "http.cors": "set PERDURE_CORS_ALLOW_ORIGINS",
-    "http.logging_headers": "the log holds no headers",
-    "http.mount_prefix": "let a proxy take the prefix away",
     "ui": "perdure serves no components",
     "ui_config": "perdure serves no components",
-    "webhooks": "set PERDURE_WEBHOOK_ALLOWED_HOSTS and PERDURE_WEBHOOK_SECRET",
 }
 """What to do instead of what is not supported."""
 AUTH: Final = frozenset({"path", "disable_studio_auth"})
@@ -99,23 +95,22 @@ def _sections(path: Path) -> Mapping[str, Any]:
 
 
 def unsupported(directory: str | os.PathLike[str] = ".") -> list[str]:
-    """The unsupported parts of a `langgraph.json`, each with what to do instead."""
+    """What of a `langgraph.json` is wrong or not supported, each with what to do instead."""
     path = Path(directory).resolve() / GRAPHS_FILE
     try:
         content = _sections(path)
     except InvalidInput:
         # Loading the graphs reports it.
         return []
-    return [f"{path}: {each}" for each in _unsupported(content)]
+    found = (*problems_of(content, path.parent), *_unsupported(content))
+    return [f"{path}: {each}" for each in found]
 
 
 def _unsupported(content: Mapping[str, Any]) -> Iterator[str]:
     for name, section in content.items():
         if name in OURS | BUILDING or section in (None, {}, []):
             continue
-        parts = [f"{name}.{part}" for part in section] if isinstance(section, Mapping) else [name]
-        for part in parts if name == "http" else [name]:
-            yield _message(part, INSTEAD.get(part))
+        yield _message(name, INSTEAD.get(name))
     for name, known in (("auth", AUTH), ("checkpointer", CHECKPOINTER)):
         section = content.get(name)
         for part in section if isinstance(section, Mapping) else ():

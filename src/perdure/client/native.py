@@ -17,6 +17,7 @@ from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.outbox.service import Outbox
 from perdure.schedules.service import Schedules
+from perdure.sessions.service import Sessions
 from perdure.threads.service import Threads
 
 
@@ -47,6 +48,7 @@ class PerdureClient(Threads):
         self.assistants = Assistants.over(self.transport)
         self.items = Items.over(self.transport)
         self.schedules = Schedules.over(self.transport)
+        self.sessions = Sessions.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
         self.diagnostics = Diagnostics.over(self.transport)

@@ -7,6 +7,7 @@ import time
 from typing import Protocol
 
 MICROS = 1_000_000
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
@@ -28,6 +29,14 @@ class SystemClock:
         with self._lock:
             self._last = max(self._last + 1, time.time_ns() // 1000)
             return self._last
+
+
+def boottime() -> float:
+    """Seconds of a clock that nobody sets, and that counts the time in which the machine sleeps.
+
+    `time.monotonic` stands still during sleep on Linux; elsewhere it is the best there is.
+    """
+    return time.clock_gettime(_BOOTTIME) if _BOOTTIME is not None else time.monotonic()
 
 
 def to_seconds(micros: int) -> float:

@@ -57,6 +57,7 @@ VARIABLES = {
         "SHUTDOWN_GRACE_PERIOD_SECS",
         "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS",
     ),
+    "state_dir": ("PERDURE_STATE_DIR", "STATE_DIR"),
     "stream_ttl": ("PERDURE_STREAM_TTL", "RESUMABLE_STREAM_TTL_SECONDS"),
 }
 """Settings with more environment variables than `PERDURE_` and their name; the first that is set counts."""
@@ -137,6 +138,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stats_interval: Seconds = 60.0
     shutdown_grace_period: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 5.0
     stream_ttl: Seconds | None = None
+    state_dir: str | None = None
+    session_sync: bool = True
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
     webhook_allowed_hosts: tuple[str, ...] = ()

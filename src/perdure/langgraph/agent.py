@@ -26,6 +26,9 @@ RESERVED = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint
 CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 """The keys that name the checkpoint to continue from."""
 
+SERVERS = "langgraph_"
+"""How the keys of `configurable` begin that the server sets."""
+
 UNNAMED = "LangGraph"
 
 logger = logging.getLogger(__name__)
@@ -98,10 +101,15 @@ def _config(ctx: Context, name: str) -> dict[str, Any]:
     metadata = {**ctx.metadata, **(given.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
     return {
         **{key: given[key] for key in CONFIG_KEYS if given.get(key) is not None},
-        "configurable": {**ctx.context, **configurable_of(given), **own},
+        "configurable": {**_user_of(given), **ctx.context, **configurable_of(given), **own},
         "metadata": metadata,
         "run_id": _uuid(ctx.run_id),
     }
+
+
+def _user_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Who asked for the run, where the caller says nothing else."""
+    return {"user_id": str((config.get("configurable") or {}).get("langgraph_auth_user_id") or "")}
 
 
 def configurable_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +127,8 @@ def _uuid(text: str) -> UUID | None:
 
 def _context(ctx: Context) -> dict[str, Any] | None:
     """The run's context, or else its `configurable`."""
-    return dict(ctx.context) or configurable_of(ctx.config) or None
+    given = configurable_of(ctx.config)
+    return dict(ctx.context) or {key: given[key] for key in given if not key.startswith(SERVERS)} or None
 
 
 def _known_context(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | None:

@@ -39,7 +39,8 @@ def _inner(graph: Any) -> list[Any]:
 
 
 def _declared(graph: Any) -> Iterator[Any]:
-    for channel in graph.channels.values():
+    # A `RemoteGraph` has no channels here.
+    for channel in getattr(graph, "channels", {}).values():
         # Managed values, such as `RemainingSteps`, are computed in each step and never stored.
         if isinstance(channel, BaseChannel):
             yield from _types_of(channel)

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from perdure.agents.context import AgentError, GraphCheckpoints
 from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
-from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.errors import BadRequest, NotFound
 from perdure.langgraph.agent import GraphAgent, command_of, with_checkpointer
 from perdure.langgraph.codec import GraphCodec, config_of, place_of
 from perdure.langgraph.factory import Access, FactoryContext
@@ -185,7 +185,7 @@ class GraphView:
         try:
             return await updating
         except _REFUSED as error:
-            raise InvalidInput(f"the graph refuses the update: {type(error).__name__}: {error}") from error
+            raise BadRequest(f"the graph refuses the update: {type(error).__name__}: {error}") from error
 
     async def steps(self) -> GraphSteps:
         """All changes, to be stored."""

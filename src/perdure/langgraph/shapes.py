@@ -36,7 +36,7 @@ def schemas(graph: Any) -> dict[str, Any]:
         "output_schema": _schema("output", graph.get_output_jsonschema),
         "state_schema": _schema("state", lambda: _state_schema(graph)),
         "config_schema": _schema("config", lambda: _config_schema(graph)),
-        "context_schema": _schema("context", graph.get_context_jsonschema),
+        "context_schema": _schema("context", lambda: graph.get_context_jsonschema()),
     }
 
 

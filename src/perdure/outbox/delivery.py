@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from perdure.kernel.clock import to_micros
+from perdure.kernel.clock import boottime, to_micros
 from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.retry import Backoff, retry_until
@@ -220,9 +220,10 @@ class Deliverer:
             if room <= 0:
                 await self._rest(asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED))
                 continue
+            lease_ends = boottime() + self._deliveries.lease
             due = await self._claim(room)
             for claimed in due.claimed:
-                self._launch(self._fly(claimed))
+                self._launch(self._fly(claimed, lease_ends))
             if due.looked < room:
                 poll = self._deliveries.poll
                 return poll if due.wait is None else max(min(due.wait, poll), LEAST_REST)
@@ -250,7 +251,12 @@ class Deliverer:
         self._flights.add(task)
         task.add_done_callback(self._flights.discard)
 
-    async def _fly(self, claimed: Claimed) -> None:
+    async def _fly(self, claimed: Claimed, lease_ends: float) -> None:
+        if boottime() > lease_ends:
+            # The process was frozen: the effect is due again, for whoever claims it.
+            logger.warning("effect %s: its lease was over before its delivery", claimed.effect.id)
+            self._news.set()
+            return
         outcome = await self._try(claimed.effect)
         await self._deliveries.settle(claimed, outcome)
         if outcome.event != "delivered":

@@ -9,6 +9,7 @@ from hmac import compare_digest
 from typing import Any
 
 from perdure.access.model import ALL_SCOPES, Caller, Token
+from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Forbidden, NotSupported, PerdureError, StartRefused, Unauthorized
@@ -41,6 +42,8 @@ class StoreApp:
         """The namespace of a caller who names none."""
         self.auth: GraphAuth | None = None
         """Who decides on the LangGraph routes, where the operator has set custom auth."""
+        self.http = HttpSection()
+        """What the project's `langgraph.json` says of its server."""
         self.agents: Agents | None = None
         """The agents that this process has, put here by the worker that executes them."""
         self.feeds: Counter[str] = Counter()
@@ -106,6 +109,10 @@ class StoreApp:
             raise Unauthorized("this token is not known, has expired or was revoked")
         return _caller_of(token, namespace)
 
+    async def close(self) -> None:
+        """Close the store, and what is open beside it."""
+        await self.store.close()
+
     async def _has_tokens(self) -> bool:
         return False
 
@@ -121,10 +128,12 @@ class App(StoreApp):
         store: DatabaseLightningStore,
         settings: Settings | None = None,
         items: ItemSetup | None = None,
+        http: HttpSection | None = None,
     ) -> None:
         super().__init__(store, settings)
         self.namespace = store.namespace
-        self._services = Services(store, self.settings, items)
+        self.http = http or HttpSection()
+        self._services = Services(store, self.settings, items, self.http)
         self._services.start_timers(self.settings)
 
     @property
@@ -154,6 +163,10 @@ class App(StoreApp):
 
     def rollouts_for(self, caller: Caller) -> Rollouts:
         return self._services.acting_as(caller).rollouts
+
+    async def close(self) -> None:
+        await self._services.close_logs()
+        await super().close()
 
     async def _has_tokens(self) -> bool:
         return await self._services.authentication.is_closed()

@@ -23,7 +23,8 @@ def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = Tr
     """Deliveries, the timer of schedules and a worker for the agents, in the order of starting."""
     services = app.services
     if webhooks:
-        services.deliveries.add(WebhookSender(app.settings))
+        sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
+        services.deliveries.add(sender)
     components: list[Component] = [services.deliveries, services.schedule_timer]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
 

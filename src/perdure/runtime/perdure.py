@@ -22,6 +22,7 @@ from perdure.runtime.components import components_of, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_configured
 from perdure.schedules.service import Schedules
+from perdure.sessions.service import Sessions
 from perdure.streams.model import Burst
 from perdure.threads.records import RunEnd, RunRequest
 from perdure.threads.service import Threads
@@ -56,6 +57,7 @@ class Perdure:
             store = self._store = open_configured(self.settings)
             stack.push_async_callback(store.close)
             app = self._app = App(store, self.settings)
+            stack.push_async_callback(app.services.close_logs)
             app.services.deliveries.add(*self._consumers)
             await stack.enter_async_context(running(components_of(app, self._agents, webhooks=False)))
             self._running = stack.pop_all()
@@ -93,6 +95,11 @@ class Perdure:
     def items(self) -> Items:
         """Items: values beyond a thread, by namespace and key."""
         return self.services.items
+
+    @property
+    def sessions(self) -> Sessions:
+        """Sessions: what agents said and did, line by line."""
+        return self.services.sessions
 
     @property
     def schedules(self) -> Schedules:

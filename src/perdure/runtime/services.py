@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from perdure.access.authentication import Authentication
 from perdure.access.model import Caller
 from perdure.access.operations import list_namespaces
 from perdure.access.service import Access
+from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.config import Settings
+from perdure.kernel.eventlog.file_log import FileEventLog
+from perdure.kernel.eventlog.port import EventLog
+from perdure.kernel.eventlog.table_log import TableEventLog
+from perdure.kernel.storage.port import Storage
+from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.urls import check_webhook_url
@@ -28,6 +36,7 @@ from perdure.runtime.stores import KINDS, open_configured
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
+from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
@@ -39,7 +48,11 @@ class Services:
     """The services of one database, in one namespace. `acting_as` gives them in a caller's name."""
 
     def __init__(
-        self, store: DatabaseLightningStore, settings: Settings, items: ItemSetup | None = None
+        self,
+        store: DatabaseLightningStore,
+        settings: Settings,
+        items: ItemSetup | None = None,
+        http: HttpSection | None = None,
     ) -> None:
         setup = items or ItemSetup()
         storage, namespace = store.storage, store.namespace
@@ -50,7 +63,7 @@ class Services:
         self.outbox = Outbox(storage, namespace=namespace)
         self.assistants = Assistants(storage, namespace=namespace)
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
-        self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings))
+        self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
         self.run_queue = RunQueue.beside(self.threads, self.items)
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
@@ -62,6 +75,7 @@ class Services:
             watchdog=self.threads.watchdog,
             lease=self.threads.policy.lease,
         )
+        self.sessions = Sessions(storage, event_log(storage, settings), namespace=namespace)
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
@@ -108,6 +122,7 @@ class Services:
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
+        sibling.sessions = self.sessions.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)
         return sibling
 
@@ -120,22 +135,45 @@ class Services:
         self.threads.start_timers(settings.stream_ttl)
         self.items.start_timers()
 
+    async def close_logs(self) -> None:
+        """Close the files of sessions."""
+        await self.sessions.log.close()
+
     async def close(self) -> None:
         """Finish pending work, and close the database."""
         await self.run_queue.close()
+        await self.close_logs()
         await self.store.close()
 
 
-def policy_of(settings: Settings) -> Policy:
-    """What the settings say about runs."""
+def event_log(storage: Storage, settings: Settings) -> EventLog:
+    """The logs of sessions: files beside a SQLite file, or in the state directory; else a table."""
+    if not isinstance(storage, SqliteStorage) or storage.path == ":memory:":
+        return TableEventLog(storage)
+    folder = Path(settings.state_dir) if settings.state_dir else Path(storage.path).parent
+    return FileEventLog(folder / "agent-sessions", sync=settings.session_sync)
+
+
+def policy_of(settings: Settings, http: HttpSection | None = None) -> Policy:
+    """What the settings say about runs, and the project about their webhooks."""
+    http = http or HttpSection()
     return Policy(
         timeout=settings.job_timeout,
         max_attempts=settings.job_max_retries,
         lease=settings.job_heartbeat,
         grace=settings.job_heartbeat,
-        check_webhook=partial(
-            check_webhook_url,
-            allow_private=settings.webhook_allow_private,
-            allowed_hosts=settings.webhook_allowed_hosts,
-        ),
+        check_webhook=_no_webhook if "webhooks" in http.disabled else _check_of(settings, http),
     )
+
+
+def _check_of(settings: Settings, http: HttpSection) -> Callable[[str], str]:
+    return partial(
+        check_webhook_url,
+        allow_private=settings.webhook_allow_private,
+        allowed_hosts=settings.webhook_allowed_hosts,
+        policy=http.webhook_policy,
+    )
+
+
+def _no_webhook(url: str) -> None:
+    """Where webhooks are disabled, a run has none."""

@@ -17,6 +17,7 @@ from perdure.kernel.background import Background
 from perdure.kernel.clock import Clock
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.eventlog.tables import TABLES as SESSION_TABLES
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.labels import TABLES as LABEL_TABLES
@@ -46,6 +47,7 @@ TABLES = (
     *ROLLOUT_TABLES,
     *THREAD_TABLES,
     *SCHEDULE_TABLES,
+    *SESSION_TABLES,
 )
 KINDS = Kinds(Kind(TASK), RUN_KIND)
 """Every kind of rollout, with what its domain does when one moves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.types import ASGIApp
 
@@ -21,6 +21,17 @@ LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
 """What a store of another make is served with."""
 
 
+META = frozenset({"/openapi.json", "/info", "/metrics", "/docs"})
+
+
 def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIApp:
-    """The application with all routes that the app can serve."""
-    return make_application(app, ROUTES if isinstance(app, App) else LIGHTNING_ONLY, components)
+    """The application with all routes that the app can serve, and that its project has not disabled."""
+    routes = _enabled(app.http.disabled) if isinstance(app, App) else LIGHTNING_ONLY
+    return make_application(app, routes, components)
+
+
+def _enabled(disabled: Collection[str]) -> tuple[Route, ...]:
+    """The routes without those that `http.disable_…` of a `langgraph.json` names."""
+    theirs = [route for route in LANGGRAPH_ROUTES if route.group not in disabled]
+    others = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *OTLP_ROUTES)
+    return (*(route for route in others if "meta" not in disabled or route.path not in META), *theirs)

@@ -24,7 +24,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long a worker may take to stop a run that was cancelled."""
     linger: float = 60.0
     """How long what was deleted is kept for those who still wait for it."""
-    check_webhook: Callable[[str], str] | None = None
+    check_webhook: Callable[[str], str | None] | None = None
+    """Refuses a URL, or gives it; None where webhooks are disabled."""
     lifetime: Lifetime | None = None
     """The lifetime of threads that have none of their own; None is for ever."""
 

@@ -142,6 +142,7 @@ class RunContext:
         *,
         store: LightningStore | None = None,
         still_owned: Callable[[], bool] = lambda: True,
+        lease_over: Callable[[], bool] = lambda: False,
     ) -> None:
         run = assignment.run
         self.run_id = run.run_id
@@ -167,6 +168,7 @@ class RunContext:
         self._queue = queue
         self._store = store
         self._still_owned = still_owned
+        self._lease_over = lease_over
         self._control = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._checkpoint = assignment.checkpoint
@@ -348,8 +350,11 @@ class RunContext:
     # --- private
 
     def _check(self) -> None:
+        """Raise if the agent is to stop; called before each effect."""
         if self._action is not None:
             raise Cancelled(self._action)
+        if self._lease_over():
+            raise Cancelled("lost")
         failure = self.emitter.failure
         if isinstance(failure, Fenced):
             raise Cancelled("lost")

@@ -39,6 +39,7 @@ class Emitter:
         lease: Lease,
         still_owned: Callable[[], bool],
         *,
+        lease_over: Callable[[], bool] = lambda: False,
         last: int | None = None,
         active: Callable[[], int] = lambda: 1,
         max_events: int = MAX_EVENTS,
@@ -51,6 +52,7 @@ class Emitter:
         self._queue = queue
         self._lease = lease
         self._still_owned = still_owned
+        self._lease_over = lease_over
         self._active = active
         self._limits = (max_events, max_bytes)
         self._control = asyncio.get_running_loop()
@@ -190,6 +192,8 @@ class Emitter:
         """Write a batch. If the last number is known, the call is idempotent and can be repeated."""
 
         def send() -> Coroutine[Any, Any, int]:
+            if self._lease_over():
+                raise Fenced(f"the lease of run {self._lease.run_id} is over")
             if steps is None:
                 return self._queue.append(self._lease, events, self._last)
             return self._queue.record(self._lease, steps, events, self._last)

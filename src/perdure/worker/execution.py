@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.agents.context import AgentError, Interrupted, Retriable
+from perdure.agents.context import AgentError, Cancelled, Interrupted, Retriable
 from perdure.graphs.records import GraphSteps
+from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.kernel.retry import retry_until
@@ -69,10 +69,12 @@ class AgentResult(msgspec.Struct, frozen=True):
 class Execution:
     """The execution of one attempt by this worker."""
 
-    def __init__(self, deps: WorkerDeps, assignment: Assignment) -> None:
+    def __init__(self, deps: WorkerDeps, assignment: Assignment, claimed: float | None = None) -> None:
         self.assignment = assignment
         self.lease: Lease = assignment.held
-        self.started = self.renewed = time.monotonic()
+        self.started = boottime()
+        self.renewed = self.started if claimed is None else claimed
+        """Since when, by `boottime`, the lease certainly runs."""
         self.lost = False
         self.result: str | None = None
         self._deps = deps
@@ -84,6 +86,7 @@ class Execution:
             deps.queue,
             self.lease,
             self._still_owned,
+            lease_over=self.lease_over,
             last=assignment.last_seq,
             active=deps.active,
         )
@@ -96,6 +99,7 @@ class Execution:
             self.tracing,
             store=deps.store,
             still_owned=self._still_owned,
+            lease_over=self.lease_over,
         )
 
     @property
@@ -120,7 +124,17 @@ class Execution:
 
     def _still_owned(self) -> bool:
         lease = self.assignment.lease_seconds
-        return not self.lost and time.monotonic() - self.renewed < SURELY_OVER * lease
+        return not self.lost and boottime() - self.renewed < SURELY_OVER * lease
+
+    def lease_over(self) -> bool:
+        """Whether the lease is over, as after a freeze: then this worker begins nothing more.
+
+        Safe from any thread.
+        """
+        if not self.lost and boottime() - self.renewed > self.assignment.lease_seconds:
+            logger.warning("%s: attempt %d: the lease is over", self.name, self.assignment.attempt)
+            self.lost = True
+        return self.lost
 
     async def run(self) -> str:
         """Execute the attempt and report its end; returns the result."""
@@ -158,6 +172,8 @@ class Execution:
     async def _main(self, agent: Agent) -> AgentResult | None:
         """Run the agent's code in its own loop, and encode its return value there."""
         await self.context.enter()
+        if self.lease_over():
+            raise Cancelled(LOST)
         values = await agent.run(self.context, self.context.input)
         return (
             None

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from perdure.kernel.background import Background
+from perdure.kernel.clock import boottime
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.metrics import Metrics
 from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
@@ -22,6 +23,7 @@ from perdure.threads.work import Assignment, Lease
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
 from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import WorkerOptions
+from perdure.worker.pulse import BEAT_SECONDS, Pulse
 from perdure.worker.retry_policy import RetryPolicy
 from perdure.worker.worker_stats import QueueStats, Statistics
 
@@ -75,6 +77,7 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._pulse = Pulse()
 
     @property
     def active(self) -> int:
@@ -114,6 +117,7 @@ class Worker:
             asyncio.create_task(_again(lambda: 0.0, self._keep_leases)),
             asyncio.create_task(_again(lambda: 0.0, self._listen)),
             asyncio.create_task(_again(lambda: LOOK_SECONDS, self._look)),
+            asyncio.create_task(_again(lambda: BEAT_SECONDS, self._pulse.beat)),
             asyncio.create_task(_again(lambda: self.options.stats_interval, self.statistics.log)),
         ]
 
@@ -127,11 +131,11 @@ class Worker:
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
             try:
-                await self._take(
-                    await self._queue.claim(
-                        self.worker_id, self._deps.agents.names, free, self.options.interval
-                    )
+                sent = boottime()
+                assignments = await self._queue.claim(
+                    self.worker_id, self._deps.agents.names, free, self.options.interval
                 )
+                await self._take(assignments, self._pulse.answered(sent))
                 backoff.reset()
             except PerdureError as error:
                 pause = backoff.next()
@@ -140,13 +144,13 @@ class Worker:
                 )
                 await asyncio.sleep(pause)
 
-    async def _take(self, assignments: Sequence[Assignment]) -> None:
+    async def _take(self, assignments: Sequence[Assignment], claimed: float) -> None:
         self.statistics.count_claim(len(assignments))
         if self._stopping:
             await self._hand_back([each.held for each in assignments])
             return
         for assignment in assignments:
-            execution = Execution(self._deps, assignment)
+            execution = Execution(self._deps, assignment, claimed)
             self._executions[assignment.attempt_id] = execution
             task = asyncio.create_task(self._run(execution), name=execution.name)
             self._running.add(task)
@@ -178,8 +182,8 @@ class Worker:
 
     async def _keep_leases(self) -> None:
         """Wait until the leases must be renewed, then renew them; a claim may shorten the wait."""
-        began = time.monotonic()
-        while (left := began + self._renew_period() - time.monotonic()) > 0:
+        began = boottime()
+        while (left := began + self._renew_period() - boottime()) > 0:
             self._claimed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._claimed.wait(), left)
@@ -188,7 +192,7 @@ class Worker:
     async def _renew(self) -> None:
         """Renew all leases in one call; a lease that was not renewed for its whole duration is lost."""
         executions = list(self._executions.values())
-        sent = time.monotonic()
+        sent = boottime()
         try:
             async with asyncio.timeout(self._renew_period() * 2):
                 verdicts = await self._queue.renew(self.worker_id, [each.lease for each in executions])
@@ -200,11 +204,11 @@ class Worker:
                 if verdict != "go":
                     execution.request_stop(verdict)
         for execution in executions:
-            if time.monotonic() - execution.renewed > execution.assignment.lease_seconds:
+            if boottime() - execution.renewed > execution.assignment.lease_seconds:
                 execution.expire()
 
     def _watched(self) -> list[Lease]:
-        old = time.monotonic() - WATCH_SECONDS
+        old = boottime() - WATCH_SECONDS
         return [
             each.lease
             for each in self._executions.values()

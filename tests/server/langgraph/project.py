@@ -26,10 +26,17 @@ GRAPHS = (
 )
 
 
+CALLING = ("configured", "asking", "asking_in_a_thread", "remote")
+"""The graphs in `calling_graphs`."""
+
+
 def project(folder: Path, graphs: tuple[str, ...] = GRAPHS, **sections: Any) -> Path:
     """A folder with a langgraph.json and the graphs that it names."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(HERE / "graphs.py", folder / "graphs.py")
-    content = {"dependencies": ["."], "graphs": {name: f"./graphs.py:{name}" for name in graphs}, **sections}
+    for file in ("graphs.py", "calling_graphs.py"):
+        shutil.copy(HERE / file, folder / file)
+    files = {name: "calling_graphs" if name in CALLING else "graphs" for name in graphs}
+    named = {name: f"./{file}.py:{name}" for name, file in files.items()}
+    content = {"dependencies": ["."], "graphs": named, **sections}
     (folder / "langgraph.json").write_text(json.dumps(content), encoding="utf-8")
     return folder

@@ -60,11 +60,30 @@ async def test_what_is_no_json_is_refused(server: ServerProcess) -> None:
     assert isinstance(response.json()["detail"], str)
 
 
+async def test_statuses_are_those_of_langgraph_dev(client: LangGraphClient, server: ServerProcess) -> None:
+    thread_id = await new_thread(client)
+    await client.runs.wait(thread_id, "steps", input={"n": 0})
+    for method, path, body, status in (
+        ("POST", f"/threads/{thread_id}/runs", {"assistant_id": "nobody"}, 422),
+        ("POST", "/runs/stream", {"assistant_id": "nobody"}, 422),
+        ("POST", "/runs/batch", [{"assistant_id": "noop"}, {"assistant_id": "nobody"}], 422),
+        ("GET", "/assistants/steps/graph", None, 200),
+        ("GET", "/assistants/nobody/graph", None, 422),
+        ("GET", "/assistants/steps/schemas", None, 422),
+        ("GET", "/assistants/steps/graph?xray=0", None, 422),
+        ("POST", "/threads/search", {"ids": ["x"]}, 400),
+        ("POST", f"/threads/{thread_id}/state", {"values": {"log": []}, "as_node": "nobody"}, 400),
+        ("PUT", "/store/items", {"namespace": [], "key": "k", "value": {}}, 400),
+        ("GET", f"/store/items?namespace={new_id()}&key=k", None, 200),
+    ):
+        response = await asked(server.url, path, method, body)
+        assert response.status_code == status, (method, path, response.text)
+
+
 async def test_what_is_missing_is_not_found(client: LangGraphClient) -> None:
     thread_id = await new_thread(client)
-    for assistant_id in ("nobody", new_id()):
-        with pytest.raises(NotFoundError):
-            await client.runs.create(thread_id, assistant_id)
+    with pytest.raises(NotFoundError):
+        await client.runs.create(thread_id, new_id())
     with pytest.raises(NotFoundError):
         await client.runs.create(new_id(), "noop")
     with pytest.raises(NotFoundError):

@@ -60,7 +60,10 @@ async def test_metrics_for_prometheus_have_the_names_of_langgraphs_server(
     for name in ("lg_api_workers_max", "lg_api_workers_active", "lg_api_workers_available"):
         assert f"\n{name} " in answer.text
     assert "http_requests_total{" in answer.text
-    assert "lg_api_workers_max" not in (await session.get("/metrics")).text
+    plain = (await session.get("/metrics")).text
+    assert "lg_api_workers_max" not in plain
+    for name in ("workers_max ", "workers_active ", "workers_available ", "http_requests_total{"):
+        assert f"\n{name}" in plain
     assert (await session.get("/metrics", params={"format": "xml"})).status_code == 422
 
 

@@ -120,6 +120,7 @@ async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[
 
 def _agent_checks(settings: Settings) -> Iterator[Check]:
     """The agents of `perdure.toml` and `langgraph.json`, and sections that are not supported."""
+    from perdure.agents.http_section import load_http
     from perdure.agents.loading import GRAPHS_FILE
     from perdure.agents.sections import unsupported
     from perdure.agents.store_section import load_items
@@ -130,7 +131,7 @@ def _agent_checks(settings: Settings) -> Iterator[Check]:
     for failure in loaded.failures:
         yield Check(f"agent {failure.agent}" if failure.agent else GRAPHS_FILE, "failed", str(failure))
     yield from _auth()
-    for each in (*unsupported(), *load_items().failures):
+    for each in (*unsupported(), *load_items().failures, *load_http().failures):
         yield Check(GRAPHS_FILE, "note", each)
 
 

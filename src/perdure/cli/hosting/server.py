@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import typer
 
+from perdure.agents.http_section import HttpSection, load_http
 from perdure.agents.sections import load_auth, load_thread_ttl
 from perdure.agents.store_section import ItemSetup, load_items
 from perdure.cli.hosting.garbage import settle_garbage_collector
@@ -24,6 +25,7 @@ from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.langgraph.custom_auth import GraphAuth
+from perdure.langgraph.loopback import InProcess, Loopback
 from perdure.runtime.app import App
 from perdure.runtime.components import Component, components_of
 from perdure.runtime.stores import open_configured, sqlite_file
@@ -72,8 +74,8 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
 def open_app(settings: Settings, url: str | None = None) -> App:
     """The app for the database of the settings; `url` is the URL of its server."""
     options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
-    auth, items = auth_here(), items_here()
-    app = App(open_configured(settings, **options), settings, items)
+    auth, items, http = auth_here(), items_here(), http_here()
+    app = App(open_configured(settings, **options), settings, items, http)
     app.auth = auth
     threads = app.services.threads
     threads.policy = msgspec.structs.replace(threads.policy, lifetime=lifetime_here())
@@ -106,6 +108,14 @@ def items_here() -> ItemSetup:
     for failure in setup.failures:
         warn(failure)
     return setup
+
+
+def http_here() -> HttpSection:
+    """The sections `http` and `webhooks` in the `langgraph.json` of this directory; failures are printed."""
+    section = load_http()
+    for failure in section.failures:
+        warn(failure)
+    return section
 
 
 def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Component]:
@@ -179,7 +189,7 @@ async def check(settings: Settings) -> bool:
         await app.check_start()
         return await needs_key(app)
     finally:
-        await app.store.close()
+        await app.close()
 
 
 async def serve(
@@ -190,7 +200,8 @@ async def serve(
         await app.check_start()
         # Fails here, with one line, if the database does not answer.
         await needs_key(app)
-        application = application_of(app, services)
+        loopback = Loopback(lambda: InProcess(application))
+        application = application_of(app, [loopback, *services])
         limits = ConnectionLimits.of(app.settings)
         server = HttpServer(application, host=app.settings.host, listening=listening, limits=limits)
         settle_garbage_collector()
@@ -199,7 +210,7 @@ async def serve(
         else:
             await _serve_during(server, work)
     finally:
-        await app.store.close()
+        await app.close()
 
 
 async def _serve_during(server: HttpServer, work: Work) -> None:

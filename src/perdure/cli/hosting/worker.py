@@ -92,25 +92,33 @@ async def _remote(
 ) -> AsyncIterator[Worker]:
     from perdure.client.lightning import LightningStoreClient
     from perdure.client.run_queue import RemoteRunQueue
+    from perdure.langgraph.loopback import Loopback, OverHttp
+    from perdure.runtime.components import running
     from perdure.worker.options import WorkerOptions
     from perdure.worker.worker import Worker
 
     namespace = settings.namespace if settings.sources["namespace"] != "default" else None
     options = WorkerOptions.from_settings(settings, worker_id=name)
-    async with LightningStoreClient(url, token=token, namespace=namespace) as store:
+    loopback = Loopback(lambda: OverHttp(url, token, namespace))
+    async with LightningStoreClient(url, token=token, namespace=namespace) as store, running([loopback]):
         yield Worker(RemoteRunQueue(url, token, namespace), agents, options, store=store)
 
 
 @asynccontextmanager
 async def _direct(settings: Settings, agents: Agents, name: str | None) -> AsyncIterator[Worker]:
     from perdure.cli.hosting.server import items_here
+    from perdure.langgraph.loopback import InProcess, Loopback
     from perdure.runtime.app import App
+    from perdure.runtime.components import running
     from perdure.runtime.embedded_worker import worker_of
     from perdure.runtime.stores import open_configured
+    from perdure.server.table import application_of
 
     store = open_configured(settings)
     try:
-        yield worker_of(App(store, settings, items_here()), agents, worker_id=name)
+        app = App(store, settings, items_here())
+        async with running([Loopback(lambda: InProcess(application_of(app)))]):
+            yield worker_of(app, agents, worker_id=name)
     finally:
         await store.close()
 

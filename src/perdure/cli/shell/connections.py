@@ -26,6 +26,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
+from perdure.sessions.service import Sessions
 
 READY = "/readyz"
 PATIENCE_SECONDS = 10.0
@@ -73,6 +74,10 @@ class Remote:
     def diagnostics(self) -> Diagnostics:
         return self.threads.diagnostics
 
+    @property
+    def sessions(self) -> Sessions:
+        return self.threads.sessions
+
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
     ) -> Document:
@@ -118,6 +123,7 @@ class Direct:
         self.schedules = self._services.schedules
         self.access = self._services.access
         self.diagnostics = self._services.diagnostics
+        self.sessions = self._services.sessions
 
     async def close(self) -> None:
         await self._services.close()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.resource_service import Resources
     from perdure.rollouts.service import Rollouts
     from perdure.schedules.service import Schedules
+    from perdure.sessions.service import Sessions
     from perdure.threads.service import Threads
 
 DEFAULT_URL = "http://127.0.0.1:4747"
@@ -47,6 +48,8 @@ class Connection(Protocol):
     def schedules(self) -> Schedules: ...
     @property
     def diagnostics(self) -> Diagnostics: ...
+    @property
+    def sessions(self) -> Sessions: ...
     async def create_token(
         self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
     ) -> dict[str, Any]: ...

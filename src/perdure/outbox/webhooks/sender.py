@@ -11,7 +11,7 @@ import base64
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -29,6 +29,7 @@ from perdure.outbox.model import Effect, TryLater, Undeliverable
 from perdure.outbox.webhooks.signing import key_of, signed_headers
 from perdure.outbox.webhooks.urls import (
     Target,
+    UrlPolicy,
     check_webhook_url,
     literal_address,
     refused_address,
@@ -58,14 +59,23 @@ class WebhookSender:
     """Sends webhooks as the settings say.
 
     They are signed with `webhook_secret`, go to `webhook_allowed_hosts` if there are any, and to private
-    addresses only with `webhook_allow_private`.
+    addresses only with `webhook_allow_private`. A project may have a `policy` for its URLs, and `headers`
+    for every delivery.
     """
 
     name = "webhook"
 
     def __init__(
-        self, settings: Settings, *, resolve: Resolve | None = None, deadline: float = DEADLINE_SECONDS
+        self,
+        settings: Settings,
+        *,
+        policy: UrlPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        resolve: Resolve | None = None,
+        deadline: float = DEADLINE_SECONDS,
     ) -> None:
+        self._policy = policy
+        self._more_headers = dict(headers or {})
         self._key = None if settings.webhook_secret is None else key_of(settings.webhook_secret)
         self._allow_private = settings.webhook_allow_private
         self._allowed_hosts = settings.webhook_allowed_hosts
@@ -97,7 +107,12 @@ class WebhookSender:
 
     def _checked(self, url: str) -> Target:
         try:
-            check_webhook_url(url, allow_private=self._allow_private, allowed_hosts=self._allowed_hosts)
+            check_webhook_url(
+                url,
+                allow_private=self._allow_private,
+                allowed_hosts=self._allowed_hosts,
+                policy=self._policy,
+            )
             return target_of(url)
         except InvalidInput as error:
             raise Undeliverable(error.message) from error
@@ -127,7 +142,9 @@ class WebhookSender:
         now = time.time()
         sent_at = datetime.fromtimestamp(now, UTC).isoformat()
         body = encode_wire({**payload, "webhook_sent_at": sent_at})
-        headers = _headers(target) | signed_headers(self._key, delivery_id, int(now), body)
+        headers = (
+            self._more_headers | _headers(target) | signed_headers(self._key, delivery_id, int(now), body)
+        )
         async with (
             _session(addresses) as session,
             session.post(url, data=body, headers=headers, allow_redirects=False) as response,

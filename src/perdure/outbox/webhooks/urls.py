@@ -11,14 +11,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
+
+import msgspec
 
 from perdure.kernel.checks import check_text
 from perdure.kernel.config import mask_url
 from perdure.kernel.errors import InvalidInput
 
-__all__ = ["Target", "check_webhook_url", "literal_address", "mask_target", "refused_address", "target_of"]
+__all__ = [
+    "Target",
+    "UrlPolicy",
+    "check_webhook_url",
+    "literal_address",
+    "mask_target",
+    "refused_address",
+    "target_of",
+]
 
 MAX_URL = 2048
 PORTS = frozenset({80, 443, 8080, 8443})
@@ -62,9 +72,33 @@ class Target(NamedTuple):
     """`user:password`, as it is meant and not as it is written."""
 
 
-def check_webhook_url(url: str, *, allow_private: bool = False, allowed_hosts: Sequence[str] = ()) -> str:
+class UrlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a project says of the URLs of its webhooks, beside the settings."""
+
+    require_https: bool = False
+    allowed_domains: tuple[str, ...] = ()
+    allowed_ports: tuple[Annotated[int, msgspec.Meta(ge=1, le=65_535)], ...] = ()
+    max_url_length: Annotated[int, msgspec.Meta(ge=1)] = MAX_URL
+    disable_loopback: bool = True
+    """Relative URLs are always refused."""
+    refused: str | None = None
+    """Why every URL is refused."""
+
+
+NO_POLICY = UrlPolicy()
+
+
+def check_webhook_url(
+    url: str,
+    *,
+    allow_private: bool = False,
+    allowed_hosts: Sequence[str] = (),
+    policy: UrlPolicy | None = None,
+) -> str:
     """The URL, if a webhook may go there as far as it is written; its addresses are checked when it goes."""
+    policy = policy or NO_POLICY
     target = target_of(url)
+    _check_policy(target, url, policy)
     address = literal_address(target.host)
     if address is None and not allow_private and _is_local(target.host):
         raise InvalidInput(f"webhook {mask_target(url)!r}: {target.host} is this machine itself")
@@ -72,10 +106,23 @@ def check_webhook_url(url: str, *, allow_private: bool = False, allowed_hosts: S
         raise InvalidInput(f"webhook {mask_target(url)!r}: {reason}")
     named = _check_host(target, url, allowed_hosts)
     free = allow_private and target.port >= FIRST_FREE_PORT
-    if target.port not in PORTS and not named and not free:
-        ports = ", ".join(map(str, sorted(PORTS)))
+    if target.port not in (policy.allowed_ports or PORTS) and not named and not free:
+        ports = ", ".join(map(str, sorted(policy.allowed_ports or PORTS)))
         raise InvalidInput(f"webhook {mask_target(url)!r}: the port must be one of {ports}")
     return url
+
+
+def _check_policy(target: Target, url: str, policy: UrlPolicy) -> None:
+    if policy.refused is not None:
+        raise InvalidInput(f"no webhook is taken: {policy.refused}")
+    if len(url) > policy.max_url_length:
+        raise InvalidInput(f"webhook: the URL has more than {policy.max_url_length} characters")
+    if policy.require_https and target.scheme != "https":
+        raise InvalidInput(f"webhook {mask_target(url)!r}: only https is allowed here")
+    if policy.allowed_domains:
+        _check_host(target, url, policy.allowed_domains)
+    if policy.allowed_ports and target.port not in policy.allowed_ports:
+        raise InvalidInput(f"webhook {mask_target(url)!r}: the port {target.port} is not allowed here")
 
 
 def target_of(url: str) -> Target:

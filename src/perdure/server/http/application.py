@@ -22,7 +22,9 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
 from perdure.access.model import Caller, allows
-from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, UnsupportedMedia
+from perdure.agents.http_section import Cors
+from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, UnknownRoute, UnsupportedMedia
+from perdure.langgraph.loopback import LOOPBACK
 from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
@@ -42,6 +44,7 @@ HEADERS = {
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 EXPOSED = ("X-Request-ID", "X-Pagination-Total", "X-Pagination-Next", "Location", "Content-Location")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 MAX_PATH = 8192
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PROCESS = secrets.token_hex(4)
@@ -78,6 +81,7 @@ class Application:
         self.table = Table(routes)
         self._gate = Gate(app)
         self._components = components
+        self._prefix = app.http.mount_prefix.split("/")[1:]
         self._counters: dict[tuple[str, str, int], tuple[Any, Any]] = {}
         self._stack = AsyncExitStack()
 
@@ -108,9 +112,19 @@ class Application:
 
     def _match(self, request: Request) -> Match | PerdureError:
         try:
-            return self.table.find(request.method, _steps(request.scope))
+            return self._find(request.method, _steps(request.scope))
         except PerdureError as error:
             return error
+
+    def _find(self, method: str, steps: list[str]) -> Match:
+        """The route of a path, which may stand below the prefix that the project mounts its server at."""
+        try:
+            return self.table.find(method, steps)
+        except UnknownRoute:
+            below = len(self._prefix)
+            if not below or steps[:below] != self._prefix:
+                raise
+            return self.table.find(method, steps[below:] or [""])
 
     async def _respond(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
         protocol = (
@@ -135,7 +149,8 @@ class Application:
         return protocol.refuse(error, request_id, request)
 
     async def _handle(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
-        self._gate.check_host(request.headers.get("host"))
+        if LOOPBACK not in request.scope:
+            self._gate.check_host(request.headers.get("host"))
         if isinstance(match, PerdureError):
             # An unauthenticated caller must not learn which paths exist.
             await self._gate.admit(request.headers.get, _peer(request))
@@ -152,6 +167,9 @@ class Application:
         """The caller, and what checks later whether it is still admitted."""
         if route.scope is None:
             return Caller(ANONYMOUS, frozenset(), self.app.namespace, ()), None
+        if LOOPBACK in request.scope:
+            own = self.app.namespace
+            return Caller(LOOPBACK, frozenset({"read", "write"}), own, (own,)), None
         caller, readmit = await self._authenticate(request, route)
         if not allows(caller.scopes, route.scope):
             raise Forbidden(f"this needs a token with the scope {route.scope!r}")
@@ -302,17 +320,19 @@ def make_application(
 ) -> ASGIApp:
     """The application for a table of routes."""
     application = Application(app, routes, components)
-    if not app.settings.cors_allow_origins:
+    cors = app.http.cors or Cors()
+    origins = Origins(app.settings.cors_allow_origins, cors)
+    if origins.none:
         return application
-    origins = Origins(app.settings.cors_allow_origins)
     return CORSMiddleware(
         application,
         allow_origins=[ANY] if origins.any else [],
         allow_origin_regex=None if origins.any else origins.pattern.pattern,
-        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-        allow_headers=["*"],
-        allow_credentials=False,
-        expose_headers=EXPOSED,
+        allow_methods=METHODS if cors.allow_methods is None else cors.allow_methods,
+        allow_headers=[ANY] if cors.allow_headers is None else cors.allow_headers,
+        allow_credentials=cors.allow_credentials and not origins.any,
+        expose_headers=(*EXPOSED, *cors.expose_headers),
+        max_age=cors.max_age,
     )
 
 

@@ -91,7 +91,7 @@ class Gate:
         settings = app.settings
         self._hosts = frozenset(map(str.lower, (*LOCAL_NAMES, *settings.allowed_hosts)))
         self._checks_host = is_loopback(settings.host) or bool(settings.allowed_hosts)
-        self._origins = Origins(settings.cors_allow_origins)
+        self._origins = Origins(settings.cors_allow_origins, app.http.cors)
         rate = settings.rate_limit
         self._calls = Bucket(rate, max(rate, 10.0)) if rate is not None else None
         self._failures = Bucket(FAILURES_A_SECOND, FAILURES_AT_ONCE)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from perdure.agents.http_section import Cors
 from perdure.kernel.errors import StartRefused
 
 ANY = "*"
 ANY_PORT = ":*"
+MAX_ORIGIN = 512
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LOCAL_ORIGINS = tuple(f"{scheme}://{name}{ANY_PORT}" for scheme in ("http", "https") for name in LOCAL_NAMES)
 """Every page that this machine serves."""
@@ -17,14 +19,22 @@ LOCAL_ORIGINS = tuple(f"{scheme}://{name}{ANY_PORT}" for scheme in ("http", "htt
 class Origins:
     """The allowed origins; `http://name:*` is any port of a name, `*` alone is every origin."""
 
-    def __init__(self, allowed: Sequence[str]) -> None:
+    def __init__(self, allowed: Sequence[str], more: Cors | None = None) -> None:
         if ANY in allowed and len(allowed) > 1:
             raise StartRefused("cors_allow_origins is either * or a list of origins")
-        self.any = ANY in allowed
-        self.pattern = re.compile(".*" if self.any else "|".join(map(_pattern_of, allowed)) or "(?!)")
+        named = (*allowed, *(more.allow_origins if more is not None else ()))
+        self.any = ANY in named or (more is not None and more.allows_every_origin)
+        patterns = [*map(_pattern_of, named), *(_regex_of(more) if more is not None else ())]
+        self.none = not patterns
+        self.pattern = re.compile(".*" if self.any else "|".join(patterns) or "(?!)")
 
     def allow(self, origin: str) -> bool:
-        return self.pattern.fullmatch(origin) is not None
+        return len(origin) <= MAX_ORIGIN and self.pattern.fullmatch(origin) is not None
+
+
+def _regex_of(cors: Cors) -> Iterator[str]:
+    if cors.allow_origin_regex is not None:
+        yield f"(?:{cors.allow_origin_regex})"
 
 
 def _pattern_of(origin: str) -> str:

@@ -21,7 +21,8 @@ from perdure.streams.service import Follower
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "text/event-stream"
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 4.5
+"""How long a stream is silent at most: clients are promised a comment every 5 s."""
 SEND_SECONDS = 60.0
 """How long a client may read nothing before its stream ends."""
 GREETING = b"retry: 2000\n: the feed begins\n\n"
@@ -101,7 +102,7 @@ class EventStreamResponse(StreamingResponse):
         self._on_disconnect = on_disconnect
         self._actor = call.caller.actor
         self._sending_since: float | None = None
-        self._silent = False
+        self._last_sent = time.monotonic()
         if open_streams[self._actor] >= limit:
             source.close()
             raise TooManyRequests(f"{limit} feeds are open already")
@@ -150,21 +151,27 @@ class EventStreamResponse(StreamingResponse):
         while data is not None:
             self._sending_since = time.monotonic()
             await send({"type": "http.response.body", "body": data, "more_body": True})
-            self._sending_since, self._silent = None, False
+            self._sending_since, self._last_sent = None, time.monotonic()
             data = await self._source.next()
 
     async def _watch(self, send: Send) -> None:
         """Send heartbeats; end for a slow client, a token that was revoked, or a server that stops."""
-        while not await self._stops_within(min(HEARTBEAT_SECONDS, SEND_SECONDS)):
+        while not await self._stops_within(self._until_heartbeat()):
             if self._sending_since is not None:
                 if time.monotonic() - self._sending_since >= SEND_SECONDS:
                     raise TimeoutError
-            elif self._silent:
+            elif self._until_heartbeat() <= 0:
                 async with asyncio.timeout(SEND_SECONDS):
                     await send({"type": "http.response.body", "body": self.heartbeat, "more_body": True})
-            self._silent = True
+                self._last_sent = time.monotonic()
             if not await self._still_admitted():
                 return
+
+    def _until_heartbeat(self) -> float:
+        """How long nothing needs to be sent; while a client takes nothing, how long until it is looked at."""
+        if self._sending_since is not None:
+            return min(HEARTBEAT_SECONDS, SEND_SECONDS)
+        return self._last_sent + min(HEARTBEAT_SECONDS, SEND_SECONDS) - time.monotonic()
 
     async def _stops_within(self, seconds: float) -> bool:
         try:

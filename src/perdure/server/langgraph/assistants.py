@@ -442,12 +442,13 @@ class SchemasShape(TypedDict):
 class GraphQuery(msgspec.Struct, kw_only=True):
     """Whether to show subgraphs: not, all of them, or so many levels."""
 
-    xray: bool | Annotated[int, Meta(ge=0, le=MAX_DEPTH)] | None = None
+    xray: bool | Annotated[int, Meta(ge=1, le=MAX_DEPTH)] | None = None
 
 
 @assistants.route(
     "GET",
     ASSISTANT + "/graph",
+    takes_name=True,
     rule=on_assistant("read"),
     scope="read",
     summary="Get the nodes and edges of an assistant's graph",

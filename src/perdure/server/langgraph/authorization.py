@@ -219,10 +219,13 @@ async def _scan(call: Call, search: Handler, filter: Filter) -> list[dict[str, A
 # --- the user of a run ------------------------------------------------------------------------------------
 
 
-def with_user(call: Call, request: RunRequest) -> RunRequest:
-    """A run request that names its user in its configuration."""
-    user = user_of(call)
-    return request if user is None else structs.replace(request, config=config_with(user, request.config))
+def with_caller(call: Call, request: RunRequest) -> RunRequest:
+    """A run request whose configuration has what the server adds: the user, the request's id, and headers."""
+    config, user, rules = request.config, user_of(call), call.app.http.configurable_headers
+    own = {} if rules is None else rules.chosen(call.request.headers)
+    own["langgraph_request_id"] = call.request_id
+    config = {**config, CONFIGURABLE: {**(config.get(CONFIGURABLE) or {}), **own}}
+    return structs.replace(request, config=config if user is None else config_with(user, config))
 
 
 def config_with(user: User, config: Mapping[str, Any]) -> dict[str, Any]:

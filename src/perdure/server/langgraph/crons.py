@@ -45,7 +45,7 @@ from perdure.server.langgraph.wire import (
 )
 from perdure.threads.records import MultitaskStrategy, OnCompletion
 
-crons = Resource("crons")
+crons = Resource("crons", "runs")
 
 CRON = "/runs/crons/{cron_id}"
 Record = dict[str, Any]

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from perdure.access.model import Scope
 from perdure.kernel.errors import NotSupported, PerdureError
+from perdure.langgraph.loopback import LOOPBACK
 from perdure.server.http.routes import Call, Handler, Route
 from perdure.server.langgraph.authorization import Authorization, Rule
 from perdure.server.langgraph.protocol import PROTOCOL
-from perdure.server.langgraph.wire import check_uuid
+from perdure.server.langgraph.wire import check_uuid, is_uuid
 
 IDS = ("assistant_id", "thread_id", "run_id", "cron_id")
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -26,13 +27,16 @@ class LangGraphRoute(Route):
     """A route with the rule that custom auth applies to it."""
 
     rule: Rule
+    group: str
+    """What `http.disable_…` of a `langgraph.json` calls it."""
 
 
 class Resource:
     """The routes of one resource, in the order in which they are declared."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, group: str | None = None) -> None:
         self.routes: list[LangGraphRoute] = []
+        self._group = group or name
         self._tag = f"langgraph {name}"
 
     def route(
@@ -44,17 +48,22 @@ class Resource:
         scope: Scope,
         summary: str,
         errors: tuple[type[PerdureError], ...] = (),
+        takes_name: bool = False,
         **rest: Any,
     ) -> Callable[[H], H]:
-        """Declare a route to the decorated handler, which stays as it is."""
+        """Declare a route to the decorated handler, which stays as it is.
+
+        With `takes_name` the assistant in the path may also be the name of a graph.
+        """
 
         def declare(handler: H) -> H:
             self.routes.append(
                 LangGraphRoute(
                     method=method,
                     path=path,
-                    handler=_checked(handler, rule, path),
+                    handler=_checked(handler, rule, path, takes_name),
                     rule=rule,
+                    group=self._group,
                     protocol=PROTOCOL,
                     scope=scope,
                     summary=summary,
@@ -68,15 +77,25 @@ class Resource:
         return declare
 
 
-def _checked(handler: Handler, rule: Rule, path: str) -> Handler:
+def _checked(handler: Handler, rule: Rule, path: str, takes_name: bool) -> Handler:
     """The handler behind a check of the ids in the path, and behind its rule where there is custom auth."""
     names = [name for name in _PARAMETER.findall(path) if name in IDS]
 
     @wraps(handler)
     async def checked(call: Call) -> Any:
+        if takes_name:
+            await _resolve(call)
         if names:
             call.path = {**call.path, **{name: check_uuid(call.path[name], name) for name in names}}
-        auth = call.app.auth
+        auth = None if LOOPBACK in call.request.scope else call.app.auth
         return await (handler(call) if auth is None else rule(Authorization(call, auth), handler))
 
     return checked
+
+
+async def _resolve(call: Call) -> None:
+    """Put the id of a graph's own assistant in the place of the graph's name."""
+    name = call.path["assistant_id"]
+    found = None if is_uuid(name) else (await call.assistants.resolve([name])).get(name)
+    if found is not None:
+        call.path = {**call.path, "assistant_id": found.assistant_id}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal, TypedDict
+from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +25,7 @@ from perdure.server.langgraph.authorization import (
     before,
     idempotency_key_of,
     on_thread,
-    with_user,
+    with_caller,
 )
 from perdure.server.langgraph.protocol import PROTOCOL
 from perdure.server.langgraph.routing import Resource
@@ -38,12 +40,13 @@ from perdure.server.langgraph.wire import (
     check_uuid,
     check_uuid_or_none,
     failure_of,
+    is_uuid,
     iso,
     no_content,
     selected,
     uuid_or_none,
 )
-from perdure.threads.model import FAILURES
+from perdure.threads.model import FAILURES, LIVE_STATUSES
 from perdure.threads.operations.queries import RunSearch
 from perdure.threads.records import (
     RUN_STATUSES,
@@ -51,6 +54,7 @@ from perdure.threads.records import (
     MultitaskStrategy,
     Run,
     RunEnd,
+    RunRequest,
     RunStatus,
 )
 from perdure.threads.service import Threads
@@ -150,8 +154,40 @@ async def _creates_thread(request: Authorization, body: RunBody, thread_id: str)
 
 async def created(call: Call) -> Run:
     """Create the run of the body, on the thread of the path if there is one."""
-    request = with_user(call, request_of(call.body, call.path.get("thread_id")))
-    return await call.threads.create_run(request, idempotency_key=idempotency_key_of(call))
+    thread_id = await _free_thread(call, call.path.get("thread_id"))
+    request = with_caller(call, request_of(call.body, thread_id))
+    async with _known_graphs(call, [request]):
+        return await call.threads.create_run(request, idempotency_key=idempotency_key_of(call))
+
+
+async def _free_thread(call: Call, thread_id: str | None) -> str | None:
+    """The thread of a new run. A run that asks for another on its own thread would wait for itself.
+
+    That is what a `RemoteGraph` does as a node, if it is on the same server as its caller: it hands its
+    caller's configuration on, as if every server had threads of its own. It gets one below its caller's.
+    """
+    body: RunBody = call.body
+    asking = (body.config or {}).get("metadata")
+    run_id = asking.get("run_id") if isinstance(asking, dict) else None
+    if thread_id is None or body.if_not_exists != "create" or not isinstance(run_id, str):
+        return thread_id
+    with contextlib.suppress(NotFound):
+        run = await call.threads.get_run(run_id, thread_id)
+        if run.status in LIVE_STATUSES:
+            return None if run.temporary else str(uuid5(UUID(thread_id), body.assistant_id))
+    return thread_id
+
+
+@asynccontextmanager
+async def _known_graphs(call: Call, requests: Sequence[RunRequest]) -> AsyncIterator[None]:
+    """Report a name that is no graph's as a wrong value, and not as a thing that is missing."""
+    try:
+        yield
+    except NotFound:
+        names = {each.assistant_id for each in requests if not is_uuid(each.assistant_id)}
+        for name in sorted(names.difference(await call.assistants.resolve(sorted(names)))):
+            raise InvalidInput(f"assistant_id {name!r} is neither a UUID nor the name of a graph") from None
+        raise
 
 
 CREATING: dict[str, Any] = {
@@ -211,8 +247,9 @@ async def _authorize_batch(request: Authorization) -> None:
     errors=(BadRequest, NotFound, Conflict),
 )
 async def create_batch(call: Call) -> Response:
-    requests = [with_user(call, batch_request(each)) for each in call.body]
-    return answer([run_of(run) for run in await call.threads.create_runs(requests)])
+    requests = [with_caller(call, batch_request(each)) for each in call.body]
+    async with _known_graphs(call, requests):
+        return answer([run_of(run) for run in await call.threads.create_runs(requests)])
 
 
 # --- final values -----------------------------------------------------------------------------------------

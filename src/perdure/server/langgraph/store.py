@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from perdure.items.model import MAX_KEY, MAX_LABELS, MAX_PATH
 from perdure.items.records import DEFAULT_LIMIT, DEFAULT_NAMESPACES, Item
-from perdure.kernel.errors import BadRequest, NotFound
+from perdure.kernel.errors import BadRequest
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import Authorization, Rule, before, fields_of
 from perdure.server.langgraph.routing import Resource
@@ -67,9 +67,12 @@ class NewStoreItem(Body, kw_only=True):
     summary="Store or replace an item",
     body=NewStoreItem,
     status=204,
+    errors=(BadRequest,),
 )
 async def put_item(call: Call) -> Response:
     body: NewStoreItem = call.body
+    if not body.namespace:
+        raise BadRequest("the namespace must not be empty")
     await call.items.put(body.namespace, body.key, body.value, ttl_minutes=body.ttl, index=body.index)
     return no_content()
 
@@ -96,19 +99,17 @@ async def _authorize_get(request: Authorization) -> None:
     "/store/items",
     rule=_authorize_get,
     scope="read",
-    summary="Get an item",
+    summary="Get an item; null if there is none",
     query=StoreItemQuery,
-    answer=dict[str, Any],
-    errors=(BadRequest, NotFound),
+    answer=dict[str, Any] | None,
+    errors=(BadRequest,),
 )
 async def get_item(call: Call) -> Response:
     query: StoreItemQuery = call.query
     if not query.key:
         raise BadRequest("key is required")
     item = await call.items.get(query.namespace.split("."), query.key, refresh_ttl=query.refresh_ttl)
-    if item is None:
-        raise NotFound(f"Item {query.key} not found in the namespace {query.namespace}")
-    return answer(item_of(item))
+    return answer(None if item is None else item_of(item))
 
 
 class StoreItemName(Body, kw_only=True):

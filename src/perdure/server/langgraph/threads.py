@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from perdure.assistants.records import IfExists
 from perdure.kernel import jsonpath
-from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError
+from perdure.kernel.errors import BadRequest, Conflict, InvalidInput, NotFound, PerdureError
 from perdure.kernel.jsonpath import Path
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import (
@@ -38,6 +38,7 @@ from perdure.server.langgraph.wire import (
     check_uuid,
     check_uuid_or_none,
     failure_of,
+    is_uuid,
     iso,
     iso_or_none,
     no_content,
@@ -268,7 +269,7 @@ async def search_threads(call: Call) -> Response:
     wanted = Search(
         status=body.status,
         metadata=body.metadata or {},
-        ids=None if body.ids is None else [check_uuid(each, "ids") for each in body.ids],
+        ids=None if body.ids is None else _checked_ids(body.ids),
         having=body.values,
         values=_needs_states(body.select, paths),
         sort_by=body.sort_by or "created_at",
@@ -279,6 +280,13 @@ async def search_threads(call: Call) -> Response:
     found = await call.threads.find_threads(wanted)
     items = [_shown(thread_of(each), body.select, paths) for each in found.items]
     return page(items, found.total, found.limit, found.offset)
+
+
+def _checked_ids(ids: Sequence[str]) -> list[str]:
+    for id in ids:
+        if not is_uuid(id):
+            raise BadRequest(f"ids must be UUIDs, not {id[:64]!r}")
+    return [check_uuid(id, "ids") for id in ids]
 
 
 def _needs_states(select: list[ThreadField] | None, paths: Mapping[str, Path]) -> bool:

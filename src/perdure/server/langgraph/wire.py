@@ -79,6 +79,14 @@ def check_uuid(value: str, name: str) -> str:
         raise InvalidInput(f"{name} must be a UUID, not {value[:64]!r}") from None
 
 
+def is_uuid(value: str) -> bool:
+    try:
+        UUID(value)
+    except ValueError:
+        return False
+    return True
+
+
 def check_uuid_or_none(value: str | None, name: str) -> str | None:
     return None if value is None else check_uuid(value, name)
 

@@ -15,7 +15,13 @@ from perdure.rollouts.overview import Counts, Overview
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
 from perdure.server.native import wire
-from perdure.server.native.run_metrics import aliases, known_of_runs, run_families, summary
+from perdure.server.native.run_metrics import (
+    aliases,
+    known_of_runs,
+    langgraph_families,
+    run_families,
+    summary,
+)
 
 STATES = ("ready", "delayed", "waiting")
 WATCHED = (TIMEOUT, UNRESPONSIVE)
@@ -39,6 +45,7 @@ async def metrics(call: Call) -> Response:
     families = [*own, *_process.collect(), *await _known(call)]
     runs = await known_of_runs(call)
     families += run_families(runs)
+    families += langgraph_families(runs, own)
     if call.query.aliases or call.query.format == "prometheus":
         families += aliases(runs, own)
     if call.query.format == "json":

@@ -20,6 +20,7 @@ from perdure.server.native.derive import routes_of
 from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
+from perdure.sessions.service import Sessions
 
 _overview = declaring("overview")
 _server = declaring("server")
@@ -99,6 +100,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Items, lambda call: call.services.items),
     *routes_of(Outbox, lambda call: call.services.outbox),
     *routes_of(Schedules, lambda call: call.services.schedules),
+    *routes_of(Sessions, lambda call: call.services.sessions),
     *_OVERVIEW,
     *routes_of(Diagnostics, lambda call: call.services.diagnostics, tag="overview"),
     *routes_of(Access, lambda call: call.services.access),

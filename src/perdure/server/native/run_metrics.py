@@ -110,24 +110,39 @@ def _largest(ages: Iterable[float | None]) -> float | None:
     return max((age for age in ages if age is not None), default=None)
 
 
+def langgraph_families(known: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
+    """The slots of workers and the requests by the names that LangGraph's server documents."""
+    if known is None:
+        return
+    for name, value in _places(known).items():
+        yield GaugeMetricFamily(
+            name, "Runs that the living workers take at once, over all namespaces.", value
+        )
+    yield from _renamed(own, {"perdure_http_requests": ("http_requests",)})
+
+
+def _places(known: RunMetrics) -> dict[str, int]:
+    forces = [workers for _, workers in known.stats.values()]
+    return {f"workers_{state}": sum(getattr(each, state) for each in forces) for state in PLACES}
+
+
 def aliases(known: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
     """The same by the names that boards for LangGraph's server read, over all namespaces of the caller."""
     if known is None:
         return
     queues = [queue for queue, _ in known.stats.values()]
-    forces = [workers for _, workers in known.stats.values()]
     values: dict[str, Any] = {
         "num_pending_runs": sum(queue.n_pending for queue in queues),
         "num_running_runs": sum(queue.n_running for queue in queues),
         "pending_runs_wait_time_max": max((queue.min_age_secs or 0.0 for queue in queues), default=0.0),
         "pending_runs_wait_time_med": max((queue.med_age_secs or 0.0 for queue in queues), default=0.0),
     }
-    values |= {f"workers_{state}": sum(getattr(each, state) for each in forces) for state in PLACES}
+    values |= _places(known)
     for pool, name in (("database", "pg"), ("redis", "redis")):
         values |= _pool(name, known.pools.get(pool))
     for name, value in values.items():
         yield GaugeMetricFamily(f"lg_api_{name}", "An alias.", value)
-    yield from _renamed(own)
+    yield from _renamed(own, _REQUESTS)
 
 
 def _pool(name: str, pool: Mapping[str, int] | None) -> dict[str, int]:
@@ -142,14 +157,14 @@ def _pool(name: str, pool: Mapping[str, int] | None) -> dict[str, int]:
 
 
 _REQUESTS = {
-    "perdure_http_requests": ("lg_api_http_requests", "http_requests"),
+    "perdure_http_requests": ("lg_api_http_requests",),
     "perdure_http_request_seconds": ("lg_api_http_requests_latency_seconds",),
 }
 
 
-def _renamed(own: Iterable[Metric]) -> Iterator[Metric]:
+def _renamed(own: Iterable[Metric], names: Mapping[str, tuple[str, ...]]) -> Iterator[Metric]:
     for family in own:
-        for name in _REQUESTS.get(family.name, ()):
+        for name in names.get(family.name, ()):
             renamed = Metric(name, "An alias.", family.type)
             for sample in family.samples:
                 suffix = sample.name.removeprefix(family.name)

@@ -1,0 +1,282 @@
+"""The sections `http` and `webhooks` of a `langgraph.json`: how its server is reached, and where webhooks go.
+
+What is wrong in them is reported and left out, and the graphs are served all the same. Whatever guards
+something is left out to the closed side: a switch that cannot be read disables, and a wrong policy lets no
+webhook through.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
+from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.validation import explain
+from perdure.outbox.webhooks.urls import MAX_URL, UrlPolicy
+
+ANY: Final = "*"
+DISABLES: Final = ("assistants", "threads", "runs", "store", "mcp", "a2a", "meta", "ui", "webhooks")
+"""What `http.disable_…` may name."""
+HTTP: Final = frozenset(
+    {
+        "app",
+        "configurable_headers",
+        "cors",
+        "enable_custom_route_auth",
+        "logging_headers",
+        "middleware_order",
+        "mount_prefix",
+        *(f"disable_{name}" for name in DISABLES),
+    }
+)
+WEBHOOKS: Final = frozenset({"env_prefix", "url", "headers"})
+ENV_PREFIX: Final = "LG_WEBHOOK_"
+MAX_HEADERS: Final = 32
+MAX_HEADER: Final = 4096
+NEVER_CONFIGURABLE: Final = frozenset(
+    {"authorization", "cookie", "x-api-key", "x-service-key", "x-tenant-id"}
+)
+"""Headers that hold credentials: only a pattern that names one exactly lets it into a run."""
+NEVER_SENT: Final = frozenset({"content-length", "content-type", "host", "transfer-encoding", "user-agent"})
+"""Headers of a webhook that the sender sets."""
+
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_TEMPLATE = re.compile(r"\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+_UNLIKELY_ORIGIN = "https://an-origin-that-nobody-has.invalid:49151"
+
+T = TypeVar("T")
+Names = Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)]
+
+
+class Cors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which web pages may call the server, and how."""
+
+    allow_origins: Names = ()
+    allow_origin_regex: str | None = None
+    allow_methods: Names | None = None
+    allow_headers: Names | None = None
+    allow_credentials: bool = False
+    expose_headers: Names = ()
+    max_age: Annotated[int, msgspec.Meta(ge=0, le=86_400)] = 600
+
+    @property
+    def allows_every_origin(self) -> bool:
+        regex = self.allow_origin_regex
+        matches = regex is not None and re.fullmatch(regex, _UNLIKELY_ORIGIN) is not None
+        return ANY in self.allow_origins or matches
+
+
+class HeaderRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which headers of a request its run finds in `configurable`, by patterns with `*`."""
+
+    includes: Names = ()
+    excludes: Names = ()
+    include: Names = ()
+    exclude: Names = ()
+
+    def allow(self, name: str) -> bool:
+        """Whether a header, in lower case, is included and not excluded."""
+        excluded, included = (*self.excludes, *self.exclude), (*self.includes, *self.include)
+        if any(fnmatchcase(name, pattern.lower()) for pattern in excluded):
+            return False
+        if name in NEVER_CONFIGURABLE:
+            return name in map(str.lower, included)
+        return any(fnmatchcase(name, pattern.lower()) for pattern in included)
+
+    def chosen(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers of a request that its run gets."""
+        found = ((name.lower(), value) for name, value in headers.items())
+        return {name: value for name, value in found if self.allow(name)}
+
+
+@dataclass(frozen=True)
+class HttpSection:
+    """What `http` and `webhooks` say, and the errors in them."""
+
+    cors: Cors | None = None
+    configurable_headers: HeaderRules | None = None
+    mount_prefix: str = ""
+    disabled: frozenset[str] = frozenset()
+    app: Any = None
+    """The operator's own ASGI application."""
+    app_is_public: bool = False
+    """Whether the operator opened the application's routes to callers without a token."""
+    webhook_policy: UrlPolicy | None = None
+    webhook_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    failures: tuple[str, ...] = ()
+
+
+def load_http(directory: str | os.PathLike[str] = ".") -> HttpSection:
+    """The sections `http` and `webhooks` in the `langgraph.json` of a directory."""
+    path = Path(directory).resolve() / GRAPHS_FILE
+    try:
+        content = read_graphs_file(path) if path.exists() else {}
+    except InvalidInput:
+        # Loading the graphs reports it.
+        content = {}
+    failures: list[str] = []
+    known = content if isinstance(content, Mapping) else {}
+    http = _object(known.get("http"), "http", HTTP, failures)
+    webhooks = known.get("webhooks")
+    return HttpSection(
+        cors=_cors(http.get("cors"), failures),
+        configurable_headers=_part(http, "configurable_headers", HeaderRules, "write include", failures),
+        mount_prefix=_prefix(http.get("mount_prefix"), failures),
+        disabled=frozenset(_disabled(http, failures)),
+        app=_app(http.get("app"), path, failures),
+        app_is_public=http.get("enable_custom_route_auth", True) is False,
+        webhook_policy=_policy(webhooks, failures),
+        webhook_headers=_webhook_headers(webhooks, failures),
+        failures=tuple(f"{path}: {each}" for each in failures),
+    )
+
+
+def _object(given: Any, name: str, known: frozenset[str], failures: list[str]) -> Mapping[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        failures.append(f"{name} must be an object; it is ignored")
+        return {}
+    for part in given:
+        if part not in known:
+            failures.append(f"{name}.{part} is not known here; remove it, or see docs/langgraph.md")
+    return given
+
+
+def _part(section: Mapping[str, Any], name: str, kind: type[T], advice: str, failures: list[str]) -> T | None:
+    given = section.get(name)
+    if given is None:
+        return None
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        failures.append(f"{explain(error, kind, f'http.{name}')}; it is ignored, so {advice} as documented")
+        return None
+
+
+# --- http -------------------------------------------------------------------------------------------------
+
+
+def _cors(given: Any, failures: list[str]) -> Cors | None:
+    cors = _part({"cors": given}, "cors", Cors, "write allow_origins", failures)
+    if cors is None:
+        return None
+    try:
+        every = cors.allows_every_origin
+    except re.error as error:
+        failures.append(f"http.cors.allow_origin_regex is no regular expression ({error}); it is ignored")
+        cors = msgspec.structs.replace(cors, allow_origin_regex=None)
+        every = cors.allows_every_origin
+    if every and cors.allow_credentials:
+        failures.append(
+            "http.cors.allow_credentials is ignored, since every origin is allowed: name the origins"
+        )
+        cors = msgspec.structs.replace(cors, allow_credentials=False)
+    return cors
+
+
+def _prefix(given: Any, failures: list[str]) -> str:
+    if given in (None, "", "/"):
+        return ""
+    if isinstance(given, str) and _PREFIX.fullmatch(given.rstrip("/")):
+        return given.rstrip("/")
+    failures.append("http.mount_prefix must begin with a slash, such as /api; it is ignored")
+    return ""
+
+
+def _disabled(http: Mapping[str, Any], failures: list[str]) -> Iterator[str]:
+    for name in DISABLES:
+        given = http.get(f"disable_{name}")
+        if given is not None and not isinstance(given, bool):
+            failures.append(f"http.disable_{name} must be true or false; {name} are disabled until it is")
+            yield name
+        elif given:
+            yield name
+
+
+def _app(given: Any, path: Path, failures: list[str]) -> Any:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        failures.append("http.app must be a path, such as ./app.py:app; it is not served")
+        return None
+    try:
+        prepare(path)
+        found = import_target(given, path.parent)
+    except PerdureError as error:
+        failures.append(f"http.app: {error.message}; it is not served")
+        return None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
+        failures.append(f"http.app: {type(error).__name__}: {error}; it is not served")
+        return None
+    if not callable(found):
+        failures.append(
+            f"http.app: {given} is a {type(found).__name__}, no ASGI application; it is not served"
+        )
+        return None
+    return found
+
+
+# --- webhooks ---------------------------------------------------------------------------------------------
+
+
+def _policy(given: Any, failures: list[str]) -> UrlPolicy | None:
+    """The policy for URLs; a wrong one refuses every URL."""
+    section = _object(given, "webhooks", WEBHOOKS, failures)
+    url = section.get("url")
+    if url is None and isinstance(given, Mapping | None):
+        return None
+    try:
+        policy = msgspec.convert(url, UrlPolicy)
+    except msgspec.ValidationError as error:
+        reason = explain(error, UrlPolicy, "webhooks.url")
+        failures.append(f"{reason}; no run may have a webhook until that is mended")
+        return UrlPolicy(refused="the policy for webhooks in langgraph.json is wrong; see the server's log")
+    if policy.max_url_length > MAX_URL:
+        failures.append(f"webhooks.url.max_url_length is at most {MAX_URL} here")
+    if policy.disable_loopback is False:
+        failures.append("webhooks.url.disable_loopback is always true here: give webhooks as full URLs")
+    return policy
+
+
+def _webhook_headers(given: Any, failures: list[str]) -> dict[str, str]:
+    section = given if isinstance(given, Mapping) else {}
+    headers, prefix = section.get("headers") or {}, section.get("env_prefix") or ENV_PREFIX
+    if not isinstance(headers, Mapping) or not isinstance(prefix, str) or len(headers) > MAX_HEADERS:
+        failures.append(f"webhooks.headers must be an object of at most {MAX_HEADERS} texts; it is ignored")
+        return {}
+    found: dict[str, str] = {}
+    for name, text in headers.items():
+        try:
+            found[name] = _header(name, text, prefix)
+        except InvalidInput as error:
+            failures.append(f"webhooks.headers.{name}: {error.message}; it is not sent")
+    return found
+
+
+def _header(name: str, text: Any, prefix: str) -> str:
+    if not _HEADER.fullmatch(name) or name.lower() in NEVER_SENT or name.lower().startswith("webhook-"):
+        raise InvalidInput("this name is no header that may be set")
+
+    def variable(match: re.Match[str]) -> str:
+        if not match[1].startswith(prefix):
+            raise InvalidInput(f"the variable {match[1]} must begin with {prefix}")
+        if match[1] not in os.environ:
+            raise InvalidInput(f"the variable {match[1]} is not set")
+        return os.environ[match[1]]
+
+    if not isinstance(text, str):
+        raise InvalidInput("its value must be a text")
+    value = _TEMPLATE.sub(variable, text)
+    if len(value) > MAX_HEADER or not value.isprintable():
+        raise InvalidInput("its value is too long, or has characters that no header may have")
+    return value

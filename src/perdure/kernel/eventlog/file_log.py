@@ -1,0 +1,472 @@
+"""Logs as files: `<root>/projects/<project>/<session_id>.jsonl`, and those of sub-agents in a folder beside.
+
+A position is a byte offset. Namespaces other than the first have a folder of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import re
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
+from perdure.kernel.eventlog.port import (
+    EDGE_BYTES,
+    MAX_BLOB,
+    MAX_READ,
+    PAGE_BYTES,
+    PAGE_LINES,
+    Edges,
+    Line,
+    Lines,
+    LogInfo,
+    LogName,
+    check_append,
+    check_digest,
+    check_name,
+    check_project,
+    check_session_id,
+    digest_of,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SUFFIX: Final = ".jsonl"
+SUB_AGENT: Final = "agent-"
+"""How the names of sub-agents begin, whose logs may stand beside those of sessions."""
+CHUNK: Final = 256 << 10
+MAX_OPEN: Final = 128
+"""How many files are kept open for the next append."""
+LOOK_BACK: Final = 1 << 20
+"""How far back the last line of an attempt is looked for when a file is opened."""
+_READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_APPEND: Final = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_STAMP = re.compile(rb',"_perdure":\["([^"\\]*)",(\d+)\]\}\Z')
+"""What a line ends with that is numbered within an attempt. Readers do not see it."""
+
+
+class FileEventLog:
+    """Logs in files under a folder, which one process writes.
+
+    With `sync`, an append is on the disk before it is acknowledged. Without it, a crash of the machine (not
+    of the process) can lose the last lines.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, sync: bool = True) -> None:
+        self.root = Path(root)
+        self._sync = sync
+        self._open: OrderedDict[Path, _OpenFile] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    # --- the interface, in threads
+
+    async def append(
+        self, ns: int, name: LogName, bodies: Sequence[bytes], *, attempt_id: str = "", first: int = 1
+    ) -> int:
+        return await self._call(self.append_now, ns, name, bodies, attempt_id, first)
+
+    async def read(
+        self,
+        ns: int,
+        name: LogName,
+        *,
+        after: int = 0,
+        limit: int = PAGE_LINES,
+        max_bytes: int = PAGE_BYTES,
+    ) -> Lines | None:
+        return await self._call(self.read_now, ns, name, after, limit, max_bytes)
+
+    async def edges(self, ns: int, names: Sequence[LogName]) -> list[Edges | None]:
+        return await self._call(lambda: [self._edges(ns, name) for name in names])
+
+    async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
+        return await self._call(self._logs, ns, project)
+
+    async def sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
+        return await self._call(self._sub_agents, ns, check_name(name))
+
+    async def find(self, ns: int, session_id: str) -> list[LogInfo]:
+        return await self._call(self._find, ns, check_session_id(session_id))
+
+    async def put_blob(self, ns: int, content: bytes) -> str:
+        return await self._call(self._put_blob, ns, content)
+
+    async def get_blob(self, ns: int, digest: str) -> bytes | None:
+        return await self._call(self._get_blob, ns, check_digest(digest))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed = True
+            files = [*self._open.values()]
+            self._open.clear()
+        for file in files:
+            with file.lock:
+                file.close()
+
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.to_thread(function, *args)
+
+    # --- appending
+
+    def append_now(
+        self, ns: int, name: LogName, bodies: Sequence[bytes], attempt_id: str = "", first: int = 1
+    ) -> int:
+        """Append in this thread; see `append`."""
+        path = self._path(ns, check_name(name))
+        check_append(bodies, attempt_id, first)
+        while True:
+            file = self._opened(path)
+            with file.lock:
+                if not file.closed:
+                    return file.append(bodies, attempt_id, first, sync=self._sync)
+
+    def _opened(self, path: Path) -> _OpenFile:
+        with self._lock:
+            if self._closed:
+                raise StorageClosed()
+            found = self._open.get(path)
+            if found is not None and not found.closed:
+                self._open.move_to_end(path)
+                return found
+            file = self._open[path] = _OpenFile(path, self.root)
+            oldest = self._open.popitem(last=False)[1] if len(self._open) > MAX_OPEN else None
+        if oldest is not None:
+            with oldest.lock:
+                oldest.close()
+        return file
+
+    # --- reading
+
+    def read_now(
+        self, ns: int, name: LogName, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
+    ) -> Lines | None:
+        """Read in this thread; see `read`."""
+        with _reading(self._path(ns, check_name(name))) as descriptor:
+            if descriptor is None:
+                return None
+            size = os.fstat(descriptor).st_size
+            # A log that is shorter than it was has been replaced, and is read from its beginning.
+            after = after if after <= size else 0
+            return _page(descriptor, after, size, limit, max_bytes)
+
+    def _edges(self, ns: int, name: LogName) -> Edges | None:
+        path = self._path(ns, check_name(name))
+        with _reading(path) as descriptor:
+            if descriptor is None:
+                return None
+            info = _info(name, os.fstat(descriptor))
+            head = _page(descriptor, 0, min(info.size, EDGE_BYTES), PAGE_LINES, EDGE_BYTES).lines
+            head = head or _page(descriptor, 0, info.size, 1, EDGE_BYTES).lines
+            reached = head[-1].after if head else 0
+            begin = max(reached, info.size - EDGE_BYTES)
+            if begin > reached:
+                begin = _next_line(descriptor, begin, info.size)
+            tail = _page(descriptor, begin, info.size, PAGE_LINES, EDGE_BYTES * 2)
+            whole = begin == reached and tail.reached == tail.end
+            return Edges(info, head, tail.lines, whole)
+
+    def _logs(self, ns: int, project: str | None) -> list[LogInfo]:
+        projects = self._projects(ns)
+        names = [check_project(project)] if project is not None else _folders(projects)
+        found = [info for each in names for info in _logs(projects / each, each)]
+        return sorted(found, key=lambda info: info.updated_at, reverse=True)
+
+    def _sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
+        folder = self._projects(ns) / name.project / name.session_id
+        found = []
+        for path in sorted(folder.rglob("*" + SUFFIX)) if folder.is_dir() and not folder.is_symlink() else ():
+            subpath = path.relative_to(folder).as_posix().removesuffix(SUFFIX)
+            with contextlib.suppress(InvalidInput, OSError):
+                sub_agent = check_name(LogName(name.project, name.session_id, subpath))
+                found.append(_info(sub_agent, path.lstat()))
+        return found
+
+    def _find(self, ns: int, session_id: str) -> list[LogInfo]:
+        found = []
+        projects = self._projects(ns)
+        for project in _folders(projects):
+            with contextlib.suppress(OSError):
+                status = (projects / project / (session_id + SUFFIX)).lstat()
+                if stat.S_ISREG(status.st_mode):
+                    found.append(_info(LogName(project, session_id), status))
+        return found
+
+    # --- blobs
+
+    def _put_blob(self, ns: int, content: bytes) -> str:
+        if len(content) > MAX_BLOB:
+            raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
+        digest = digest_of(content)
+        path = self._blob(ns, digest)
+        if path.exists():
+            return digest
+        draft = path.with_name(f"{digest}.{os.getpid()}.{threading.get_ident()}")
+        with _storage_errors():
+            _make_folder(path.parent, self.root)
+            with _descriptor(draft, _APPEND | os.O_CREAT | os.O_TRUNC) as descriptor:
+                _write_all(descriptor, content)
+                os.fsync(descriptor)
+            draft.replace(path)
+            _sync_folder(path.parent)
+        return digest
+
+    def _get_blob(self, ns: int, digest: str) -> bytes | None:
+        with _reading(self._blob(ns, digest)) as descriptor:
+            return None if descriptor is None else _read(descriptor, 0, os.fstat(descriptor).st_size)
+
+    # --- paths
+
+    def _path(self, ns: int, name: LogName) -> Path:
+        folder = self._projects(ns) / name.project
+        if name.subpath:
+            return folder / name.session_id / (name.subpath + SUFFIX)
+        return folder / (name.session_id + SUFFIX)
+
+    def _projects(self, ns: int) -> Path:
+        return self._of_namespace(ns) / "projects"
+
+    def _blob(self, ns: int, digest: str) -> Path:
+        return self._of_namespace(ns) / "blobs" / digest[:2] / digest
+
+    def _of_namespace(self, ns: int) -> Path:
+        return self.root if ns == 1 else self.root / "namespaces" / str(ns)
+
+
+class _OpenFile:
+    """A file that is kept open for appends, with the number of the last line of each attempt.
+
+    Whoever uses it holds its lock.
+    """
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self.lock = threading.Lock()
+        self.closed = False
+        self._path = path
+        self._root = root
+        self._descriptor: int | None = None
+        self._last: dict[str, int] = {}
+
+    def append(self, bodies: Sequence[bytes], attempt_id: str, first: int, *, sync: bool) -> int:
+        try:
+            with _storage_errors():
+                return self._append(bodies, attempt_id, first, sync=sync)
+        except BaseException:
+            # What was written may be half a line: the next append opens the file anew and looks.
+            self.close()
+            raise
+
+    def _append(self, bodies: Sequence[bytes], attempt_id: str, first: int, *, sync: bool) -> int:
+        descriptor = self._open()
+        lines = [body + b"\n" for body in bodies]
+        if attempt_id:
+            lines = self._stamped(descriptor, bodies, attempt_id, first)
+        if lines:
+            _write_all(descriptor, b"".join(lines))
+        if lines and attempt_id:
+            self._last[attempt_id] = first + len(bodies) - 1
+        if sync:
+            # A line that was written before is acknowledged now, so that it must be on the disk too.
+            _sync(descriptor)
+        return os.fstat(descriptor).st_size
+
+    def _stamped(self, descriptor: int, bodies: Sequence[bytes], attempt_id: str, first: int) -> list[bytes]:
+        """The lines that the log does not have yet, each with its attempt and its number."""
+        if attempt_id not in self._last:
+            self._last[attempt_id] = _last_number(descriptor, attempt_id.encode())
+        known = self._last[attempt_id]
+        stamp = b',"_perdure":["' + attempt_id.encode() + b'",'
+        return [
+            body[:-1] + stamp + str(number).encode() + b"]}\n"
+            for number, body in enumerate(bodies, first)
+            if number > known
+        ]
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            _make_folder(self._path.parent, self._root)
+            descriptor = self._descriptor = os.open(self._path, _APPEND | os.O_CREAT, 0o600)
+            size = os.fstat(descriptor).st_size
+            if size and _read(descriptor, size - 1, size) != b"\n":
+                # The half line of a crash stands alone; readers report it.
+                _write_all(descriptor, b"\n")
+            if not size:
+                _sync_folder(self._path.parent)
+        return self._descriptor
+
+    def close(self) -> None:
+        self.closed = True
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _storage_errors() -> Iterator[None]:
+    """Errors of the file system as errors of the storage; the log has the details."""
+    try:
+        yield
+    except OSError as error:
+        logger.error("the event log cannot be written: %s", error)
+        raise StorageUnavailable("the event log cannot be written; the server's log says why") from error
+
+
+@contextlib.contextmanager
+def _descriptor(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[int | None]:
+    """A descriptor of a regular file, or None if there is none at the path."""
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(_descriptor(path, _READ))
+        except OSError:
+            yield None
+            return
+        yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+
+def _make_folder(folder: Path, root: Path) -> None:
+    """Make a folder below the root, for its owner alone; a link that leads out of the root is refused."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in (*reversed(folder.parents), folder):
+        if each.is_relative_to(root) and each != root:
+            each.mkdir(mode=0o700, exist_ok=True)
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise OSError(errno.ELOOP, "a link leads out of the folder of logs", str(folder))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+
+
+def _sync(descriptor: int) -> None:
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    with _descriptor(folder, os.O_RDONLY) as descriptor:
+        os.fsync(descriptor)
+
+
+def _folders(parent: Path) -> list[str]:
+    """The folders of projects, without links."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    return []
+
+
+def _logs(folder: Path, project: str) -> list[LogInfo]:
+    """The logs of sessions in the folder of a project."""
+    found: list[LogInfo] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            session_id = entry.name.removesuffix(SUFFIX)
+            if session_id == entry.name or session_id.startswith(SUB_AGENT):
+                continue
+            with contextlib.suppress(InvalidInput, OSError):
+                name = LogName(project, check_session_id(session_id))
+                if entry.is_file(follow_symlinks=False):
+                    found.append(_info(name, entry.stat(follow_symlinks=False)))
+    return found
+
+
+def _info(name: LogName, status: os.stat_result) -> LogInfo:
+    created = min(status.st_ctime_ns, status.st_mtime_ns)
+    return LogInfo(name, status.st_size, created // 1000, status.st_mtime_ns // 1000)
+
+
+# --- lines ------------------------------------------------------------------------------------------------
+
+
+def _read(descriptor: int, begin: int, end: int) -> bytes:
+    """The bytes between two positions, or fewer where the file ends before."""
+    parts: list[bytes] = []
+    while begin < end:
+        part = os.pread(descriptor, min(end - begin, CHUNK), begin)
+        if not part:
+            break
+        parts.append(part)
+        begin += len(part)
+    return b"".join(parts)
+
+
+def _complete_lines(descriptor: int, begin: int, end: int) -> Iterator[Line]:
+    """Lines that end before `end`. Of one that is longer than `MAX_READ`, the beginning is given."""
+    buffer, start, dropped = b"", begin, 0
+    position = begin
+    while position < end:
+        chunk = os.pread(descriptor, min(CHUNK, end - position), position)
+        if not chunk:
+            return
+        position += len(chunk)
+        *complete, rest = chunk.split(b"\n")
+        for part in complete:
+            body = buffer + part
+            after = start + len(body) + dropped + 1
+            yield Line(start, after, body[:MAX_READ])
+            buffer, start, dropped = b"", after, 0
+        buffer += rest
+        if len(buffer) > MAX_READ:
+            dropped += len(buffer) - MAX_READ
+            buffer = buffer[:MAX_READ]
+
+
+def _page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int) -> Lines:
+    lines: list[Line] = []
+    reached, size = begin, 0
+    for line in _complete_lines(descriptor, begin, end):
+        reached = line.after
+        if line.body:
+            lines.append(line._replace(body=_STAMP.sub(b"}", line.body)))
+            size += len(line.body)
+        if len(lines) >= limit or size >= max_bytes:
+            break
+    return Lines(lines, reached, end)
+
+
+def _next_line(descriptor: int, begin: int, end: int) -> int:
+    """Where the next line begins, at or after a position."""
+    position = begin - 1
+    while position < end:
+        chunk = _read(descriptor, position, min(position + CHUNK, end))
+        at = chunk.find(b"\n")
+        if at >= 0:
+            return position + at + 1
+        position += len(chunk) or CHUNK
+    return end
+
+
+def _last_number(descriptor: int, attempt_id: bytes) -> int:
+    """The number of the last line of an attempt near the end of a file; 0 if there is none."""
+    size = os.fstat(descriptor).st_size
+    for line in reversed(_read(descriptor, max(0, size - LOOK_BACK), size).split(b"\n")):
+        found = _STAMP.search(line)
+        if found is not None and found[1] == attempt_id:
+            return int(found[2])
+    return 0

@@ -1,0 +1,103 @@
+"""The SQL of logs in a table, and its rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.kernel.eventlog.port import LogInfo, LogName
+from perdure.kernel.eventlog.tables import SESSION_BLOBS, SESSION_LINES, SESSION_LOGS
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
+
+
+class LogRow(msgspec.Struct):
+    project: str
+    session_id: str
+    subpath: str
+    last_seq: int
+    size: int
+    created_at: int
+    updated_at: int
+
+    @property
+    def info(self) -> LogInfo:
+        name = LogName(self.project, self.session_id, self.subpath)
+        return LogInfo(name, self.size, self.created_at, self.updated_at)
+
+
+class LineRow(NamedTuple):
+    session_id: str
+    project: str
+    subpath: str
+    seq: int
+    attempt_id: str | None
+    number: int | None
+    body: str
+
+
+class NumberedBody(NamedTuple):
+    seq: int
+    body: str
+
+
+class BlobRow(NamedTuple):
+    digest: str
+    created_at: int
+    content: bytes
+
+
+_OF_LOG = "ns = :ns AND session_id = :session_id AND project = :project AND subpath = :subpath"
+
+# The head of a log.
+GET_LOG = statement("SELECT {columns} FROM session_logs WHERE " + _OF_LOG, row=LogRow)
+# Lock the head of a log.
+LOCK_LOG = statement("SELECT {columns} FROM session_logs WHERE " + _OF_LOG + " {lock}", row=LogRow)
+# The number of the last line that an attempt wrote.
+LAST_NUMBER = statement(
+    "SELECT max(number) FROM session_lines WHERE " + _OF_LOG + " AND attempt_id = :attempt_id", row=int
+)
+# A page of the lines of a log.
+READ_LINES = statement(
+    "SELECT {columns} FROM (SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq)"
+    " - octet_length(body) AS ahead FROM session_lines WHERE "
+    + _OF_LOG
+    + " AND seq > :after AND seq <= :after + :limit) AS page WHERE ahead < :size ORDER BY seq",
+    row=NumberedBody,
+)
+# The logs of sessions, the latest changed first.
+LIST_LOGS = statement(
+    """
+    SELECT {columns} FROM session_logs
+    WHERE ns = :ns AND subpath = ''
+    ORDER BY updated_at DESC
+    LIMIT :limit
+    """,
+    row=LogRow,
+)
+# The logs of a session and of its sub-agents.
+FIND_LOGS = statement(
+    """
+    SELECT {columns} FROM session_logs
+    WHERE ns = :ns AND session_id = :session_id
+    ORDER BY project, subpath
+    """,
+    row=LogRow,
+)
+# The content with a hash.
+GET_BLOB = statement("SELECT content FROM session_blobs WHERE ns = :ns AND digest = :digest", row=bytes)
+# Add the heads of new logs.
+ADD_LOGS = BulkInsert(SESSION_LOGS, LogRow)
+# Write back the heads of logs that have grown.
+MOVE_LOGS = BulkUpdate(
+    SESSION_LOGS,
+    LogRow,
+    sets=("last_seq", "size", "updated_at"),
+    keys=("ns", "session_id", "project", "subpath"),
+)
+# Add lines to logs.
+ADD_LINES = BulkInsert(SESSION_LINES, LineRow)
+# Add content under its hash; the same content is there already.
+ADD_BLOBS = BulkInsert(SESSION_BLOBS, BlobRow, on_conflict="NOTHING")
+
+name_statements(globals())

@@ -1,0 +1,206 @@
+"""Logs in a table, for databases that several machines share, and for those in memory.
+
+A position is the number of a line. Only details read the lines; lists read the heads of logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.eventlog import sql
+from perdure.kernel.eventlog.port import (
+    CHANNEL,
+    EDGE_BYTES,
+    MAX_BLOB,
+    PAGE_BYTES,
+    PAGE_LINES,
+    Edges,
+    Line,
+    Lines,
+    LogInfo,
+    LogName,
+    check_append,
+    check_digest,
+    check_name,
+    check_project,
+    check_session_id,
+    digest_of,
+    hint_key,
+)
+from perdure.kernel.eventlog.sql import BlobRow, LineRow, LogRow, NumberedBody
+from perdure.kernel.storage.port import Storage, Tx
+
+EDGE_LINES = 200
+MAX_LISTED = 10_000
+"""How many logs a list holds, the latest changed."""
+
+
+# --- operations -------------------------------------------------------------------------------------------
+
+
+def _of(name: LogName) -> dict[str, Any]:
+    return name._asdict()
+
+
+async def append(
+    tx: Tx, name: LogName, bodies: Sequence[str], size: int, attempt_id: str | None, first: int
+) -> int:
+    """Append lines to a log, without those of the attempt that it has already; returns its last position."""
+    head = await tx.one(sql.LOCK_LOG, **_of(name))
+    known = 0
+    if attempt_id is not None and head is not None:
+        known = await tx.one(sql.LAST_NUMBER, **_of(name), attempt_id=attempt_id) or 0
+    numbered = [(number, body) for number, body in enumerate(bodies, first) if number > known]
+    log = head or LogRow(*name, 0, 0, tx.now, tx.now)
+    if not numbered and head is not None:
+        return log.last_seq
+    lines = [
+        LineRow(
+            name.session_id,
+            name.project,
+            name.subpath,
+            seq,
+            attempt_id,
+            None if attempt_id is None else number,
+            body,
+        )
+        for seq, (number, body) in enumerate(numbered, log.last_seq + 1)
+    ]
+    log.last_seq += len(lines)
+    log.size += size
+    log.updated_at = tx.now
+    await tx.write((sql.MOVE_LOGS if head is not None else sql.ADD_LOGS).of([log]), sql.ADD_LINES.of(lines))
+    assert tx.ns is not None
+    tx.hint(CHANNEL, hint_key(tx.ns, name))
+    return log.last_seq
+
+
+async def read_log(
+    tx: Tx, name: LogName, after: int, limit: int, size: int
+) -> tuple[LogRow, list[NumberedBody]] | None:
+    """The head of a log, and the lines after a position."""
+    head = await tx.one(sql.GET_LOG, **_of(name))
+    if head is None:
+        return None
+    after = after if after <= head.last_seq else 0
+    return head, await tx.all(sql.READ_LINES, **_of(name), after=after, limit=limit, size=size)
+
+
+async def read_edges(
+    tx: Tx, names: Sequence[LogName]
+) -> list[tuple[LogRow, list[NumberedBody], list[NumberedBody]] | None]:
+    """The heads of logs with their first and their last lines."""
+    found: list[tuple[LogRow, list[NumberedBody], list[NumberedBody]] | None] = []
+    for name in names:
+        page = await read_log(tx, name, 0, EDGE_LINES, EDGE_BYTES)
+        if page is None:
+            found.append(None)
+            continue
+        head, first = page
+        reached = first[-1].seq if first else 0
+        after = max(reached, head.last_seq - EDGE_LINES)
+        last = await tx.all(sql.READ_LINES, **_of(name), after=after, limit=EDGE_LINES, size=4 * EDGE_BYTES)
+        found.append((head, first, last))
+    return found
+
+
+async def list_logs(tx: Tx) -> list[LogRow]:
+    return await tx.all(sql.LIST_LOGS, limit=MAX_LISTED)
+
+
+async def find_logs(tx: Tx, session_id: str) -> list[LogRow]:
+    return await tx.all(sql.FIND_LOGS, session_id=session_id)
+
+
+async def put_blob(tx: Tx, digest: str, content: bytes) -> None:
+    await tx.write(sql.ADD_BLOBS.of([BlobRow(digest, tx.now, content)]))
+
+
+async def get_blob(tx: Tx, digest: str) -> bytes | None:
+    return await tx.one(sql.GET_BLOB, digest=digest)
+
+
+# --- the log ----------------------------------------------------------------------------------------------
+
+
+class TableEventLog:
+    """Logs in the tables of a database. The database is closed by whoever opened it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def append(
+        self, ns: int, name: LogName, bodies: Sequence[bytes], *, attempt_id: str = "", first: int = 1
+    ) -> int:
+        check_append(bodies, attempt_id, first)
+        texts = [_text(body) for body in bodies]
+        size = sum(map(len, bodies)) + len(bodies)
+        return await self._storage.run(
+            append, check_name(name), texts, size, attempt_id or None, first, ns=ns
+        )
+
+    async def read(
+        self,
+        ns: int,
+        name: LogName,
+        *,
+        after: int = 0,
+        limit: int = PAGE_LINES,
+        max_bytes: int = PAGE_BYTES,
+    ) -> Lines | None:
+        found = await self._storage.read(read_log, check_name(name), after, limit, max_bytes, ns=ns)
+        if found is None:
+            return None
+        head, rows = found
+        lines = _lines(rows)
+        reached = lines[-1].after if lines else min(after, head.last_seq)
+        return Lines(lines, reached, head.last_seq)
+
+    async def edges(self, ns: int, names: Sequence[LogName]) -> list[Edges | None]:
+        found = await self._storage.read(read_edges, [check_name(name) for name in names], ns=ns)
+        return [None if each is None else _edges(*each) for each in found]
+
+    async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
+        wanted = None if project is None else check_project(project)
+        rows = await self._storage.read(list_logs, ns=ns)
+        return [row.info for row in rows if wanted is None or row.project == wanted]
+
+    async def sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
+        rows = await self._storage.read(find_logs, check_name(name).session_id, ns=ns)
+        return [row.info for row in rows if row.subpath and row.project == name.project]
+
+    async def find(self, ns: int, session_id: str) -> list[LogInfo]:
+        rows = await self._storage.read(find_logs, check_session_id(session_id), ns=ns)
+        return [row.info for row in rows if not row.subpath]
+
+    async def put_blob(self, ns: int, content: bytes) -> str:
+        if len(content) > MAX_BLOB:
+            raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
+        digest = digest_of(content)
+        await self._storage.run(put_blob, digest, content, ns=ns)
+        return digest
+
+    async def get_blob(self, ns: int, digest: str) -> bytes | None:
+        return await self._storage.read(get_blob, check_digest(digest), ns=ns)
+
+    async def close(self) -> None:
+        """Nothing to do: the database is not ours."""
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise InvalidInput("a line of the log must be UTF-8") from None
+
+
+def _lines(rows: Sequence[NumberedBody]) -> list[Line]:
+    return [Line(row.seq, row.seq, row.body.encode()) for row in rows]
+
+
+def _edges(head: LogRow, first: list[NumberedBody], last: list[NumberedBody]) -> Edges:
+    reached = first[-1].seq if first else 0
+    whole = not last or (last[0].seq == reached + 1 and last[-1].seq == head.last_seq)
+    return Edges(head.info, _lines(first), _lines(last), whole and (bool(last) or reached == head.last_seq))

@@ -1,0 +1,170 @@
+"""How sessions are described and searched. Everything here is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from perdure.kernel.clock import to_seconds
+from perdure.kernel.eventlog.port import CHAT_PROJECT, Edges, LogInfo, LogName
+from perdure.sessions.records import Message, Totals, Usage
+from perdure.sessions.transcripts.reading import messages_in
+
+SNIPPET = 160
+"""How many characters of a message a list or a search shows."""
+
+Scope = Literal["messages", "errors", "all"]
+SCOPES: tuple[Scope, ...] = ("messages", "errors", "all")
+
+
+class SubAgent(msgspec.Struct, kw_only=True):
+    """A sub-agent of a session. `name` is what its messages are read by."""
+
+    name: str
+    size: int
+    updated_at: float
+
+
+class Session(msgspec.Struct, kw_only=True):
+    """A session of an agent. Times are in epoch seconds; `messages` is None where a list did not count."""
+
+    session_id: str
+    project: str
+    kind: Literal["chat", "agent"]
+    size: int
+    started_at: float
+    updated_at: float
+    cwd: str | None = None
+    model: str | None = None
+    first_message: str | None = None
+    last_message: str | None = None
+    messages: int | None = None
+    tool_calls: int | None = None
+    turns: int | None = None
+    usage: Usage | None = None
+    sub_agents: list[SubAgent] = []
+
+
+class MessagePage(msgspec.Struct, kw_only=True):
+    """Messages of a session. Read on with `after`; `end` is true if there was nothing more."""
+
+    items: list[Message]
+    after: int
+    end: bool
+
+
+class LinePage(msgspec.Struct, kw_only=True):
+    """Lines of a session as they were written. Read on with `after`."""
+
+    items: list[str]
+    after: int
+    end: bool
+
+
+class Appended(msgspec.Struct, kw_only=True):
+    """The position after the lines that were appended."""
+
+    after: int
+
+
+class Match(msgspec.Struct, kw_only=True):
+    """A message that has the words of a search."""
+
+    session_id: str
+    project: str
+    role: str
+    text: str
+    time: float | None = None
+    position: int = 0
+
+
+class Matches(msgspec.Struct, kw_only=True):
+    """What a search found. `complete` is false if it stopped before it had read everything."""
+
+    items: list[Match]
+    complete: bool
+
+
+def described(edges: Edges) -> Session:
+    """A session in a list, by the beginning and the end of its log."""
+    session = _of_log(edges.info)
+    _tell(session, list(messages_in((*edges.first, *edges.last))), whole=edges.whole)
+    return session
+
+
+def _of_log(info: LogInfo) -> Session:
+    return Session(
+        session_id=info.name.session_id,
+        project=info.name.project,
+        kind="chat" if info.name.project == CHAT_PROJECT else "agent",
+        size=info.size,
+        started_at=to_seconds(info.created_at),
+        updated_at=to_seconds(info.updated_at),
+    )
+
+
+def _tell(session: Session, messages: Sequence[Message], *, whole: bool) -> None:
+    times = [message.time for message in messages if message.time is not None]
+    if times:
+        session.started_at, session.updated_at = min(times), max(times)
+    users = (message.text for message in messages if message.role == "user" and message.text)
+    session.first_message = snippet(next(users, ""))
+    spoken = (message.text for message in reversed(messages) if message.role == "assistant" and message.text)
+    session.last_message = snippet(next(spoken, ""))
+    session.cwd = next((message.cwd for message in messages if message.cwd), None)
+    session.model = next((message.model for message in reversed(messages) if message.model), None)
+    if whole:
+        _count(session, totals_of(messages))
+
+
+def _count(session: Session, totals: Totals) -> None:
+    session.messages, session.tool_calls, session.turns = totals.messages, totals.tool_calls, totals.turns
+    session.usage = totals.usage or None
+
+
+def counted(session: Session, totals: Totals) -> Session:
+    """A session with the sums over all its messages."""
+    _count(session, totals)
+    return session
+
+
+def totals_of(messages: Iterable[Message]) -> Totals:
+    totals = Totals()
+    for message in messages:
+        totals.add(message)
+    return totals
+
+
+def snippet(text: str, words: str = "") -> str | None:
+    """The part of a text that a list shows: its beginning, or what is around the words."""
+    flat = " ".join(text.split())
+    at = flat.lower().find(words.lower()) if words else 0
+    start = max(0, at - SNIPPET // 4)
+    part = flat[start : start + SNIPPET]
+    if not part:
+        return None
+    return ("…" if start else "") + part + ("…" if start + SNIPPET < len(flat) else "")
+
+
+def matching(name: LogName, messages: Iterable[Message], words: str, scope: Scope) -> Iterator[Match]:
+    """The messages that have the words, whatever their case."""
+    wanted = words.lower()
+    for message in messages:
+        if not _in_scope(message, scope) or wanted not in message.text.lower():
+            continue
+        yield Match(
+            session_id=name.session_id,
+            project=name.project,
+            role=message.role,
+            text=snippet(message.text, words) or "",
+            time=message.time,
+            position=message.position,
+        )
+
+
+def _in_scope(message: Message, scope: Scope) -> bool:
+    if scope == "errors":
+        return message.is_error
+    return scope == "all" or message.role != "event"

@@ -1,0 +1,267 @@
+"""The sessions of one namespace: what agents said and did, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from perdure.access.base import Service
+from perdure.access.endpoints import GET, POST, call
+from perdure.kernel.checks import (
+    MAX_PAGE,
+    Id,
+    Limit,
+    Offset,
+    check_choice,
+    check_number,
+    check_page,
+    check_text,
+)
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.eventlog.port import (
+    CHANNEL,
+    CHAT_PROJECT,
+    MAX_LINES,
+    EventLog,
+    Lines,
+    LogName,
+    check_name,
+    encode_line,
+    hint_key,
+    project_of,
+)
+from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.signals.port import until
+from perdure.kernel.storage.port import Storage
+from perdure.sessions.model import (
+    SCOPES,
+    Appended,
+    LinePage,
+    Match,
+    Matches,
+    MessagePage,
+    Scope,
+    Session,
+    SubAgent,
+    counted,
+    described,
+    matching,
+)
+from perdure.sessions.records import Totals
+from perdure.sessions.transcripts.reading import messages_in
+
+POLL_SECONDS = 0.04
+"""How often a log is looked at by a reader that waits for it to grow."""
+MAX_WAIT = 30.0
+SEARCHED_BYTES = 64 << 20
+"""How much one search reads."""
+COUNTED_BYTES = 256 << 20
+"""How much of a session is read to sum it up."""
+SEARCH_PAGE = 4 << 20
+
+Project = Annotated[str, Meta(min_length=1, max_length=200)]
+NewLines = Annotated[list[dict[str, Any]], Meta(max_length=MAX_LINES)]
+Position = Annotated[int, Meta(ge=0, le=2**53)]
+PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT)]
+Words = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class Sessions(Service):
+    """The sessions of one namespace, each with its append-only log."""
+
+    def __init__(self, storage: Storage, log: EventLog, *, namespace: str = "default") -> None:
+        super().__init__(storage, namespace=namespace)
+        self.log = log
+
+    # --- reading
+
+    @call(GET("/sessions"), scope="read")
+    async def list(
+        self, *, project: Project | None = None, limit: Limit = 100, offset: Offset = 0
+    ) -> PaginatedResult[Session]:
+        """List sessions, the latest changed first. The project of chats is `-app`."""
+        check_page(limit, offset)
+        ns = await self.ns()
+        found = await self.log.logs(ns, project=project)
+        page = [info.name for info in found[offset : offset + limit]]
+        edges = await self.log.edges(ns, page)
+        items = [described(each) for each in edges if each is not None]
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=len(found))
+
+    @call(GET("/sessions/search"), scope="read")
+    async def search(
+        self,
+        query: Words,
+        *,
+        scope: Scope = "messages",
+        project: Project | None = None,
+        limit: Limit = 100,
+    ) -> Matches:
+        """Find messages by their text, the latest sessions first.
+
+        It reads at most 64 MiB; `complete` is false if there was more.
+        """
+        words = check_text(query, "query")
+        check_choice(scope, SCOPES, "scope")
+        check_page(limit)
+        ns = await self.ns()
+        found: list[Match] = []
+        read = 0
+        for info in await self.log.logs(ns, project=project):
+            async for lines in self._pages(ns, info.name):
+                found += matching(info.name, messages_in(lines.lines), words, scope)
+                read += sum(len(line.body) for line in lines.lines)
+                if len(found) >= limit or read > SEARCHED_BYTES:
+                    return Matches(items=found[:limit], complete=False)
+        return Matches(items=found, complete=True)
+
+    @call(GET("/sessions/{session_id}"), scope="read", errors=(NotFound, Conflict))
+    async def get(self, session_id: Id, *, project: Project | None = None) -> Session:
+        """Get a session with its usage and its sub-agents."""
+        ns, name = await self._find(session_id, project)
+        (edges,) = await self.log.edges(ns, [name])
+        if edges is None:
+            raise _missing(session_id)
+        totals = Totals()
+        if edges.info.size <= COUNTED_BYTES:
+            async for lines in self._pages(ns, name):
+                for message in messages_in(lines.lines):
+                    totals.add(message)
+        session = counted(described(edges), totals)
+        session.sub_agents = [
+            SubAgent(name=each.name.subpath, size=each.size, updated_at=each.updated_at / 1e6)
+            for each in await self.log.sub_agents(ns, name)
+        ]
+        return session
+
+    @call(GET("/sessions/{session_id}/messages"), scope="read", errors=(NotFound, Conflict))
+    async def messages(
+        self,
+        session_id: Id,
+        *,
+        project: Project | None = None,
+        sub_agent: str = "",
+        after: Position = 0,
+        limit: PageSize = 100,
+        events: bool = False,
+        wait: Wait = 0.0,
+    ) -> MessagePage:
+        """Read messages after a position; with `wait`, wait so many seconds for new ones.
+
+        Lines that are no messages are left out, unless `events` is true.
+        """
+        lines = await self._read(session_id, project, sub_agent, after, limit, wait)
+        found = [each for each in messages_in(lines.lines) if events or each.role != "event"]
+        return MessagePage(items=found, after=lines.reached, end=lines.reached >= lines.end)
+
+    @call(GET("/sessions/{session_id}/lines"), scope="read", errors=(NotFound, Conflict))
+    async def lines(
+        self,
+        session_id: Id,
+        *,
+        project: Project | None = None,
+        sub_agent: str = "",
+        after: Position = 0,
+        limit: PageSize = 100,
+        wait: Wait = 0.0,
+    ) -> LinePage:
+        """Read lines as they were written, after a position."""
+        lines = await self._read(session_id, project, sub_agent, after, limit, wait)
+        items = [each.body.decode("utf-8", "replace") for each in lines.lines]
+        return LinePage(items=items, after=lines.reached, end=lines.reached >= lines.end)
+
+    # --- writing
+
+    @call(POST("/sessions/{session_id}/lines"), scope="write", repeatable=True)
+    async def append(
+        self,
+        session_id: Id,
+        lines: NewLines,
+        *,
+        cwd: str | None = None,
+        project: Project | None = None,
+        sub_agent: str = "",
+        writer: str = "",
+        first: Annotated[int, Meta(ge=1, le=2**53)] = 1,
+    ) -> Appended:
+        """Append lines to a session, which begins with its first line.
+
+        The project is that of the working directory, or that of chats. Lines of a `writer` are numbered from
+        `first` on: one that is sent twice is written once.
+        """
+        name = check_name(LogName(_project(project, cwd), session_id, sub_agent))
+        bodies = [encode_line(_checked(line)) for line in lines]
+        ns = await self.ns()
+        after = await self.log.append(ns, name, bodies, attempt_id=writer, first=first)
+        self.storage.signals.publish([(CHANNEL, hint_key(ns, name))])
+        return Appended(after=after)
+
+    # --- inner
+
+    async def _find(self, session_id: str, project: str | None, sub_agent: str = "") -> tuple[int, LogName]:
+        """The log of a session, whose project need not be named if it is in one alone."""
+        ns = await self.ns()
+        if project is None:
+            found = await self.log.find(ns, session_id)
+            if not found:
+                raise _missing(session_id)
+            if len(found) > 1:
+                names = ", ".join(info.name.project for info in found)
+                raise Conflict(
+                    f"Session {session_id} is in several projects: {names}. Name one with `project`"
+                )
+            project = next(iter(found)).name.project
+        return ns, check_name(LogName(project, session_id, sub_agent))
+
+    async def _read(
+        self, session_id: str, project: str | None, sub_agent: str, after: int, limit: int, wait: float
+    ) -> Lines:
+        check_number(limit, "limit", least=1, most=MAX_PAGE)
+        check_number(after, "after")
+        ns, name = await self._find(session_id, project, sub_agent)
+
+        async def look(_: frozenset[str]) -> Sequence[Lines]:
+            read = await self.log.read(ns, name, after=after, limit=limit)
+            if read is None:
+                raise _missing(session_id)
+            return [read] if read.lines or not wait else []
+
+        found = await until(
+            self.storage.signals,
+            CHANNEL,
+            [hint_key(ns, name)],
+            look,
+            timeout=min(wait, MAX_WAIT),
+            poll=POLL_SECONDS,
+        )
+        return next(iter(found), Lines([], after, after))
+
+    async def _pages(self, ns: int, name: LogName) -> AsyncIterator[Lines]:
+        after = 0
+        while True:
+            page = await self.log.read(ns, name, after=after, limit=10_000, max_bytes=SEARCH_PAGE)
+            if page is None or not page.lines:
+                return
+            yield page
+            after = page.reached
+
+
+def _missing(session_id: str) -> NotFound:
+    return NotFound(f"Session {session_id} not found")
+
+
+def _project(project: str | None, cwd: str | None) -> str:
+    if project is not None and cwd is not None:
+        raise InvalidInput("give project or cwd, not both")
+    if cwd is not None:
+        return project_of(cwd)
+    return CHAT_PROJECT if project is None else project
+
+
+def _checked(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(line, Mapping) or not line:
+        raise InvalidInput("a line must be a JSON object with at least one field")
+    return line

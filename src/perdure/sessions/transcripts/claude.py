@@ -1,0 +1,156 @@
+"""Claude Code and the Claude Agent SDK: stored transcripts and `stream-json`; and our own envelopes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.sessions.records import Message, Usage
+from perdure.sessions.transcripts.values import (
+    blocks,
+    cost,
+    count,
+    joined,
+    mapping,
+    shown,
+    text_of,
+    thoughts,
+    time_of,
+    tool_call,
+    usage_of,
+)
+
+TYPES = frozenset(
+    {
+        "user",
+        "assistant",
+        "system",
+        "result",
+        "summary",
+        "stream_event",
+        "file-history-snapshot",
+        "queue-operation",
+        "progress",
+        "attachment",
+        "pr-link",
+        "agent-name",
+        "custom-title",
+        "ai-title",
+        "last-prompt",
+        "permission-mode",
+        "agent-setting",
+        "bridge-session",
+        "worktree-state",
+    }
+)
+
+
+def recognises(kind: str, record: Mapping[str, Any]) -> bool:
+    return kind in TYPES
+
+
+def messages(record: Mapping[str, Any]) -> list[Message]:
+    """The messages of a line; a line of another type is an event."""
+    common = _common(record)
+    kind = record.get("type")
+    if kind == "result":
+        return [_result(record, common)]
+    if kind == "system":
+        return [_system(record, common)]
+    if kind in ("user", "assistant"):
+        message = mapping(record.get("message"))
+        if record.get("isApiErrorMessage") or (kind == "assistant" and record.get("error")):
+            text = _texts(message.get("content")) or shown(record.get("error"))
+            return [Message(role="system", text=text, is_error=True, **common)]
+        return _assistant(message, common) if kind == "assistant" else _user(record, message, common)
+    return [Message(role="event", kind=str(kind), text=shown(record.get("summary")), **common)]
+
+
+def _common(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "time": time_of(record.get("timestamp")),
+        "parent_id": text_of(record.get("parentUuid")) or text_of(record.get("parent_tool_use_id")),
+        "agent_id": text_of(record.get("agentId")),
+        "session_id": text_of(record.get("sessionId")) or text_of(record.get("session_id")),
+        "cwd": text_of(record.get("cwd")),
+    }
+
+
+def _texts(content: Any) -> str:
+    return joined(each.get("text") for each in blocks(content) if each.get("type") == "text")
+
+
+def _assistant(message: Mapping[str, Any], common: dict[str, Any]) -> list[Message]:
+    parts = blocks(message.get("content"))
+    return [
+        Message(
+            role="assistant",
+            text=_texts(parts),
+            reasoning=thoughts(parts),
+            tool_calls=[
+                tool_call(each.get("id"), each.get("name"), each.get("input"))
+                for each in parts
+                if each.get("type") == "tool_use"
+            ],
+            model=text_of(message.get("model")),
+            usage=usage_of(message.get("usage")),
+            message_id=text_of(message.get("id")),
+            **common,
+        )
+    ]
+
+
+def _user(record: Mapping[str, Any], message: Mapping[str, Any], common: dict[str, Any]) -> list[Message]:
+    """What a user said, and the results of tools, each a message of its own."""
+    parts = blocks(message.get("content", record.get("content")))
+    found = [
+        Message(
+            role="tool",
+            text=shown(each.get("content")),
+            tool_call_id=text_of(each.get("tool_use_id")),
+            is_error=bool(each.get("is_error")),
+            **common,
+        )
+        for each in parts
+        if each.get("type") == "tool_result"
+    ]
+    text = _texts(parts)
+    if text or not found:
+        hidden = bool(record.get("isMeta"))
+        kind = "meta" if hidden else None
+        found.append(Message(role="event" if hidden else "user", kind=kind, text=text, **common))
+    return found
+
+
+def _system(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
+    """A line of the system; the first of a stream tells the session, its model and its directory."""
+    kind = text_of(record.get("subtype"))
+    text = shown(record.get("content"))
+    model = text_of(record.get("model"))
+    return Message(role="system" if text else "event", kind=kind, text=text, model=model, **common)
+
+
+def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
+    told = mapping(record.get("usage"))
+    usage = usage_of(told) or Usage(
+        count(record.get("total_input_tokens")),
+        count(record.get("total_output_tokens")),
+        count(record.get("total_cache_read_input_tokens")),
+        count(record.get("total_cache_creation_input_tokens")),
+    )
+    total = cost(record.get("total_cost_usd"))
+    return Message(
+        role="result",
+        text=shown(record.get("result")),
+        kind=text_of(record.get("subtype")),
+        is_error=bool(record.get("is_error")),
+        usage=Usage(
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cache_read_input_tokens,
+            usage.cache_creation_input_tokens,
+            total,
+        ),
+        cumulative=True,
+        **common,
+    )

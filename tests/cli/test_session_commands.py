@@ -1,0 +1,84 @@
+"""Sessions from the command line: over a server, and straight on a database."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .command import Server, run_here
+
+TRANSCRIPTS = Path(__file__).parents[1] / "sessions" / "transcripts"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server"), "serve") as server:
+        yield server
+
+
+def printed(ended: subprocess.CompletedProcess[str]) -> str:
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.strip()
+
+
+def test_transcripts_of_every_kind_are_imported_listed_shown_and_searched(server: Server) -> None:
+    files = sorted(map(str, TRANSCRIPTS.glob("*.jsonl")))
+    imported = server.json("session", "import", *files)["items"]
+    assert [row["session_id"] for row in imported] == [
+        "5f1c",
+        "9a9a",
+        "0199-aa",
+        "0199-bb",
+        "openai_agents",
+        "openai_traces",
+        "pi-2",
+        "pi-1",
+    ]
+    again = server.json("session", "import", *files)["items"]
+    assert again == imported
+    listed = server.json("session", "ls")["items"]
+    assert len(listed) == len(files)
+    assert "The date test fails" in printed(server.run("session", "ls"))
+    shown = printed(server.run("session", "show", "5f1c"))
+    assert re.search(r"tokens +300 in, 50 out", shown)
+    assert 'assistant calls Read: {"file_path":"test_date.py"}' in shown
+    assert "tool: assert day == 31" in shown
+    assert shown.count("The date test fails. Fix it.") == 1
+    assert "The month has 30 days: 世界." in shown
+    found = server.json("session", "search", "30 DAYS")
+    assert [match["session_id"] for match in found["items"]] == ["5f1c"]
+    assert printed(server.run("session", "search", "nothing like this")) == "No messages match."
+    errors = server.json("session", "search", "overloaded", "--scope", "errors")
+    assert len(errors["items"]) == 1
+
+
+def test_an_export_has_the_lines_as_they_were_imported(server: Server, tmp_path: Path) -> None:
+    source = TRANSCRIPTS / "codex_stored.jsonl"
+    server.json("session", "import", str(source))
+    out = tmp_path / "out.jsonl"
+    assert printed(server.run("session", "export", "0199-bb", "-o", str(out))) == f"Wrote 10 lines to {out}."
+    assert [line.replace(", ", ",").replace(": ", ":") for line in source.read_text().splitlines()] == [
+        line.replace(", ", ",").replace(": ", ":") for line in out.read_text().splitlines()
+    ]
+
+
+def test_what_is_missing_or_wrong_is_said(server: Server, tmp_path: Path) -> None:
+    missing = server.run("session", "show", "none")
+    assert (missing.returncode, missing.stderr) == (4, "perdure: not_found: Session none not found\n")
+    assert server.run("session", "search", "x", "--scope", "some").returncode == 2
+    assert server.run("session", "import", str(tmp_path / "none.jsonl")).returncode == 2
+
+
+def test_sessions_of_a_database_stand_beside_it(tmp_path: Path) -> None:
+    assert printed(run_here(tmp_path, "session", "ls", "--database", "memory:")).startswith(
+        "No sessions yet."
+    )
+    database = ("--database", f"sqlite:///{tmp_path}/own.db")
+    printed(run_here(tmp_path, "session", "import", str(TRANSCRIPTS / "pi_stored.jsonl"), *database))
+    assert "pi-2" in printed(run_here(tmp_path, "session", "ls", *database))
+    log = tmp_path / "agent-sessions" / "projects" / "-srv-agent-workspace" / "pi-2.jsonl"
+    assert log.read_text().count("\n") == 6

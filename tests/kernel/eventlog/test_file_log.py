@@ -1,0 +1,213 @@
+"""What only files can do: be torn, replaced, linked, or written by others."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
+from perdure.kernel.eventlog import file_log
+from perdure.kernel.eventlog.file_log import FileEventLog
+from perdure.kernel.eventlog.port import LogName, encode_line
+
+NAME = LogName("-app", "s")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "agent-sessions"
+
+
+@pytest.fixture
+async def log(root: Path) -> AsyncIterator[FileEventLog]:
+    opened = FileEventLog(root, sync=False)
+    yield opened
+    await opened.close()
+
+
+def path_of(root: Path) -> Path:
+    return root / "projects" / "-app" / "s.jsonl"
+
+
+def line(number: int, **more: object) -> bytes:
+    return encode_line({"n": number, **more})
+
+
+def read(log: FileEventLog, after: int = 0, limit: int = 1000) -> tuple[list[bytes], int]:
+    page = log.read_now(1, NAME, after, limit)
+    assert page is not None
+    return [each.body for each in page.lines], page.reached
+
+
+async def test_files_belong_to_their_owner_alone(log: FileEventLog, root: Path) -> None:
+    await log.append(1, NAME, [line(1)])
+    assert path_of(root).stat().st_mode & 0o777 == 0o600
+    assert path_of(root).parent.stat().st_mode & 0o777 == 0o700
+    assert (root / "projects").stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_torn_line_stands_alone_and_no_byte_is_removed(root: Path) -> None:
+    path = path_of(root)
+    path.parent.mkdir(parents=True)
+    torn = line(1) + b"\n" + line(2) + b'\n{"n":3,"text":"\xe4\xb8'
+    path.write_bytes(torn)
+    log = FileEventLog(root, sync=False)
+    bodies, reached = read(log)
+    assert bodies == [line(1), line(2)]
+    await log.append(1, NAME, [line(4)])
+    assert path.read_bytes() == torn + b"\n" + line(4) + b"\n"
+    assert read(log, reached)[0] == [b'{"n":3,"text":"\xe4\xb8', line(4)]
+    await log.close()
+
+
+async def test_a_batch_that_a_crash_tore_is_completed_when_it_is_sent_again(root: Path) -> None:
+    first = FileEventLog(root, sync=False)
+    batch = [line(number, text="é" * 5) for number in range(1, 6)]
+    await first.append(1, NAME, batch, attempt_id="at-1")
+    await first.close()
+    whole = path_of(root).read_bytes()
+    for cut in range(len(whole)):
+        path_of(root).write_bytes(whole[:cut])
+        again = FileEventLog(root, sync=False)
+        await again.append(1, NAME, batch, attempt_id="at-1")
+        seen = []
+        for body in read(again)[0]:
+            try:
+                seen.append(decode_json(body)["n"])
+            except InvalidInput:
+                continue
+        assert sorted(set(seen)) == [1, 2, 3, 4, 5], cut
+        assert len(seen) <= 6, cut
+        await again.close()
+
+
+async def test_a_tail_never_splits_a_character_or_loses_a_line(root: Path) -> None:
+    """Another process writes its file in pieces of any size; a reader follows it."""
+    lines = [line(number, text="世界" * (number % 7)) for number in range(200)]
+    content = b"".join(each + b"\n" for each in lines)
+    path = path_of(root)
+    path.parent.mkdir(parents=True)
+    log = FileEventLog(root, sync=False)
+    chance = random.Random(7)
+    seen: list[bytes] = []
+    written, reached = 0, 0
+    with path.open("ab", buffering=0) as file:
+        while written < len(content):
+            size = chance.randint(1, 50)
+            file.write(content[written : written + size])
+            written += size
+            bodies, reached = read(log, reached, limit=3)
+            seen += bodies
+    while (page := read(log, reached))[0]:
+        seen, reached = seen + page[0], page[1]
+    assert seen == lines
+    await log.close()
+
+
+async def test_binary_and_very_long_lines_never_raise(
+    log: FileEventLog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_log, "MAX_READ", 10_000)
+    monkeypatch.setattr(file_log, "CHUNK", 4096)
+    path = path_of(root)
+    path.parent.mkdir(parents=True)
+    long = b"x" * 100_000
+    path.write_bytes(bytes(range(10)) + b"\n\n" + long + b"\n" + line(1) + b"\n" + long)
+    bodies, reached = read(log)
+    assert bodies == [bytes(range(10)), long[:10_000], line(1)]
+    assert path.read_bytes()[:reached].endswith(line(1) + b"\n")
+    (edges,) = await log.edges(1, [NAME])
+    assert edges is not None
+
+
+async def test_a_log_that_was_replaced_by_a_shorter_one_is_read_anew(log: FileEventLog, root: Path) -> None:
+    await log.append(1, NAME, [line(1), line(2)])
+    _, reached = read(log)
+    path_of(root).unlink()
+    path_of(root).write_bytes(line(9) + b"\n")
+    assert read(log, reached)[0] == [line(9)]
+
+
+async def test_links_are_not_followed(log: FileEventLog, root: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_bytes(line(1) + b"\n")
+    path = path_of(root)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(secret)
+    assert await log.read(1, NAME) is None
+    with pytest.raises(StorageUnavailable):
+        await log.append(1, NAME, [line(2)])
+    path.unlink()
+    (root / "projects" / "-out").symlink_to(tmp_path)
+    with pytest.raises(StorageUnavailable):
+        await log.append(1, LogName("-out", "secret"), [line(2)])
+    assert await log.logs(1) == []
+    assert await log.find(1, "secret") == []
+    assert secret.read_bytes() == line(1) + b"\n"
+
+
+async def test_more_logs_than_open_files(
+    log: FileEventLog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_log, "MAX_OPEN", 3)
+    names = [LogName("-app", f"s{number}") for number in range(10)]
+    before = len(os.listdir("/proc/self/fd"))
+    for turn in range(3):
+        for name in names:
+            await log.append(1, name, [line(turn)], attempt_id="at-1", first=turn + 1)
+    assert len(os.listdir("/proc/self/fd")) <= before + 8
+    for name in names:
+        page = await log.read(1, name)
+        assert page is not None
+        assert [decode_json(each.body)["n"] for each in page.lines] == [0, 1, 2]
+
+
+async def test_the_latest_comes_first(log: FileEventLog, root: Path) -> None:
+    for number, session_id in enumerate(("s1", "s2", "s0")):
+        await log.append(1, LogName("-app", session_id), [line(1)])
+        os.utime(root / "projects" / "-app" / f"{session_id}.jsonl", (number, number))
+    assert [info.name.session_id for info in await log.logs(1)] == ["s0", "s2", "s1"]
+
+
+async def test_a_closed_log_says_so(root: Path) -> None:
+    log = FileEventLog(root)
+    await log.append(1, NAME, [line(1)])
+    await log.close()
+    with pytest.raises(StorageClosed):
+        await log.append(1, NAME, [line(2)])
+
+
+WRITER = """
+import sys
+from perdure.kernel.eventlog.file_log import FileEventLog
+from perdure.kernel.eventlog.port import LogName, encode_line
+log, number = FileEventLog(sys.argv[1]), 0
+while True:
+    batch = [encode_line({"n": number + each}) for each in range(5)]
+    log.append_now(1, LogName("-app", "s"), batch, "at-1", number + 1)
+    number += 5
+    print(number, flush=True)
+"""
+
+
+def test_what_was_acknowledged_outlives_a_kill(root: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    acknowledged = 0
+    while acknowledged < 100:
+        acknowledged = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    acknowledged = max([acknowledged, *map(int, process.stdout.read().split()[:-1])])
+    process.wait()
+    process.stdout.close()
+    log = FileEventLog(root)
+    seen = [decode_json(body)["n"] for body in read(log, limit=100_000)[0]]
+    assert seen[:acknowledged] == list(range(acknowledged))

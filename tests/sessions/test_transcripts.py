@@ -1,0 +1,153 @@
+"""Transcripts of each kind as messages, and their usage."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from perdure.kernel.codec import decode_json
+from perdure.kernel.eventlog.port import LogName
+from perdure.sessions.model import totals_of
+from perdure.sessions.records import Message, Usage
+from perdure.sessions.transcripts.files import name_of, objects_of
+from perdure.sessions.transcripts.reading import format_of, messages_of
+
+FOLDER = Path(__file__).parent / "transcripts"
+
+EXPECTED = {
+    "claude_stored": """
+        user: The date test fails. Fix it.
+        assistant: [Read the test first.]
+        assistant: Read({"file_path": "test_date.py"})
+        tool toolu_1: assert day == 31
+        user: Also run it.
+        assistant: The month has 30 days: 世界.
+        system error: API Error: overloaded
+        """,
+    "claude_stream": """
+        assistant: Looking. Bash({"command": "ls"})
+        tool t1 error: No such file
+        result: Done.
+        result: Done again.
+        """,
+    "codex_exec": """
+        assistant: command_execution({"command": "ls"})
+        tool item_0 error: a.py
+        assistant: [The folder is odd.]
+        assistant: It has one file.
+        result:
+        system error: quota
+        """,
+    "codex_stored": """
+        user: Count the files
+        assistant: [Use ls.]
+        assistant: shell({"command": ["ls"]})
+        tool call_1: a.py
+        assistant: One file.
+        """,
+    "pi_stream": """
+        user: Say hello
+        assistant: [Easy.] Hello bash({"command": "date"})
+        tool c1: Sunday
+        system error: out of tokens
+        """,
+    "pi_stored": """
+        user: Say hello
+        assistant: Hello
+        tool c1 error: ok
+        """,
+    "openai_agents": """
+        user: What is the weather?
+        assistant: weather({"city": "Rome"})
+        tool call_9: Sunny
+        assistant: Sunny in Rome.
+        """,
+    "openai_traces": """
+        assistant: Sunny
+        tool error: Sunny
+        """,
+}
+USAGE = {
+    "claude_stored": Usage(300, 50, 50, 7),
+    "claude_stream": Usage(3, 5, 0, 0, 0.03),
+    "codex_exec": Usage(40, 12, 60),
+    "codex_stored": Usage(70, 9, 20),
+    "pi_stream": Usage(10, 4, 2, 1, 0.002),
+    "pi_stored": Usage(10, 4),
+    "openai_agents": Usage(),
+    "openai_traces": Usage(7, 2),
+}
+NAMES = {
+    "claude_stored": LogName("-srv-shop", "5f1c"),
+    "claude_stream": LogName("-work-dir", "9a9a"),
+    "codex_exec": LogName("-app", "0199-aa"),
+    "codex_stored": LogName("-srv-shop", "0199-bb"),
+    "pi_stream": LogName("-srv-agent-workspace", "pi-1"),
+    "pi_stored": LogName("-srv-agent-workspace", "pi-2"),
+    "openai_agents": LogName("-app", "openai_agents"),
+}
+
+
+def read(name: str) -> list[Message]:
+    lines = (FOLDER / f"{name}.jsonl").read_bytes().splitlines()
+    return [message for line in lines for message in messages_of(line)]
+
+
+def written(message: Message) -> str:
+    head = " ".join(
+        part for part in (message.role, message.tool_call_id, "error" if message.is_error else None) if part
+    )
+    parts = [f"[{thought}]" for thought in message.reasoning]
+    parts += [message.text.strip()] if message.text else []
+    parts += [f"{each.name}({json.dumps(each.input)})" for each in message.tool_calls]
+    return f"{head}: {' '.join(parts)}".rstrip()
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_transcript_is_read_as_messages_of_one_form(name: str) -> None:
+    shown = [written(message) for message in read(name) if message.role != "event"]
+    assert shown == [line.strip() for line in EXPECTED[name].strip().splitlines()]
+
+
+@pytest.mark.parametrize("name", sorted(USAGE))
+def test_usage_is_counted_once_a_message_and_a_cumulative_cost_is_taken_last(name: str) -> None:
+    assert totals_of(read(name)).usage == USAGE[name]
+
+
+def test_a_file_tells_its_session_and_its_directory() -> None:
+    for name, expected in NAMES.items():
+        assert name_of(FOLDER / f"{name}.jsonl") == expected, name
+
+
+def test_every_line_is_recognised_or_kept_as_an_event() -> None:
+    for file in sorted(FOLDER.glob("*.jsonl")):
+        formats = {format_of(record) for _, record in objects_of(file)} - {None}
+        assert len(formats) == 1, (file.name, formats)
+        assert file.name.startswith(str(formats.pop()).split("-")[0])
+    (event,) = messages_of(b'{"type":"some-new-type","payload":1}')
+    assert (event.role, event.kind) == ("event", "some-new-type")
+
+
+def test_times_are_read_in_every_form() -> None:
+    stored = [message.time for message in read("pi_stream") if message.role == "user"]
+    assert stored == [1772359201.0]
+    assert read("claude_stored")[2].time == 1772359201.0
+
+
+def test_broken_lines_never_raise() -> None:
+    """Lines that are torn, of other types, or have any value in any place."""
+    chance = random.Random(3)
+    values: list[object] = [None, True, -1, 1e400, "x", [], [1, None, "a"], {}, {"type": 1}, {"text": ["y"]}]
+    for file in sorted(FOLDER.glob("*.jsonl")):
+        for line in file.read_bytes().splitlines():
+            for cut in range(0, len(line), 7):
+                messages_of(line[:cut])
+            record = decode_json(line)
+            for key in list(record):
+                for value in values:
+                    messages_of(json.dumps({**record, key: value}))
+    for _ in range(200):
+        messages_of(chance.randbytes(chance.randint(0, 60)))
