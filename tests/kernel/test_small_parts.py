@@ -23,12 +23,24 @@ def test_the_clock_never_repeats_itself() -> None:
 
 
 def test_the_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = clock.boottime_ns()
+    monkeypatch.setattr(clock, "boottime_ns", lambda: steady)
     own = SystemClock()
     before = own.now()
-    monkeypatch.setattr(time, "time_ns", lambda: (before - 3600 * clock.MICROS) * 1000)
-    assert [own.now(), own.now()] == [before + 1, before + 2]
-    monkeypatch.setattr(time, "time_ns", lambda: (before + 3600 * clock.MICROS) * 1000)
-    assert own.now() == before + 3600 * clock.MICROS
+    hour = 3600 * clock.MICROS
+    monkeypatch.setattr(time, "time_ns", lambda: (before - hour) * 1000)
+    assert (own.now(), own.wall(before), own.behind()) == (before + 1, before - hour, 0)
+    monkeypatch.setattr(time, "time_ns", lambda: (before + hour) * 1000)
+    assert (own.now(), own.wall(before), own.behind()) == (before + 2, before + hour, hour)
+    own.follow(own.behind())
+    assert (own.now(), own.behind()) == (before + hour, 0)
+
+
+def test_a_small_difference_of_the_clocks_is_not_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SystemClock()
+    now = own.now()
+    monkeypatch.setattr(time, "time_ns", lambda: (now + clock.STEP // 2) * 1000)
+    assert (own.wall(now), own.behind()) == (now, 0)
 
 
 def test_the_clock_is_one_for_all_threads() -> None:

@@ -20,9 +20,17 @@ from perdure import (
     RolloutConfig,
     SqliteLightningStore,
 )
+from perdure.access.authentication import Authentication
+from perdure.access.operations import ensure_namespace
+from perdure.access.service import Access
+from perdure.kernel import clock
+from perdure.kernel.clock import boottime_ns
+from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.outbox.model import Retries
+from perdure.outbox.operations import NewEffect, claim_due, put
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
-from perdure.testing.clock import SeededIds
+from perdure.testing.clock import ManualClock, SeededIds
 from perdure.testing.contract.support import claim, drain, finish, latest, make_span, retrying, rollout_of
 
 HOUR = 3600.0
@@ -36,8 +44,15 @@ class Wall:
         self.offset = 0.0
         self.frozen: int | None = None
         self._real = time.time_ns
+        self._passed = 0
+        monkeypatch.setattr(clock, "boottime_ns", lambda: boottime_ns() + self._passed)
         monkeypatch.setattr(time, "time_ns", self.nanoseconds)
         monkeypatch.setattr(time, "time", lambda: self.nanoseconds() / 1e9)
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass, on every clock."""
+        self._passed += round(seconds * 1e9)
+        self.offset += seconds
 
     def nanoseconds(self) -> int:
         return self.frozen if self.frozen is not None else self._real() + round(self.offset * 1e9)
@@ -116,12 +131,86 @@ async def test_a_step_back_never_expires_anything(store: LightningStore, wall: W
         assert (await latest(store, started.rollout_id)).status == "running"
 
 
+@pytest.mark.parametrize("limit", ["timeout_seconds", "unresponsive_seconds"])
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+async def test_a_step_of_the_wall_clock_neither_ends_an_attempt_nor_stops_its_limit(
+    store: LightningStore, wall: Wall, limit: str, step: float
+) -> None:
+    started = await store.start_rollout("task", config=RolloutConfig.model_validate({limit: 600.0}))
+    wall.passes(300)
+    wall.offset += step
+    queued = await store.enqueue_rollout("after")
+    wall.passes(299)
+    assert (await latest(store, started.rollout_id)).status == "preparing"
+    wall.passes(2)
+    assert (await latest(store, started.rollout_id)).status == limit.replace("_seconds", "")
+    if step > 0:
+        assert queued.start_time == pytest.approx(wall.nanoseconds() / 1e9 - 301, abs=60)
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+async def test_a_restart_shortens_what_counts_from_a_time_to_come(
+    tmp_path: Path, step: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The wall clock was stepped while no process had the database."""
+    before = ManualClock()
+    config = retrying("failed", timeout_seconds=600.0)
+    async with SqliteLightningStore(tmp_path / "db", watchdog_interval=None, clock=before) as store:
+        started = await store.start_rollout("task", config=config)
+        begun = before.now() / 1e6
+        delayed = await store.enqueue_rollout("later", not_before=begun + 600)
+    after = ManualClock(begun + step)
+    async with SqliteLightningStore(tmp_path / "db", watchdog_interval=None, clock=after) as store:
+        await store.rollouts.watchdog.sweep()
+        late = step < 0
+        assert ("2 deadlines were shortened" in caplog.text) == late
+        assert ((await latest(store, started.rollout_id)).status == "preparing") == late
+        assert (await drain(store) == []) == late
+        after.advance(601)
+        assert (await latest(store, started.rollout_id)).status == "timeout"
+        if late:
+            assert await drain(store) == [delayed.rollout_id]
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+async def test_the_leases_of_deliveries_do_not_follow_the_wall_clock(step: float) -> None:
+    manual = ManualClock()
+    storage = SqliteStorage(":memory:", TABLES, clock=manual)
+    ns = await storage.run(ensure_namespace, "default")
+    await storage.run(put, [NewEffect("consumer", "run", "{}")], ns=ns)
+
+    async def claimed() -> int:
+        return len((await storage.run(claim_due, "consumer", 10, 60.0, Retries())).claimed)
+
+    assert await claimed() == 1
+    manual.step(step)
+    manual.advance(59)
+    assert await claimed() == 0
+    manual.advance(2)
+    assert await claimed() == 1
+    await storage.close()
+
+
+async def test_a_token_ends_by_the_wall_clock() -> None:
+    manual = ManualClock()
+    async with InMemoryLightningStore(clock=manual) as store:
+        access = Authentication(store.storage, cache_seconds=0.0)
+        service = Access(store.storage, access)
+        token = await service.create_token("ci", expires_in=HOUR)
+        manual.step(-HOUR)
+        manual.advance(1.5 * HOUR)
+        assert await access.authenticate(token.secret) is not None
+        manual.step(HOUR)
+        assert await access.authenticate(token.secret) is None
+
+
 async def test_what_was_delayed_is_never_claimed_early(store: LightningStore, wall: Wall) -> None:
     now = (await store.start_rollout("now")).start_time
     later = await store.enqueue_rollout("later", not_before=now + 600)
-    wall.offset -= HOUR
-    assert await drain(store) == []
-    wall.offset += HOUR + 601
+    for step in (-HOUR, 2 * HOUR, -HOUR):
+        wall.offset += step
+        assert await drain(store) == []
+    wall.passes(601)
     assert await drain(store) == [later.rollout_id]
 
 
@@ -148,13 +237,13 @@ async def test_summer_time_is_nothing_to_it(
 async def _lapse_time(jump: float, limit: str) -> float:
     """How long an attempt with a limit of ten minutes lives if the clock jumps after one minute."""
     loop = asyncio.get_running_loop()
-    clock = SimulatedClock()
-    database = SimulatedDatabase(TABLES, clock, SeededIds(1), random.Random(1), Trace())
+    simulated = SimulatedClock()
+    database = SimulatedDatabase(TABLES, simulated, SeededIds(1), random.Random(1), Trace())
     store = DatabaseLightningStore(wire(database.connect("watchdog", Faults())))
     started = await store.start_rollout("task", config=RolloutConfig.model_validate({limit: 600.0}))
     begun = loop.time()
     await asyncio.sleep(60)
-    clock.jump(jump)
+    simulated.jump(jump)
     while (await latest(store, started.rollout_id)).status == "preparing":
         await store.rollouts.watchdog.sweep()
         await asyncio.sleep(1)
@@ -210,8 +299,8 @@ async def test_a_worker_whose_clock_is_ahead_is_not_believed_for_longer_than_its
     started = await store.start_rollout("task", config=RolloutConfig(unresponsive_seconds=60.0))
     tomorrow = started.start_time + 24 * HOUR
     await store.update_attempt(started.rollout_id, "latest", last_heartbeat_time=tomorrow)
-    wall.offset += HOUR
+    wall.passes(HOUR)
     assert (await latest(store, started.rollout_id)).status == "preparing"
     await store.add_span(make_span(started))
-    wall.offset += 61
+    wall.passes(61)
     assert (await latest(store, started.rollout_id)).status == "unresponsive"

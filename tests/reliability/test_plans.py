@@ -65,8 +65,11 @@ EXPECTED = {
 }
 SMALL = {"COUNT_BY_STATUS", "LATEST_RESOURCES_ID"}
 """Statements on small tables, which may be read whole where the planner likes that better."""
-MANY = {"PROMOTE_DUE", "DUE_BY_QUEUE"}
-"""Statements on hundreds of rows at once: of fifty thousand, those may be cheaper to find by reading all."""
+MANY = {"PROMOTE_DUE", "DUE_BY_QUEUE", "HAS_FUTURE_ATTEMPTS"}
+"""Statements on hundreds of rows at once: of fifty thousand, those may be cheaper to find by reading all.
+
+The last one looks at all live attempts, once in a process.
+"""
 
 
 # --- fifty thousand rows ----------------------------------------------------------------------------------

@@ -95,6 +95,15 @@ class SimulatedClock:
         self._last = max(self._last + 1, to_micros(self._start + time + self.skew))
         return self._last
 
+    def wall(self, now: int) -> int:
+        return now
+
+    def behind(self) -> int:
+        return 0
+
+    def follow(self, micros: int) -> None:
+        raise AssertionError("it is never behind")
+
     def jump(self, seconds: float) -> None:
         self.skew += seconds
 

@@ -62,8 +62,8 @@ async def create_token(tx: Tx, token: NewToken) -> TokenRow:
         name=token.name,
         scopes=token.encoded_scopes,
         namespaces=token.encoded_namespaces,
-        create_time=tx.now,
-        expire_time=None if token.lifetime is None else tx.now + token.lifetime,
+        create_time=tx.wall,
+        expire_time=None if token.lifetime is None else tx.wall + token.lifetime,
         revoke_time=None,
         last_used_time=None,
     )
@@ -81,7 +81,7 @@ async def revoke_token(tx: Tx, token_id: str) -> TokenRow:
     if row.revoke_time is None:
         await tx.execute(sql.REVOKE_TOKEN, id=token_id)
         await audit(tx, "revoke_token", [token_id])
-        row = row._replace(revoke_time=tx.now)
+        row = row._replace(revoke_time=tx.wall)
     tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
     return row
 
@@ -89,7 +89,7 @@ async def revoke_token(tx: Tx, token_id: str) -> TokenRow:
 async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[FoundToken | None]:
     """The tokens with these ids, and the time by the database."""
     rows = await tx.all(sql.FIND_TOKENS, ids=list(set(token_ids)))
-    found = {row.id: FoundToken(row, tx.now) for row in rows}
+    found = {row.id: FoundToken(row, tx.wall) for row in rows}
     return [found.get(token_id) for token_id in token_ids]
 
 
@@ -105,7 +105,7 @@ async def any_token(tx: Tx) -> bool:
 
 async def use_token(tx: Tx, token_id: str, interval: int) -> None:
     """Note that a token was used, unless that was noted within `interval` microseconds."""
-    await tx.execute(sql.USE_TOKEN, id=token_id, before=tx.now - interval)
+    await tx.execute(sql.USE_TOKEN, id=token_id, before=tx.wall - interval)
 
 
 # --- the audit --------------------------------------------------------------------------------------------

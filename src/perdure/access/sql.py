@@ -31,11 +31,11 @@ LOCK_TOKEN = statement("SELECT {columns} FROM tokens WHERE ns = :ns AND id = :id
 # Whether there is any token.
 ANY_TOKEN = statement("SELECT 1 FROM tokens WHERE ns = :ns LIMIT 1", row=int)
 # Revoke a token.
-REVOKE_TOKEN = statement("UPDATE tokens SET revoke_time = :now WHERE ns = :ns AND id = :id")
+REVOKE_TOKEN = statement("UPDATE tokens SET revoke_time = :wall WHERE ns = :ns AND id = :id")
 # Record the use of a token, unless an earlier use is recent.
 USE_TOKEN = statement(
     """
-    UPDATE tokens SET last_used_time = :now
+    UPDATE tokens SET last_used_time = :wall
     WHERE ns = :ns AND id = :id AND (last_used_time IS NULL OR last_used_time <= :before)
     """
 )

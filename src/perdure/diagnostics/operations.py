@@ -53,7 +53,7 @@ async def find(tx: Tx, id: str) -> Found:
     thread = (await load_threads(tx, [id])).get(id)
     if thread is not None:
         return Found(tx.now, await _thread(tx, thread))
-    return Found(tx.now, await tx.one(schedules_sql.GET, ids=[id]))
+    return Found(tx.wall, await tx.one(schedules_sql.GET, ids=[id]))
 
 
 async def _rollout(tx: Tx, id: str) -> FoundRollout | None:

@@ -1,4 +1,7 @@
-"""Time in whole microseconds since the epoch, strictly increasing within one clock."""
+"""Time in whole microseconds since the epoch, on a steady clock and on the wall clock.
+
+`docs/adr/0020-deadlines-on-a-steady-clock.md` says which is used for what.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,66 @@ import time
 from typing import Protocol
 
 MICROS = 1_000_000
+STEP = MICROS
+"""A smaller difference between the clocks is not a step."""
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
-    """The source of `:now` on SQLite."""
+    """The source of `:now` and `:wall` on SQLite."""
 
     def now(self) -> int:
-        """The time in microseconds; each call gives a later one than the call before."""
+        """The time in microseconds; each call gives a later one than the call before.
+
+        A step of the wall clock does not move it.
+        """
+        ...
+
+    def wall(self, now: int) -> int:
+        """What the wall clock shows; `now`, which was read just before, unless it was stepped."""
+        ...
+
+    def behind(self) -> int:
+        """How far the wall clock was stepped ahead of this clock; 0 where it was not."""
+        ...
+
+    def follow(self, micros: int) -> None:
+        """Go ahead to the wall clock, after the stored deadlines were moved."""
         ...
 
 
 class SystemClock:
-    """The machine's clock, made strictly monotonic: it never repeats or goes backwards."""
+    """Starts with the wall clock's time and goes on steadily; it never repeats or goes backwards."""
 
     def __init__(self) -> None:
+        self._offset = _wall() - _steady()
         self._last = 0
         self._lock = threading.Lock()
 
     def now(self) -> int:
         with self._lock:
-            self._last = max(self._last + 1, time.time_ns() // 1000)
+            self._last = max(self._last + 1, _steady() + self._offset)
             return self._last
+
+    def wall(self, now: int) -> int:
+        wall = _wall()
+        return wall if abs(wall - now) > STEP else now
+
+    def behind(self) -> int:
+        ahead = _wall() - _steady() - self._offset
+        return ahead if ahead > STEP else 0
+
+    def follow(self, micros: int) -> None:
+        with self._lock:
+            self._offset += micros
+
+
+def _wall() -> int:
+    return time.time_ns() // 1000
+
+
+def _steady() -> int:
+    return boottime_ns() // 1000
 
 
 def boottime() -> float:
@@ -36,7 +77,11 @@ def boottime() -> float:
 
     `time.monotonic` stands still during sleep on Linux; elsewhere it is the best there is.
     """
-    return time.clock_gettime(_BOOTTIME) if _BOOTTIME is not None else time.monotonic()
+    return boottime_ns() / 1e9
+
+
+def boottime_ns() -> int:
+    return time.clock_gettime_ns(_BOOTTIME) if _BOOTTIME is not None else time.monotonic_ns()
 
 
 def to_seconds(micros: int) -> float:

@@ -28,6 +28,7 @@ OUTBOX = Table(
         Index("outbox_subject", ("ns", "subject", "id")),
     ),
     hot=True,
+    deadlines=("due_at", "since"),
 )
 
 BODIES = Table("outbox_bodies", (integer("ns"), text("id"), text("body")), key=("ns", "id"))

@@ -271,6 +271,45 @@ QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE
 
 # --- the watchdog -----------------------------------------------------------------------------------------
 
+# Whether a live attempt began, or was heard of, at a time that is still to come.
+HAS_FUTURE_ATTEMPTS = statement(
+    """
+    SELECT 1 FROM attempts
+    WHERE check_at IS NOT NULL AND (start_time > :now OR last_heartbeat_time > :now) LIMIT 1
+    """,
+    row=int,
+)
+# Count the limits of such attempts from now, and let the sweep look at them.
+SHORTEN_ATTEMPTS = statement(
+    """
+    UPDATE attempts
+    SET check_at = :now,
+      start_time = CASE WHEN start_time > :now THEN :now ELSE start_time END,
+      last_heartbeat_time = CASE WHEN last_heartbeat_time > :now THEN :now ELSE last_heartbeat_time END
+    WHERE check_at IS NOT NULL AND (start_time > :now OR last_heartbeat_time > :now)
+    """
+)
+# Whether a rollout waits for a time, since an attempt or a beginning that is still to come.
+HAS_FUTURE_DELAYS = statement(
+    """
+    SELECT 1 FROM rollouts WHERE due_at > :now AND coalesce(
+      (SELECT max(end_time) FROM attempts WHERE attempts.ns = rollouts.ns AND rollout_id = rollouts.id),
+      rollouts.start_time) > :now
+    LIMIT 1
+    """,
+    row=int,
+)
+# Count the delays of such rollouts from now.
+SHORTEN_DELAYS = statement(
+    """
+    UPDATE rollouts SET due_at = due_at + :now - coalesce(
+      (SELECT max(end_time) FROM attempts WHERE attempts.ns = rollouts.ns AND rollout_id = rollouts.id),
+      rollouts.start_time)
+    WHERE due_at > :now AND coalesce(
+      (SELECT max(end_time) FROM attempts WHERE attempts.ns = rollouts.ns AND rollout_id = rollouts.id),
+      rollouts.start_time) > :now
+    """
+)
 # The namespaces in which an attempt is overdue.
 OVERDUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now", row=int)
 # Lock a namespace for a sweep.

@@ -46,6 +46,7 @@ ROLLOUTS = Table(
     ),
     hot=True,
     probes=(DUE,),
+    deadlines=("due_at",),
 )
 
 ATTEMPTS = Table(
@@ -71,6 +72,7 @@ ATTEMPTS = Table(
     indexes=(Index("attempts_check", ("check_at",), "check_at IS NOT NULL"),),
     hot=True,
     probes=(OVERDUE,),
+    deadlines=("check_at", "start_time", "last_heartbeat_time"),
 )
 
 LINES = Table(
@@ -84,6 +86,7 @@ LINES = Table(
     ),
     key=("ns", "line"),
     hot=True,
+    deadlines=("release_by",),
 )
 
 COUNTS = Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
@@ -17,6 +18,8 @@ from perdure.rollouts.operations import claim, queries, report
 from perdure.rollouts.operations.conditions import LinesNeeded, SweepDue, unless_overdue
 from perdure.rollouts.operations.report import Swept
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+
+logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 SWEEP_SECONDS = 5.0
@@ -33,6 +36,7 @@ class Watchdog:
         self.kinds = kinds
         self.ended: Counter[str] = Counter()
         """How many attempts the watchdog of this process has ended, by the status it gave them."""
+        self._shortened = False
 
     def start(self, interval: float | None) -> None:
         """Sweep every `interval` seconds, and poll for ends where other processes write too."""
@@ -57,12 +61,21 @@ class Watchdog:
                 await carrier.end_sweep()
 
     async def _sweep(self, *, patient: bool) -> None:
+        if not self._shortened:
+            await self._shorten()
         for ns in await self.storage.read(report.overdue_namespaces):
             await self.storage.run(claim.promote_due, ns=ns)
             while (swept := await self._sweep_some(ns, patient)).looked:
                 self.ended.update(swept.statuses)
                 if swept.looked < report.SWEEP_ROWS:
                     break
+
+    async def _shorten(self) -> None:
+        """Once in a process, since its clock does not go back: shorten what an earlier one has stored."""
+        if await self.storage.read(report.has_future_deadlines):
+            count = await self.storage.run(report.shorten_deadlines)
+            logger.warning("the clock was set back; %d deadlines were shortened", count)
+        self._shortened = True
 
     async def _sweep_some(self, ns: int, patient: bool) -> Swept:
         try:

@@ -66,8 +66,8 @@ async def _new_row(tx: Tx, request: NewSchedule, targets: Targets) -> ScheduleRo
         assistant_id=await _assistant_id(tx, request.assistant),
         thread_id=request.thread_id,
         user_id=request.user_id,
-        created_at=tx.now,
-        updated_at=tx.now,
+        created_at=tx.wall,
+        updated_at=tx.wall,
         fired_at=None,
         fired=0,
         refused=0,
@@ -76,7 +76,7 @@ async def _new_row(tx: Tx, request: NewSchedule, targets: Targets) -> ScheduleRo
         metadata=request.texts.metadata,
         payload=request.texts.payload,
     )
-    row.next_at = row.comes_next(tx.now)
+    row.next_at = row.comes_next(tx.wall)
     refusal = await targets[row.target].refusal(tx, row.thread_id)
     if refusal is not None:
         raise refusal
@@ -84,7 +84,7 @@ async def _new_row(tx: Tx, request: NewSchedule, targets: Targets) -> ScheduleRo
 
 
 def _check_comes(tx: Tx, expression: str, timezone: str | None) -> None:
-    if next_time(expression, timezone, tx.now) is None:
+    if next_time(expression, timezone, tx.wall) is None:
         raise InvalidInput(f"the schedule {expression!r} never comes")
 
 
@@ -111,9 +111,10 @@ async def update(tx: Tx, schedule_id: str, change: Change) -> bool:
     row.enabled = row.enabled if change.enabled is UNSET else int(change.enabled)
     if change.moves:
         _check_comes(tx, row.expression, row.timezone)
-        row.next_at = row.comes_next(tx.now)
+        # After a step back of the clock, a time that has fired does not come again.
+        row.next_at = row.comes_next(max(tx.wall, row.fired_at or 0))
     row.metadata, row.payload = change.texts
-    row.updated_at = tx.now
+    row.updated_at = tx.wall
     await tx.update_many(sql.SAVE, [row])
     await set_labels(tx, KIND, {row.id: change.labels})
     await _written(tx, "update_schedule", [row.id], "updated")
@@ -158,7 +159,7 @@ async def due_namespaces(tx: Tx, targets: Sequence[str]) -> list[int]:
 async def until_next(tx: Tx, targets: Sequence[str]) -> float | None:
     """The seconds until something is due, or None if nothing will be."""
     next_at = await tx.one(sql.NEXT, targets=list(targets))
-    return None if next_at is None else max(to_seconds(next_at - tx.now), 0.0)
+    return None if next_at is None else max(to_seconds(next_at - tx.wall), 0.0)
 
 
 async def due(tx: Tx, targets: Sequence[str]) -> list[ScheduleRow]:
@@ -179,7 +180,7 @@ async def fire(tx: Tx, prepared: Sequence[Prepared], targets: Targets) -> int:
     by_target: dict[str, list[ScheduleRow]] = {}
     for row in rows:
         start = starts[row.id]
-        if model.is_over(cast(int, row.next_at), row.end_at, tx.now):
+        if model.is_over(cast(int, row.next_at), row.end_at, tx.wall):
             continue
         if isinstance(start, PerdureError):
             answers[row.id] = start
@@ -211,12 +212,12 @@ async def _record(tx: Tx, rows: Sequence[ScheduleRow], answers: Mapping[str, str
     firings: list[FiringRow] = []
     for row in rows:
         due_at = cast(int, row.next_at)
-        row.next_at = row.comes_next(max(tx.now, due_at))
+        row.next_at = row.comes_next(max(tx.wall, due_at))
         if row.id in answers:
             answer = answers[row.id]
-            _note(row, answer, tx.now)
+            _note(row, answer, tx.wall)
             started_id = None if isinstance(answer, PerdureError) else answer
-            firings.append(FiringRow(row.id, due_at, tx.now, started_id, row.error))
+            firings.append(FiringRow(row.id, due_at, tx.wall, started_id, row.error))
     if rows:
         await tx.update_many(sql.MOVE, list(rows))
     if firings:

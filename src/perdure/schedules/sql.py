@@ -25,7 +25,7 @@ DROP = statement("DELETE FROM schedules WHERE ns = :ns AND id = :id")
 
 # The namespaces in which schedules are due.
 DUE_NAMESPACES = statement(
-    "SELECT DISTINCT {plain:ns} FROM schedules WHERE next_at <= :now AND target {among:targets}", row=int
+    "SELECT DISTINCT {plain:ns} FROM schedules WHERE next_at <= :wall AND target {among:targets}", row=int
 )
 # When the next schedule of all namespaces is due.
 NEXT = statement("SELECT min(next_at) FROM schedules WHERE next_at > 0 AND target {among:targets}", row=int)
@@ -33,7 +33,7 @@ NEXT = statement("SELECT min(next_at) FROM schedules WHERE next_at > 0 AND targe
 DUE = statement(
     """
     SELECT {columns} FROM schedules
-    WHERE {plain:ns} = :ns AND next_at <= :now AND target {among:targets} ORDER BY next_at LIMIT :n
+    WHERE {plain:ns} = :ns AND next_at <= :wall AND target {among:targets} ORDER BY next_at LIMIT :n
     """,
     row=ScheduleRow,
 )

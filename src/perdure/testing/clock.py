@@ -13,12 +13,29 @@ class ManualClock:
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._now = to_micros(start)
+        self._stepped = 0
         self._lock = threading.Lock()
 
     def now(self) -> int:
         with self._lock:
             self._now += 1
             return self._now
+
+    def wall(self, now: int) -> int:
+        return now + self._stepped
+
+    def behind(self) -> int:
+        return max(self._stepped, 0)
+
+    def follow(self, micros: int) -> None:
+        with self._lock:
+            self._now += micros
+            self._stepped -= micros
+
+    def step(self, seconds: float) -> None:
+        """Set the wall clock alone."""
+        with self._lock:
+            self._stepped += to_micros(seconds)
 
     def advance(self, seconds: float) -> None:
         """Move on, or back with a negative number."""

@@ -29,6 +29,7 @@ THREADS = Table(
         Index("threads_gone", ("gone_at",), "gone_at IS NOT NULL"),
     ),
     hot=True,
+    deadlines=("gone_at",),
 )
 
 RUNS = Table(
@@ -58,6 +59,7 @@ RUNS = Table(
         Index("runs_gone", ("gone_at",), "gone_at IS NOT NULL"),
     ),
     hot=True,
+    deadlines=("gone_at",),
 )
 
 CHECKPOINTS = Table(

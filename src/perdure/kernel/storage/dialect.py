@@ -19,7 +19,8 @@ A statement with a row class (see `rows`) returns records of that class. `{colum
 of the class's columns, `{columns:alias}` the same with the alias of a table before each. A column that comes
 from elsewhere is written out, `AS` the name of its field.
 
-`:ns` and `:now` are bound by the transaction itself, and so is `ns` in a bulk write of records without one.
+`:ns`, `:now` and `:wall` are bound by the transaction itself, and so is `ns` in a bulk write of records
+without one.
 
 Each module of statements ends with `name_statements(globals())`: each statement then has its name as a
 comment before its text, so that the engine's statistics and logs show it.
@@ -476,6 +477,12 @@ def column_definition(column: Column, types: Mapping[str, str]) -> str:
 def add_column(table: Table, column: Column, engine: str) -> str:
     types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
     return "ALTER TABLE " + table.name + " ADD COLUMN " + column_definition(column, types)
+
+
+def move_deadlines(table: Table) -> str:
+    """Move the deadlines of a table, and the times that they count from, on SQLite."""
+    moved = ", ".join(name + " = " + name + " + ?" for name in table.deadlines)
+    return " ".join(("UPDATE", table.name, "SET", moved, "WHERE", table.deadlines[0], "IS NOT NULL"))
 
 
 def create_index(table: Table, index: Index, *, concurrently: bool = False) -> str:

@@ -33,6 +33,9 @@ class Tx(Protocol):
     actor: str | None
     """In whose name the transaction writes; None is perdure itself, which leaves no audit entry."""
     now: int
+    """The time for deadlines and orders, later than in any transaction before on SQLite."""
+    wall: int
+    """The time that a clock on the wall shows, for schedules and the ends of tokens."""
     ids: Ids
     shard: int
 

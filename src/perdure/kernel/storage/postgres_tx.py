@@ -47,7 +47,7 @@ class PostgresTx:
         self._connection = connection
         self.ns = ns
         self.actor = actor
-        self.now = now
+        self.now = self.wall = now
         self.ids = ids
         self.shard = connection.get_server_pid() % SHARDS
         self.hints: dict[Hint, None] = {}
@@ -60,6 +60,7 @@ class PostgresTx:
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> list[Any]:
         parameters.setdefault("now", self.now)
+        parameters.setdefault("wall", self.wall)
         if self.ns is not None:
             parameters.setdefault("ns", self.ns)
         return sql.bind_postgres(parameters)

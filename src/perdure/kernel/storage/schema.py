@@ -69,6 +69,8 @@ class Table:
     indexes: tuple[Index, ...] = ()
     hot: bool = False
     probes: tuple[Probe, ...] = ()
+    deadlines: tuple[str, ...] = ()
+    """The deadline of a row, null where it has none, and the times that it counts from."""
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import apsw
 
 from perdure.kernel import errors
-from perdure.kernel.clock import Clock
+from perdure.kernel.clock import MICROS, Clock
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
@@ -29,6 +30,8 @@ from perdure.kernel.storage.schema import (
     Table,
 )
 from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
+
+logger = logging.getLogger(__name__)
 
 MEMORY = ":memory:"
 TRIES = 3
@@ -286,11 +289,24 @@ class SqliteEngine:
             return []
         try:
             self._reopen()
+            self._follow_wall_clock()
             self._run_group(jobs)
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             self._fail(jobs, error)
             return []
         return self._commit(jobs)
+
+    def _follow_wall_clock(self) -> None:
+        """After a step of the wall clock ahead, move the deadlines that are kept, then the clock."""
+        micros = self.clock.behind()
+        if not micros:
+            return
+        with _immediate(self.connection):
+            for table in self.schema.tables.values():
+                if table.deadlines:
+                    self.connection.execute(dialect.move_deadlines(table), (micros,) * len(table.deadlines))
+        self.clock.follow(micros)
+        logger.warning("the wall clock was set %.1f s ahead; deadlines were moved with it", micros / MICROS)
 
     def _run_group(self, jobs: Sequence[Job]) -> None:
         """Run the jobs in one transaction, which is begun again without those that spoiled it."""
@@ -340,7 +356,8 @@ class SqliteEngine:
         """
         job.now = job.now or self.clock.now()
         job.deadline = time.monotonic() + self._timeout
-        tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor)
+        wall = self.clock.wall(job.now)
+        tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor, wall)
         job.error, job.hints = None, tx.hints
         try:
             with nullcontext() if job.writes else _query_only(self.connection):
@@ -402,7 +419,9 @@ class SqliteEngine:
         """Run a reading job on one snapshot of `connection`."""
         connection.execute("BEGIN")
         try:
-            job.result = running.run(job, SqliteTx(connection, job.ns, self.clock.now(), self.ids))
+            now = self.clock.now()
+            tx = SqliteTx(connection, job.ns, now, self.ids, wall=self.clock.wall(now))
+            job.result = running.run(job, tx)
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             job.error = translate(error, self.path)
         finally:

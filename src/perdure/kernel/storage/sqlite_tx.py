@@ -33,7 +33,7 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
 class SqliteTx:
     """A transaction on one connection; every method ends without suspending."""
 
-    __slots__ = ("actor", "connection", "hints", "ids", "now", "ns", "shard", "wants")
+    __slots__ = ("actor", "connection", "hints", "ids", "now", "ns", "shard", "wall", "wants")
 
     def __init__(
         self,
@@ -43,11 +43,13 @@ class SqliteTx:
         ids: Ids,
         wants: Wanted = nobody_wants,
         actor: str | None = None,
+        wall: int | None = None,
     ) -> None:
         self.connection = connection
         self.ns = ns
         self.actor = actor
         self.now = now
+        self.wall = now if wall is None else wall
         self.ids = ids
         self.shard = 0
         self.hints: dict[Hint, None] = {}
@@ -55,6 +57,7 @@ class SqliteTx:
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
         parameters.setdefault("now", self.now)
+        parameters.setdefault("wall", self.wall)
         if self.ns is not None:
             parameters.setdefault("ns", self.ns)
         try:

@@ -137,8 +137,9 @@ def _row(
     ready: int | None = start
     due_at: int | None = None
     behind: int | None = None
-    if request.not_before is not None and request.not_before > start:
-        position, ready, due_at = request.not_before + ordinal, None, request.not_before
+    if request.not_before is not None and request.not_before > tx.wall + ordinal:
+        due_at = tx.now + (request.not_before - tx.wall)
+        position, ready = due_at + ordinal, None
     elif request.line is not None and holders[request.line] is not None:
         ready, behind = None, position
     resources_id = request.resources_id if request.resources_id is not None else latest

@@ -283,6 +283,16 @@ def give_up(work: Work, rollout: RolloutRow, attempt: AttemptRow) -> None:
     attempt.check_at, attempt.dirty = None, True
 
 
+async def has_future_deadlines(tx: Tx) -> bool:
+    """Whether a deadline counts from a time that is still to come: the clock was set back meanwhile."""
+    return bool(await tx.one(sql.HAS_FUTURE_ATTEMPTS) or await tx.one(sql.HAS_FUTURE_DELAYS))
+
+
+async def shorten_deadlines(tx: Tx) -> int:
+    """Let such deadlines count from now, so that none is further away than it is long."""
+    return await tx.execute(sql.SHORTEN_ATTEMPTS) + await tx.execute(sql.SHORTEN_DELAYS)
+
+
 async def overdue_namespaces(tx: Tx) -> list[int]:
     """The namespaces in which something is overdue or due."""
     overdue = await tx.all(sql.OVERDUE_NAMESPACES)

@@ -272,7 +272,7 @@ class _Creation:
             queue=AGENTS_QUEUE,
             agent=assistant.agent,
             priority=request.priority,
-            not_before=tx.now + request.delay if request.delay else None,
+            not_before=tx.wall + request.delay if request.delay else None,
             line=thread.id,
             rollout_id=ids.uuid(tx.now, tx.ids),
         )
