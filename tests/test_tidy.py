@@ -41,7 +41,7 @@ BLIND = {"Exception", "BaseException"}
 # Where each optional engine may be imported; everything else loads without it.
 ENGINES = {
     "asyncpg": re.compile(r"kernel/storage/postgres\w*\.py|kernel/signals/postgres\.py|testing/.*\.py"),
-    "opentelemetry": re.compile(r"rollouts/ot(el|el_tracer|lp\w*)\.py|server/otlp/.*\.py|testing/.*\.py"),
+    "opentelemetry": re.compile(r"rollouts/ot(el\w*|lp\w*)\.py|server/otlp/.*\.py|testing/.*\.py"),
     "google": re.compile(r"rollouts/otlp(_reader)?\.py|server/otlp/.*\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
     "langgraph": re.compile(r"langgraph/\w+\.py|integrations/langgraph/\w+\.py"),

@@ -13,6 +13,7 @@ import msgspec
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.agents.agent import Agent
 from perdure.agents.context import Cancelled, Context, Interrupted
+from perdure.agents.records import RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphState, GraphSteps, GraphTuple
 from perdure.graphs.service import Graphs
 from perdure.graphs.tables import TABLES as GRAPH_TABLES
@@ -148,6 +149,9 @@ class MemoryContext:
     ) -> None:
         self.thread = thread or Thread()
         self.from_checkpoint = from_checkpoint
+        self.traceparent: str | None = None
+        self.trace_content = True
+        self.spans: list[RecordedSpan] = []
         self.graph = MemoryGraphs(self)
         self.items: Any = None
         self.run_id = run_id
@@ -272,6 +276,9 @@ class MemoryContext:
     @property
     def tracer(self) -> Any:
         return None
+
+    def record_span(self, span: RecordedSpan) -> None:
+        self.spans.append(span)
 
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         async def awaited() -> T:

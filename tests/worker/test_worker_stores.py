@@ -251,12 +251,16 @@ async def test_what_an_agent_traces_is_stored_with_its_run(place: Place) -> None
         alone = await place.ended(await place.ask("traced", thread_id="one"))
         joined = await place.ended(await place.ask("traced", thread_id="two", traceparent=parent))
     spans = {span.name: span for span in await place.store.query_spans(alone.run.run_id)}
-    assert set(spans) == {"outer", "inner", "from a thread"}
+    assert set(spans) == {"invoke_agent traced", "outer", "inner", "from a thread"}
     assert spans["inner"].parent_id == spans["outer"].span_id
     assert {span.trace_id for span in spans.values()} == {alone.run.run_id.replace("-", "")}
     assert spans["outer"].attributes == {"question": "why"}
-    outer = next(span for span in await place.store.query_spans(joined.run.run_id) if span.name == "outer")
-    assert (outer.trace_id, outer.parent_id) == ("ab" * 16, "cd" * 8)
+    assert spans["outer"].parent_id == spans["from a thread"].parent_id
+    assert spans["outer"].parent_id == spans["invoke_agent traced"].span_id
+    spans = {span.name: span for span in await place.store.query_spans(joined.run.run_id)}
+    attempt, outer = spans["invoke_agent traced"], spans["outer"]
+    assert (attempt.trace_id, attempt.parent_id) == ("ab" * 16, "cd" * 8)
+    assert (outer.trace_id, outer.parent_id) == ("ab" * 16, attempt.span_id)
 
 
 async def test_ten_thousand_events_arrive_in_order(place: Place) -> None:

@@ -1,9 +1,10 @@
 """Agents that are commands: one process per attempt, which reads and writes JSON lines.
 
-The process reads one `start` line and writes `event`, `save`, `step`, `load`, `interrupt`, `log`, `result`
-and `error` lines. The answers are `saved`, `step` and `answer` lines; a `cancel` line tells it to stop. It
-reads and writes items with `items` lines, answered with `items` lines. An isolated graph also writes
-`record`, `settle`, `find` and `deltas` lines, answered with `found` lines.
+The process reads one `start` line and writes `event`, `save`, `step`, `load`, `interrupt`, `log`, `span`,
+`result` and `error` lines. The answers are `saved`, `step` and `answer` lines; a `cancel` line tells it to
+stop. It reads and writes items with `items` lines, answered with `items` lines, and asks for the run's
+resources with a `resources` line, answered with one. An isolated graph also writes `record`, `settle`, `find`
+and `deltas` lines, answered with `found` lines.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from perdure.agents.context import AgentError, Cancelled, Context, enclosing_step, enter_branch
+from perdure.agents.context import (
+    AgentError,
+    Cancelled,
+    Context,
+    StepResult,
+    enclosing_step,
+    enter_branch,
+)
 from perdure.agents.messages import (
     DECODER,
     Deltas,
@@ -34,14 +42,16 @@ from perdure.agents.messages import (
     Log,
     Message,
     Record,
+    Resources,
     Result,
     Save,
+    Span,
     Step,
 )
 from perdure.agents.records import AgentSpec
 from perdure.kernel.codec import encode_json
 from perdure.kernel.config import PREFIX, SECRETS, VARIABLES
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import InvalidInput, NotSupported
 
 MAX_LINE = 4 << 20
 GRACE_SECONDS = 5.0
@@ -128,6 +138,8 @@ def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
         "stream_mode": ctx.stream_mode,
         "steps": ctx.steps,
         "idempotency_key": ctx.idempotency_key(),
+        "traceparent": ctx.traceparent,
+        "trace_content": ctx.trace_content,
     }
 
 
@@ -228,7 +240,8 @@ class _Conversation:
                 self._send({"type": "saved", "checkpoint_id": checkpoint_id}, message.id)
             case Step():
                 enclosing_step.set(message.within)
-                kept = await self._ctx.step(message.name, lambda: message.result)
+                action = StepResult(message.result, start_time=message.start_time, traced=message.traced)
+                kept = await self._ctx.step(message.name, action)
                 self._send({"type": "step", "name": message.name, "result": kept}, message.id)
             case Load():
                 self._ctx.end_replay()
@@ -241,6 +254,10 @@ class _Conversation:
                 raise AgentError(message.message, error=message.error, retriable=message.retriable)
             case Record():
                 self._ctx.graph.put(message.steps)
+            case Span():
+                self._ctx.record_span(message.span)
+            case Resources():
+                self._send({"type": "resources", **await self._resources()}, message.id)
             case Items():
                 self._send({"type": "items", **await self._items(message)}, message.id)
             case _:
@@ -253,6 +270,13 @@ class _Conversation:
         try:
             return {"results": await self._ctx.items.batch(message.ops)}
         except InvalidInput as error:
+            return {"refused": error.message}
+
+    async def _resources(self) -> dict[str, Any]:
+        """The run's resources, or the reason why there are none to give."""
+        try:
+            return {"resources": await self._ctx.resources()}
+        except NotSupported as error:
             return {"refused": error.message}
 
     async def _found(self, message: Message) -> Any:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
+from perdure.agents.records import RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.kernel.errors import PerdureError
@@ -106,6 +107,20 @@ class Retriable(Exception):
     ) -> None:
         super().__init__(message)
         self.after = after
+
+
+class StepResult:
+    """An action of `Context.step` whose result is known already, since another process made it."""
+
+    def __init__(self, value: Any, *, start_time: float | None = None, traced: bool = False) -> None:
+        self.value = value
+        self.start_time = start_time
+        """When the step began, in epoch seconds."""
+        self.traced = traced
+        """Whether the other process has recorded the span of the step."""
+
+    def __call__(self) -> Any:
+        return self.value
 
 
 class GraphCheckpoints(Protocol):
@@ -239,6 +254,20 @@ class Context(Protocol):
     @property
     def tracer(self) -> Any:
         """An OpenTelemetry tracer whose spans are stored with the run."""
+        ...
+
+    @property
+    def traceparent(self) -> str | None:
+        """The span of this attempt as a W3C header, which ends in 1 if the attempt is traced."""
+        ...
+
+    @property
+    def trace_content(self) -> bool:
+        """Whether messages, arguments and results may be recorded."""
+        ...
+
+    def record_span(self, span: RecordedSpan) -> None:
+        """Store a span that has ended. Without ids it is below the attempt's span. Safe from any thread."""
         ...
 
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:

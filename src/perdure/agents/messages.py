@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from perdure.agents.records import RecordedSpan
 from perdure.graphs.records import GraphDeltaQuery, GraphQuery, GraphSteps
 from perdure.items.records import ItemOp
 from perdure.streams.model import Shown
@@ -51,6 +52,10 @@ class Step(Message, tag="step"):
     result: Any = None
     within: str | None = None
     """The step whose action called it."""
+    start_time: float | None = None
+    """When the step began, in epoch seconds; its span begins then."""
+    traced: bool = False
+    """Whether the process has sent the span of the step."""
 
 
 class Load(Message, tag="load"):
@@ -91,6 +96,16 @@ class Deltas(Message, tag="deltas"):
     query: GraphDeltaQuery
 
 
+class Resources(Message, tag="resources"):
+    """Ask for the run's resources."""
+
+
+class Span(Message, tag="span"):
+    """Store a span that has ended."""
+
+    span: RecordedSpan
+
+
 class Log(Message, tag="log"):
     """Write to the log."""
 
@@ -113,5 +128,19 @@ class Error(Message, tag="error"):
 
 
 DECODER = msgspec.json.Decoder(
-    Event | Save | Step | Load | Interrupt | Items | Record | Settle | Find | Deltas | Log | Result | Error
+    Event
+    | Save
+    | Step
+    | Load
+    | Interrupt
+    | Items
+    | Record
+    | Settle
+    | Find
+    | Deltas
+    | Resources
+    | Span
+    | Log
+    | Result
+    | Error
 )

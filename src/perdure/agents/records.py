@@ -1,8 +1,8 @@
-"""The description of an agent that a worker registers."""
+"""The description of an agent that a worker registers, and the spans of its attempts."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -15,3 +15,31 @@ class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
     kind: str = "function"
     """function, graph or command."""
     input_schema: dict[str, Any] | None = None
+
+
+class SpanEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Something that happened within a span."""
+
+    name: str
+    timestamp: float
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class RecordedSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A span of an attempt that has ended. Times are in seconds; ids that are left out are filled in."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    start_time: float
+    end_time: float
+    trace_id: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    span_id: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{16})?$")] = ""
+    parent_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] | None = None
+    number: int = 0
+    """Its place among the spans of its attempt; 0 if the worker gives it one."""
+    kind: Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"] = "INTERNAL"
+    status: Literal["UNSET", "OK", "ERROR"] = "UNSET"
+    description: str | None = None
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
+    events: list[SpanEvent] = msgspec.field(default_factory=list)
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Further fields, such as links and the instrumentation scope."""

@@ -125,6 +125,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: Seconds = 30.0
     keep_alive_timeout: Seconds = 5.0
     keep_traces: bool = False
+    trace_sample: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    trace_content: bool = True
     redis_url: str | None = None
     redis_key_prefix: str = ""
     redis_max_connections: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 50

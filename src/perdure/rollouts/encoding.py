@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
+from perdure.agents.records import RecordedSpan
 from perdure.kernel.checks import check_text, optional_choice, optional_text
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_scalars
@@ -260,6 +261,61 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
         JSON,
         body,
     )
+
+
+def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part) -> NewSpan:
+    """A span that perdure recorded, ready to be stored."""
+    fields = _recorded_fields(span)
+    if span.description is None:
+        fields["status"] = span.status
+    body = None if span.events or span.extra else encode_scalars(fields, span.attributes)
+    if body is None:
+        body = encode_json(fields, what="span", nan="keep").encode()
+    return NewSpan(
+        rollout_id,
+        attempt_id,
+        span.span_id,
+        span.number,
+        span.trace_id,
+        span.parent_id,
+        check_text(span.name, "name", max_length=8192),
+        _nanos(span.start_time),
+        _nanos(span.end_time),
+        span.status,
+        len(body),
+        part.hash,
+        None,
+        JSON,
+        body,
+    )
+
+
+def span_of(span: RecordedSpan, rollout_id: str, attempt_id: str, service: OtelResource) -> Span:
+    """The same as a record; `service` is what made it."""
+    return Span(
+        **{**_EMPTY_FIELDS, **_recorded_fields(span)},
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=span.number,
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        parent_id=span.parent_id,
+        name=span.name,
+        resource=service,
+    )
+
+
+def _recorded_fields(span: RecordedSpan) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "status": {"status_code": span.status, "description": span.description},
+        "attributes": span.attributes,
+        "start_time": span.start_time,
+        "end_time": span.end_time,
+        "kind": span.kind,
+    }
+    if span.events:
+        fields["events"] = msgspec.to_builtins(span.events)
+    return {**fields, **span.extra}
 
 
 def _body(span: Span) -> bytes:

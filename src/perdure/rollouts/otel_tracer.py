@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opentelemetry.context import Context, attach
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-__all__ = ["enter_trace", "make_tracer"]
+from perdure.agents.records import RecordedSpan
+from perdure.rollouts.otel import span_from
+
+__all__ = ["recorded_from", "tracer_of"]
 
 NAME = "perdure.agent"
+_NAMED = frozenset(
+    {"name", "start_time", "end_time", "trace_id", "span_id", "parent_id", "kind", "attributes"}
+)
+_IDS = frozenset({"rollout_id", "attempt_id", "sequence_id", "resource", "status"})
 
 
 class _Taking(SpanProcessor):
     """Hands over each span when it has ended."""
 
-    def __init__(self, take: Callable[[ReadableSpan], None]) -> None:
+    def __init__(self, take: Callable[[RecordedSpan], None]) -> None:
         self._take = take
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._take(span)
+        self._take(recorded_from(span))
 
 
 class _OneTrace(RandomIdGenerator):
@@ -36,13 +42,27 @@ class _OneTrace(RandomIdGenerator):
         return self._trace_id
 
 
-def make_tracer(take: Callable[[ReadableSpan], None], trace_id: int) -> Tracer:
+def tracer_of(take: Callable[[RecordedSpan], None], trace_id: str) -> Tracer:
     """A tracer that records everything; spans without a parent belong to the trace `trace_id`."""
-    provider = TracerProvider(sampler=ALWAYS_ON, id_generator=_OneTrace(trace_id), shutdown_on_exit=False)
+    provider = TracerProvider(
+        sampler=ALWAYS_ON,
+        resource=Resource({}),
+        id_generator=_OneTrace(int(trace_id, 16)),
+        shutdown_on_exit=False,
+    )
     provider.add_span_processor(_Taking(take))
     return provider.get_tracer(NAME)
 
 
-def enter_trace(traceparent: str) -> None:
-    """Let the spans of the running task continue a W3C trace; one that is not well-formed is left alone."""
-    attach(TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context()))
+def recorded_from(span: ReadableSpan) -> RecordedSpan:
+    """A span of the SDK as perdure records one. Its resource is the worker's."""
+    fields = span_from(span, "", "", 0).model_dump()
+    status = fields["status"]
+    named = {name: fields[name] for name in _NAMED}
+    extra = {name: value for name, value in fields.items() if name not in _NAMED | _IDS}
+    return RecordedSpan(
+        **named,
+        status=status["status_code"],
+        description=status.get("description"),
+        extra=extra,
+    )

@@ -18,17 +18,20 @@ import msgspec
 
 from perdure.agents.context import Cancelled, call_from_thread, current_branch, enclosing_step, executing
 from perdure.agents.loading import import_target
+from perdure.agents.records import RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
+from perdure.rollouts.recording import Recorder, enter_span, parse_traceparent, share_span
+from perdure.rollouts.resources import validate_resources
 from perdure.streams.model import Shown
 from perdure.threads.records import Checkpoint
 from perdure.worker.registry import make_agent
 from perdure.worker.retry_policy import RetryPolicy, failure_of
-from perdure.worker.tracing import NoTracer
+from perdure.worker.tracing import NoTracer, follow_langchain, make_tracer, step_span
 
 T = TypeVar("T")
 
@@ -90,7 +93,10 @@ class ChildContext:
         logger.setLevel(logging.INFO)
         logger.propagate = False
         self.logger: logging.LoggerAdapter[Any] = logging.LoggerAdapter(logger, {"run_id": self.run_id})
-        self.tracer: Any = NoTracer()
+        self.traceparent: str | None = start.get("traceparent")
+        self.trace_content: bool = start.get("trace_content", True)
+        self._tracer: Any = None
+        self.recorder = self._new_recorder()
         self.checkpoint = self._first_checkpoint = _checkpoint(start.get("checkpoint"))
         self._key: str = start["idempotency_key"]
         self._step_results: dict[str, Any] = dict(start["steps"])
@@ -108,6 +114,15 @@ class ChildContext:
     @property
     def items(self) -> ChildItems:
         return ChildItems(self)
+
+    def _new_recorder(self) -> Recorder | None:
+        """What records spans of this attempt, if it is traced."""
+        parent = parse_traceparent(self.traceparent)
+        if parent is None:
+            return None
+        ref, sampled = parent
+        enter_span(ref)
+        return Recorder(ref, self.record_span, content=self.trace_content) if sampled else None
 
     # --- messages of the worker
 
@@ -148,15 +163,16 @@ class ChildContext:
         self._check()
         number = self._seen[name] = self._seen.get(name, 0) + 1
         key = name if number == 1 else f"{name}#{number}"
-        if key not in self._step_results:
-            with executing(key):
-                result = action()
-                self._step_results[key] = await result if inspect.isawaitable(result) else result
-            # Tasks that were started together with this one ask for their saved steps first.
-            await asyncio.sleep(0)
-        # The worker counts the steps too, so every one is sent.
-        step = {"name": name, "result": self._step_results[key], "within": enclosing_step.get()}
-        answer = await self.request({"type": "step", **step})
+        with step_span(self.recorder, name, action, replayed=key in self._step_results):
+            if key not in self._step_results:
+                with executing(key):
+                    result = action()
+                    self._step_results[key] = await result if inspect.isawaitable(result) else result
+                # Tasks that were started together with this one ask for their saved steps first.
+                await asyncio.sleep(0)
+            # The worker counts the steps too, so every one is sent.
+            step = {"name": name, "result": self._step_results[key], "within": enclosing_step.get()}
+            answer = await self.request({"type": "step", "traced": True, **step})
         self._step_results[key] = answer["result"]
         return cast(T, answer["result"])
 
@@ -217,7 +233,22 @@ class ChildContext:
         return f"{self._key}:{name}" if name else self._key
 
     async def resources(self) -> Any:
-        raise NotSupported("resources are not available to isolated agents")
+        answer = await self.request({"type": "resources"})
+        if "refused" in answer:
+            raise NotSupported(answer["refused"])
+        found = answer["resources"]
+        return None if found is None else validate_resources(found)
+
+    @property
+    def tracer(self) -> Any:
+        if self._tracer is None:
+            parent = parse_traceparent(self.traceparent)
+            self._tracer = make_tracer(self.record_span, parent[0].trace_id) if parent else NoTracer()
+        share_span()
+        return self._tracer
+
+    def record_span(self, span: RecordedSpan) -> None:
+        self._pipe.send({"type": "span", "span": msgspec.to_builtins(span)})
 
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         if threading.current_thread() is threading.main_thread():
@@ -279,6 +310,8 @@ async def _run(path: str, start: dict[str, Any], pipe: Pipe) -> None:
     assert task is not None
     threading.Thread(target=_listen, args=(pipe, context, task), daemon=True).start()
     agent = make_agent("agent", import_target(path))
+    if context.recorder is not None:
+        follow_langchain(context.recorder)
     pipe.send({"type": "result", "values": await agent.run(context, start["input"])})
 
 

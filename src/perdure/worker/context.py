@@ -19,6 +19,7 @@ from perdure.agents.context import (
     enclosing_step,
     executing,
 )
+from perdure.agents.records import RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.view import state_values
 from perdure.items.calls import ItemCalls
@@ -230,21 +231,13 @@ class RunContext:
         self._check()
         key = self._key(check_text(name, "the name of a step", max_length=MAX_NAME))
         stored = self._step_results.get(key)
-        if stored is None:
-            with executing(key):
-                result = action()
-                value = await result if inspect.isawaitable(result) else result
-            new = NewStep(key, encode_json(value, what=f"step {name!r}"), enclosing_step.get())
-            if self._replay.expects_steps:
-                # Tasks that were started together with this one ask for their saved steps first.
-                await asyncio.sleep(0)
-            self.end_replay()
-            await self._call_in_control_loop(lambda: self._store_step(new))
-            stored = self._step_results[key] = new.body
-        elif self._replay.expects_steps:
-            # What was emitted before a saved step is in the stream already.
-            for event in self._replay.reach(key, current_branch()):
-                self.emitter.put(event)
+        with self.tracing.step(name, action, replayed=stored is not None):
+            if stored is None:
+                stored = await self._execute_step(name, key, action)
+            elif self._replay.expects_steps:
+                # What was emitted before a saved step is in the stream already.
+                for event in self._replay.reach(key, current_branch()):
+                    self.emitter.put(event)
         # Decoded from JSON, as later attempts will see it.
         return cast(T, decode_json(stored))
 
@@ -342,6 +335,17 @@ class RunContext:
     def tracer(self) -> Any:
         return self.tracing.tracer
 
+    @property
+    def traceparent(self) -> str | None:
+        return self.tracing.traceparent
+
+    @property
+    def trace_content(self) -> bool:
+        return self.tracing.content
+
+    def record_span(self, span: RecordedSpan) -> None:
+        self.tracing.record(span)
+
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         if self._loop is None or _is_running(self._loop):
             raise InvalidInput("call is for sync agents; in an async agent, await the method instead")
@@ -383,6 +387,20 @@ class RunContext:
             idempotent=True,
         )
         return [event for event in found if event.event not in RESERVED]
+
+    async def _execute_step(self, name: str, key: str, action: Callable[[], Any]) -> str:
+        """Execute a step and store its result; returns it as JSON."""
+        with executing(key):
+            result = action()
+            value = await result if inspect.isawaitable(result) else result
+        new = NewStep(key, encode_json(value, what=f"step {name!r}"), enclosing_step.get())
+        if self._replay.expects_steps:
+            # Tasks that were started together with this one ask for their saved steps first.
+            await asyncio.sleep(0)
+        self.end_replay()
+        await self._call_in_control_loop(lambda: self._store_step(new))
+        self._step_results[key] = new.body
+        return new.body
 
     async def _store_step(self, step: NewStep) -> None:
         """Store a step no earlier than what was emitted before it."""

@@ -26,6 +26,7 @@ from perdure.worker.emitter import Emitter, last_of
 from perdure.worker.isolation import AgentLoops, Ended, Job
 from perdure.worker.options import WorkerOptions
 from perdure.worker.retry_policy import RetryPolicy, failure_of
+from perdure.worker.span_queue import SpanQueue
 from perdure.worker.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class WorkerDeps(msgspec.Struct, frozen=True, kw_only=True):
     options: WorkerOptions
     retry_policy: RetryPolicy
     store: LightningStore | None = None
+    spans: SpanQueue | None = None
     active: Callable[[], int] = lambda: 1
     """How many runs the worker executes now."""
 
@@ -90,8 +92,7 @@ class Execution:
             last=assignment.last_seq,
             active=deps.active,
         )
-        traceparent = run.kwargs.traceparent
-        self.tracing = Tracing(deps.store, run.run_id, assignment.attempt_id, traceparent)
+        self.tracing = Tracing(deps.spans, assignment, deps.options)
         self.context = RunContext(
             assignment,
             deps.queue,
@@ -138,10 +139,11 @@ class Execution:
 
     async def run(self) -> str:
         """Execute the attempt and report its end; returns the result."""
+        ended: Ended | None = None
         try:
             ended = await self._execute()
             self._concluding = True
-            await self.tracing.flush()
+            await self.tracing.store_explicit()
             self.result = await self._conclude(ended)
         except Fenced:
             logger.warning("%s: attempt %d has lost its lease", self.name, self.assignment.attempt)
@@ -151,6 +153,7 @@ class Execution:
             self.result = LOST
         finally:
             self._emitter.close()
+            self.tracing.end(self.result or LOST, None if ended is None else ended.error)
         return self.result
 
     # --- executing the agent

@@ -38,6 +38,10 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     retriable: tuple[str, ...] = ()
     """Names of additional exception classes that are retried."""
     stats_interval: float = 60.0
+    trace_sample: float = 1.0
+    """The share of runs whose attempts, steps, nodes, model and tool calls are recorded; 0 is none."""
+    trace_content: bool = True
+    """Whether spans hold messages, arguments, results and the texts of errors."""
 
     @classmethod
     def from_settings(cls, settings: Settings, **more: Any) -> WorkerOptions:
@@ -51,5 +55,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "isolated_loops": settings.job_isolated_loops,
             "retriable": settings.job_retriable,
             "stats_interval": settings.stats_interval,
+            "trace_sample": settings.trace_sample,
+            "trace_content": settings.trace_content,
         }
         return cls(**{**found, **{name: value for name, value in more.items() if value is not None}})

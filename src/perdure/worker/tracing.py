@@ -1,21 +1,33 @@
-"""Collects the spans of an agent and sends them to the store."""
+"""The trace of one attempt: its own span, and those of its steps, its graph and the agent's tracer."""
 
 from __future__ import annotations
 
-import logging
-import threading
+import itertools
+import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from perdure.kernel.errors import PerdureError
-from perdure.rollouts.contract import LightningStore
+from perdure.agents.context import StepResult
+from perdure.agents.records import RecordedSpan
+from perdure.rollouts.recording import (
+    OpenSpan,
+    Recorder,
+    SpanRef,
+    enter_span,
+    new_span_id,
+    parse_traceparent,
+    share_span,
+)
+from perdure.threads.work import Assignment
+from perdure.worker.options import WorkerOptions
+from perdure.worker.span_queue import SpanQueue
 
-logger = logging.getLogger(__name__)
-
-MAX_WAITING = 10_000
-BATCH = 500
+NUMBERS = 1_000_000
+"""How many numbers of spans each attempt has, so that those of later attempts sort after it."""
+FAILED = frozenset({"error", "retriable", "timeout", "lost"})
+"""Results of an attempt that make its span one of an error."""
 
 
 class NoSpan:
@@ -43,80 +55,171 @@ class NoTracer:
 
 
 class Tracing:
-    """The trace of one attempt. OpenTelemetry is imported when the agent first uses the tracer."""
+    """The trace of one attempt. What it records goes to the worker's queue of spans.
 
-    def __init__(
-        self, store: LightningStore | None, run_id: str, attempt_id: str, traceparent: str | None
-    ) -> None:
-        self._store = store
-        self._ids = (run_id, attempt_id)
-        self._traceparent = traceparent
-        self._lock = threading.Lock()
+    Without a queue nothing is recorded. What the agent records with `ctx.tracer` is stored whether the
+    attempt is sampled or not, before the attempt ends.
+    """
+
+    def __init__(self, queue: SpanQueue | None, assignment: Assignment, options: WorkerOptions) -> None:
+        run = assignment.run
+        self._queue = queue
+        self._ids = (run.run_id, assignment.attempt_id)
+        first = (assignment.attempt - 1) * NUMBERS + 1
+        self._numbers = itertools.count(first + 1)
         self._tracer: Any = None
-        self._finished: list[Any] = []
-        self._dropped = 0
+        self._explicit = False
+        parent = parse_traceparent(run.kwargs.traceparent)
+        self._caller = None if parent is None else parent[0]
+        trace_id = self._caller.trace_id if self._caller else trace_id_of(run.run_id)
+        self._root: OpenSpan | None = None
+        self.content = options.trace_content
+        self.recorder: Recorder | None = None
+        """Records spans of the attempt; None if it is not sampled."""
+        if queue is not None and is_sampled(trace_id, options.trace_sample, parent and parent[1]):
+            self._begin(SpanRef(trace_id, new_span_id()), first, assignment, options)
+        self._ref = self._root.ref if self._root else self._caller
+        self.traceparent = self._ref and self._ref.traceparent(sampled=self._root is not None)
+        self._trace_id = trace_id
+
+    def _begin(self, ref: SpanRef, number: int, assignment: Assignment, options: WorkerOptions) -> None:
+        run = assignment.run
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": run.agent,
+            "gen_ai.agent.id": run.assistant_id,
+            "gen_ai.conversation.id": run.thread_id,
+            "perdure.attempt": assignment.attempt,
+        }
+        self.recorder = Recorder(ref, self.record, content=options.trace_content)
+        above = self._caller.span_id if self._caller else None
+        self._root = OpenSpan(
+            self.recorder,
+            f"invoke_agent {run.agent}",
+            attributes,
+            ref=ref,
+            parent_id=above,
+            number=number,
+        )
+
+    # --- in the agent's loop
 
     def enter(self) -> None:
-        """Make the spans of the current task part of the trace of the run's creator."""
-        if self._traceparent is None or self._store is None:
+        """Make the attempt's span the current one of the running task, and of LangChain's calls in it."""
+        span = self._root or self._ref
+        if span is not None:
+            enter_span(span)
+        if self.recorder is not None:
+            follow_langchain(self.recorder)
+
+    def step(self, name: str, action: Any, *, replayed: bool) -> AbstractContextManager[object]:
+        """The span of a step while it is executed, or while its stored result is read."""
+        return step_span(self.recorder, name, action, replayed=replayed)
+
+    def record(self, span: RecordedSpan) -> None:
+        """Store a span that has ended, from any thread."""
+        if self._queue is None:
             return
-        try:
-            from perdure.rollouts.otel_tracer import enter_trace
-        except ModuleNotFoundError:
-            return
-        enter_trace(self._traceparent)
+        if not span.number:
+            span.number = next(self._numbers)
+        if not span.span_id:
+            span.span_id = new_span_id()
+        if not span.trace_id:
+            span.trace_id = self._trace_id
+            span.parent_id = span.parent_id or (self._ref and self._ref.span_id)
+        self._queue.put(*self._ids, span)
 
     @property
     def tracer(self) -> Any:
-        with self._lock:
-            if self._tracer is None:
-                self._tracer = self._make()
-            return self._tracer
+        """A tracer of OpenTelemetry, whose spans are below the current span."""
+        if self._tracer is None:
+            self._tracer = self._make()
+        share_span()
+        return self._tracer
 
     def _make(self) -> Any:
-        if self._store is None:
+        if self._queue is None:
             return NoTracer()
-        try:
-            from perdure.rollouts.otel_tracer import make_tracer
-        except ModuleNotFoundError:
-            return NoTracer()
-        return make_tracer(self._take, _trace_id(self._ids[0]))
+        return make_tracer(self._record_explicit, self._trace_id)
 
-    def _take(self, span: Any) -> None:
-        with self._lock:
-            if len(self._finished) < MAX_WAITING:
-                self._finished.append(span)
-            else:
-                self._dropped += 1
+    def _record_explicit(self, span: RecordedSpan) -> None:
+        self._explicit = True
+        self.record(span)
 
-    async def flush(self) -> None:
-        """Store the finished spans. A failure is logged and never fails the run."""
-        with self._lock:
-            spans, self._finished = self._finished, []
-            dropped, self._dropped = self._dropped, 0
-        if dropped:
-            logger.warning(
-                "run %s creates spans faster than they are stored: %d dropped", self._ids[0], dropped
-            )
-        for start in range(0, len(spans), BATCH):
-            await self._write(spans[start : start + BATCH])
+    # --- in the worker's loop
 
-    async def _write(self, spans: list[Any]) -> None:
-        from perdure.rollouts.otel import span_from
+    async def store_explicit(self) -> None:
+        """Store what the agent's own tracer has recorded, so that it is there when the run ends."""
+        if self._explicit and self._queue is not None:
+            self._explicit = False
+            await self._queue.flush()
 
-        assert self._store is not None
-        try:
-            numbers = await self._store.get_many_span_sequence_ids([self._ids] * len(spans))
-            await self._store.add_many_spans(
-                [span_from(span, *self._ids, number) for span, number in zip(spans, numbers, strict=True)]
-            )
-        except PerdureError as error:
-            logger.warning("%d spans of run %s were not stored: %s", len(spans), self._ids[0], error.message)
+    def end(self, result: str, error: BaseException | None) -> None:
+        """End the span of the attempt."""
+        if self._root is None:
+            return
+        self._root.attributes["perdure.result"] = result
+        if result in FAILED:
+            failure = error if isinstance(error, Exception) else None
+            self._root.end(failure, failed=None if failure is not None else result)
+        else:
+            self._root.end()
 
 
-def _trace_id(run_id: str) -> int:
+def step_span(
+    recorder: Recorder | None, name: str, action: Any, *, replayed: bool
+) -> AbstractContextManager[object]:
+    """The span of a step, unless nothing is recorded or the process that made its result has done so."""
+    if recorder is None or (isinstance(action, StepResult) and action.traced):
+        return nullcontext()
+    attributes: dict[str, Any] = {"perdure.step": name}
+    if replayed:
+        attributes["perdure.replayed"] = True
+    return _Step(recorder, name, attributes, action)
+
+
+class _Step:
+    """The span of a step. One whose result was made elsewhere may say when it began."""
+
+    def __init__(self, recorder: Recorder, name: str, attributes: dict[str, Any], action: Any) -> None:
+        self._span = recorder.start(f"step {name}", attributes)
+        if isinstance(action, StepResult) and action.start_time is not None:
+            self._span.start = min(action.start_time, self._span.start)
+
+    def __enter__(self) -> None:
+        enter_span(self._span)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._span.end(error)
+
+
+def follow_langchain(recorder: Recorder) -> None:
+    """Record the graphs, models and tools of LangChain in the running task, if this process has loaded it."""
+    if "langchain_core" in sys.modules:
+        from perdure.langgraph.tracing import follow
+
+        follow(recorder)
+
+
+def make_tracer(take: Callable[[RecordedSpan], None], trace_id: str) -> Any:
+    """A tracer of OpenTelemetry that hands over what it records, or one that records nothing without it."""
+    try:
+        from perdure.rollouts.otel_tracer import tracer_of
+    except ModuleNotFoundError:
+        return NoTracer()
+    return tracer_of(take, trace_id)
+
+
+def is_sampled(trace_id: str, ratio: float, parent: bool | None) -> bool:
+    """Whether a trace is recorded: as its caller's is, or else a share of all, by the trace's id."""
+    if ratio <= 0 or parent is not None:
+        return ratio > 0 and bool(parent)
+    return ratio >= 1 or int(trace_id[16:], 16) < ratio * 2**64
+
+
+def trace_id_of(run_id: str) -> str:
     """The trace id of a run, shared by all its attempts: the run id, or a hash of it."""
     try:
-        return uuid.UUID(run_id).int
+        return uuid.UUID(run_id).hex
     except ValueError:
-        return uuid.uuid5(uuid.NAMESPACE_OID, run_id).int
+        return uuid.uuid5(uuid.NAMESPACE_OID, run_id).hex

@@ -25,6 +25,7 @@ from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import WorkerOptions
 from perdure.worker.pulse import BEAT_SECONDS, Pulse
 from perdure.worker.retry_policy import RetryPolicy
+from perdure.worker.span_queue import SpanQueue
 from perdure.worker.worker_stats import QueueStats, Statistics
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Worker:
         self.worker_id = self.options.worker_id
         self.statistics = Statistics(self.options.concurrency, metrics, queue_stats)
         self._queue = queue
+        self._spans = None if store is None else SpanQueue(store, self.worker_id)
         self._deps = WorkerDeps(
             queue=queue,
             agents=agents,
@@ -70,6 +72,7 @@ class Worker:
             options=self.options,
             retry_policy=RetryPolicy(self.options.retriable),
             store=store,
+            spans=self._spans,
             active=lambda: self.active,
         )
         self._control = Background("perdure-worker", busy=True)
@@ -259,8 +262,8 @@ class Worker:
     async def _look(self) -> None:
         """Check whether an agent blocks the others, and store the finished spans."""
         self._deps.loops.look()
-        for execution in list(self._executions.values()):
-            await execution.tracing.flush()
+        if self._spans is not None:
+            await self._spans.flush()
 
     # --- stopping
 
@@ -279,6 +282,8 @@ class Worker:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        if self._spans is not None:
+            await self._spans.close(HAND_BACK_SECONDS)
         await self._queue.close()
 
     async def _end_claiming(self) -> None:

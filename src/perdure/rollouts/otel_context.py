@@ -1,0 +1,49 @@
+"""The current span in OpenTelemetry's context; needs its API alone."""
+
+from __future__ import annotations
+
+from opentelemetry.context import attach
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    get_current_span,
+    set_span_in_context,
+)
+
+from perdure.rollouts.recording import Current, OpenSpan, SpanRef, live, ref_of
+
+__all__ = ["attach_span", "current_span"]
+
+
+class _CurrentSpan(NonRecordingSpan):
+    """Stands for a span that perdure records; once it has ended, for the one above it."""
+
+    def __init__(self, span: OpenSpan | SpanRef) -> None:
+        super().__init__(_context(ref_of(span)))
+        self.span = span
+
+    def get_span_context(self) -> SpanContext:
+        return _context(ref_of(self.span))
+
+
+def current_span() -> Current:
+    """The current span, if there is one: perdure's own, or the ids of another."""
+    span = get_current_span()
+    if isinstance(span, _CurrentSpan):
+        return live(span.span)
+    found = span.get_span_context()
+    return SpanRef(f"{found.trace_id:032x}", f"{found.span_id:016x}") if found.is_valid else None
+
+
+def attach_span(span: OpenSpan | SpanRef) -> None:
+    """Make a span that perdure records the current one; it is never detached, since it may end elsewhere."""
+    attach(set_span_in_context(_CurrentSpan(span)))
+
+
+def _context(ref: SpanRef | None) -> SpanContext:
+    if ref is None:
+        return INVALID_SPAN_CONTEXT
+    ids = (int(ref.trace_id, 16), int(ref.span_id, 16))
+    return SpanContext(*ids, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))

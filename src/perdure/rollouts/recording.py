@@ -1,0 +1,215 @@
+"""Records the spans of an attempt. OpenTelemetry is not needed; where it is in use, both form one tree."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextvars import ContextVar
+from secrets import token_hex
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+from perdure.agents.records import RecordedSpan, SpanEvent
+
+MAX_MESSAGE = 4_000
+MAX_STACK = 16_000
+OTEL = "opentelemetry.trace"
+
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
+
+Kind = Literal["INTERNAL", "CLIENT"]
+
+
+class SpanRef(NamedTuple):
+    """A span of a trace, by its ids."""
+
+    trace_id: str
+    span_id: str
+
+    def traceparent(self, *, sampled: bool) -> str:
+        """The span as W3C's header names it."""
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if sampled else '00'}"
+
+
+def parse_traceparent(text: str | None) -> tuple[SpanRef, bool] | None:
+    """The span that a W3C `traceparent` names, and whether it is sampled; None if it is not well-formed."""
+    found = _TRACEPARENT.fullmatch(text) if text else None
+    if found is None:
+        return None
+    return SpanRef(found[1], found[2]), bool(int(found[3], 16) & 1)
+
+
+# --- the current span -------------------------------------------------------------------------------------
+
+
+class OpenSpan:
+    """A span that has begun."""
+
+    __slots__ = (
+        "_recorder",
+        "above",
+        "attributes",
+        "ended",
+        "events",
+        "kind",
+        "name",
+        "number",
+        "parent_id",
+        "ref",
+        "start",
+    )
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        attributes: dict[str, Any],
+        *,
+        ref: SpanRef,
+        parent_id: str | None,
+        kind: Kind = "INTERNAL",
+        number: int = 0,
+    ) -> None:
+        self.ref, self.name, self.kind, self.parent_id = ref, name, kind, parent_id
+        self.attributes = attributes
+        self.events: list[SpanEvent] = []
+        self.number = number
+        self.start = time.time()
+        self.ended = False
+        self.above: Current = None
+        """What was current when it was entered."""
+        self._recorder = recorder
+
+    def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:
+        """End it: with an exception, with a description of what failed, or well."""
+        self.ended = True
+        if error is not None and not isinstance(error, Exception):
+            # It was stopped, which is no failure of its own.
+            self.attributes["perdure.stopped"] = type(error).__name__
+        elif error is not None:
+            self.events.append(exception_event(error, content=self._recorder.content))
+            self.attributes["error.type"] = type(error).__name__
+            failed = failed or (str(error)[:MAX_MESSAGE] if self._recorder.content else type(error).__name__)
+        self._recorder.take(
+            RecordedSpan(
+                name=self.name[:1024],
+                start_time=self.start,
+                end_time=time.time(),
+                trace_id=self.ref.trace_id,
+                span_id=self.ref.span_id,
+                parent_id=self.parent_id,
+                number=self.number,
+                kind=self.kind,
+                status="UNSET" if failed is None else "ERROR",
+                description=failed,
+                attributes=self.attributes,
+                events=self.events,
+            )
+        )
+
+
+Current = OpenSpan | SpanRef | None
+_current: ContextVar[Current] = ContextVar("perdure_span", default=None)
+
+
+def enter_span(span: OpenSpan | SpanRef) -> None:
+    """Make a span the current one of the running task, until it ends.
+
+    It need not end in the same task: from then on, what was current before counts.
+    """
+    if isinstance(span, OpenSpan):
+        span.above = _now()
+    _current.set(span)
+    otel = _otel()
+    if otel is not None:
+        otel.attach_span(span)
+
+
+def current_span() -> SpanRef | None:
+    """The innermost span of the running task."""
+    return ref_of(_now())
+
+
+def _now() -> Current:
+    """The current span: what OpenTelemetry says, where it is in use."""
+    otel = _otel()
+    found: Current = otel.current_span() if otel is not None else None
+    return found or live(_current.get())
+
+
+def share_span() -> None:
+    """Let OpenTelemetry, which may have been loaded only now, know the current span."""
+    otel, span = _otel(), live(_current.get())
+    if otel is not None and span is not None and otel.current_span() is None:
+        otel.attach_span(span)
+
+
+def live(span: Current) -> Current:
+    """The span, or the nearest one above it that has not ended."""
+    while isinstance(span, OpenSpan) and span.ended:
+        span = span.above
+    return span
+
+
+def ref_of(span: Current) -> SpanRef | None:
+    """The ids of the span that counts."""
+    found = live(span)
+    return found.ref if isinstance(found, OpenSpan) else found
+
+
+def _otel() -> ModuleType | None:
+    """The bridge to OpenTelemetry's context, if this process has loaded OpenTelemetry."""
+    if OTEL not in sys.modules:
+        return None
+    from perdure.rollouts import otel_context
+
+    return otel_context
+
+
+# --- recording --------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Records spans below the span `root`, and hands over each as it ends."""
+
+    def __init__(self, root: SpanRef, take: Callable[[RecordedSpan], None], *, content: bool) -> None:
+        self.root = root
+        self.take = take
+        self.content = content
+        """Whether messages, arguments and results are recorded."""
+
+    def start(
+        self,
+        name: str,
+        attributes: dict[str, Any],
+        *,
+        kind: Kind = "INTERNAL",
+        parent: SpanRef | None = None,
+    ) -> OpenSpan:
+        """Begin a span below `parent`, or below the current span."""
+        above = parent or current_span() or self.root
+        if above.trace_id != self.root.trace_id:
+            above = self.root
+        ref = SpanRef(self.root.trace_id, new_span_id())
+        return OpenSpan(self, name, attributes, ref=ref, parent_id=above.span_id, kind=kind)
+
+
+def new_span_id() -> str:
+    """A random id; one of zeros has no meaning."""
+    found = token_hex(8)
+    return found if found != "0" * 16 else new_span_id()
+
+
+def exception_event(error: BaseException, *, content: bool) -> SpanEvent:
+    """An exception as OpenTelemetry records one; without content only its type."""
+    attributes: dict[str, Any] = {"exception.type": type(error).__qualname__}
+    if content:
+        attributes["exception.message"] = str(error)[:MAX_MESSAGE]
+        stack = "".join(traceback.format_exception(error))
+        attributes["exception.stacktrace"] = stack[-MAX_STACK:]
+    return SpanEvent(name="exception", timestamp=time.time(), attributes=attributes)

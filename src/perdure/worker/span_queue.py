@@ -1,0 +1,166 @@
+"""The spans of a worker's runs on their way to the store: in batches, off the path of the agents."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from perdure.agents.records import RecordedSpan
+from perdure.kernel.errors import PerdureError
+from perdure.kernel.version import VERSION
+from perdure.rollouts import encoding
+from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.spans import OtelResource
+from perdure.rollouts.store import DatabaseLightningStore
+
+MAX_SPANS = 10_000
+"""How many spans may wait; more are dropped, which is logged."""
+MAX_BYTES = 64 << 20
+BATCH = 500
+SPAN_BYTES = 500
+"""About how many bytes a span takes besides its text."""
+
+logger = logging.getLogger(__name__)
+
+
+class PendingSpan(NamedTuple):
+    """A span that waits to be stored, and its attempt."""
+
+    rollout_id: str
+    attempt_id: str
+    span: RecordedSpan
+    size: int
+
+
+class SpanQueue:
+    """Takes spans from any thread; `flush` stores them, in the worker's loop."""
+
+    def __init__(
+        self, store: LightningStore, worker_id: str, *, max_spans: int = MAX_SPANS, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self.store = store
+        self.dropped = 0
+        """How many spans this worker could not store."""
+        self._service = OtelResource(attributes=service_of(worker_id), schema_url="")
+        self._part = encoding.resource_part(self._service)
+        self._limits = (max_spans, max_bytes)
+        self._waiting: deque[PendingSpan] = deque()
+        self._bytes = 0
+        self._newly_dropped = 0
+        self._lock = threading.Lock()
+        self._writing = asyncio.Lock()
+
+    def put(self, rollout_id: str, attempt_id: str, span: RecordedSpan) -> None:
+        """Add a span, from any thread; it is dropped if too much waits."""
+        size = SPAN_BYTES + sum(len(value) for value in span.attributes.values() if type(value) is str)
+        with self._lock:
+            if len(self._waiting) >= self._limits[0] or self._bytes + size > self._limits[1]:
+                self._newly_dropped += 1
+                return
+            self._bytes += size
+            self._waiting.append(PendingSpan(rollout_id, attempt_id, span, size))
+
+    async def flush(self) -> None:
+        """Store what waits. While the store does not answer it goes on waiting; no failure is raised."""
+        async with self._writing:
+            self._report()
+            while batch := self._take():
+                try:
+                    await self._write(batch)
+                except asyncio.CancelledError:
+                    # The worker stops: `close` stores them again, which does no harm.
+                    self._restore(batch)
+                    raise
+                except PerdureError as error:
+                    if error.http_status < 500:
+                        await self._write_each(batch)
+                        continue
+                    logger.warning("%d spans wait, since the store fails: %s", len(batch), error.message)
+                    self._restore(batch)
+                    return
+
+    async def close(self, seconds: float) -> None:
+        """Store what waits, within a time; what is not stored is lost, and logged."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.flush()
+        except TimeoutError:
+            logger.warning("the store did not take the last spans within %g s", seconds)
+        with self._lock:
+            self._newly_dropped += len(self._waiting)
+            self._waiting.clear()
+        self._report()
+
+    def _take(self) -> list[PendingSpan]:
+        with self._lock:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            self._bytes -= sum(pending.size for pending in batch)
+        return batch
+
+    def _restore(self, batch: Sequence[PendingSpan]) -> None:
+        with self._lock:
+            self._waiting.extendleft(reversed(batch))
+            self._bytes += sum(pending.size for pending in batch)
+
+    def _report(self) -> None:
+        with self._lock:
+            dropped, self._newly_dropped = self._newly_dropped, 0
+        if dropped:
+            self.dropped += dropped
+            logger.warning("%d spans were dropped, since they came faster than they are stored", dropped)
+
+    # --- writing
+
+    async def _write(self, batch: Sequence[PendingSpan]) -> None:
+        if isinstance(self.store, DatabaseLightningStore):
+            await self._write_rows(self.store, batch)
+        else:
+            await self.store.add_many_spans(
+                [
+                    encoding.span_of(each.span, each.rollout_id, each.attempt_id, self._service)
+                    for each in batch
+                ]
+            )
+
+    async def _write_rows(self, store: DatabaseLightningStore, batch: Sequence[PendingSpan]) -> None:
+        part = self._part
+        assert part is not None
+        rows = [encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part) for each in batch]
+        for answer in await store.rollouts.store_new_spans(rows, {part.hash: part.body}):
+            if isinstance(answer, PerdureError):
+                self._drop(answer)
+
+    async def _write_each(self, batch: Sequence[PendingSpan]) -> None:
+        """Store each alone, since one of them is refused."""
+        for each in batch:
+            try:
+                await self._write([each])
+            except PerdureError as error:
+                self._drop(error)
+
+    def _drop(self, error: PerdureError) -> None:
+        self.dropped += 1
+        logger.warning("a span was refused: %s", error.message)
+
+
+def service_of(worker_id: str) -> dict[str, Any]:
+    """The resource of a worker's spans; OpenTelemetry's variables add to it."""
+    pairs = (
+        pair.partition("=") for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",") if pair
+    )
+    given = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    return {
+        "service.name": "perdure",
+        **given,
+        **({"service.name": name} if (name := os.environ.get("OTEL_SERVICE_NAME")) else {}),
+        "service.instance.id": worker_id,
+        "telemetry.sdk.name": "perdure",
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.version": VERSION,
+    }
