@@ -17,6 +17,7 @@ from bench import (
     start_rows,
     stream_rows,
     thread_rows,
+    tracing_rows,
     work,
 )
 from bench.host import Host
@@ -46,6 +47,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *start_rows.measures(sizes),
         *stream_rows.measures(sizes),
         *thread_rows.measures(sizes),
+        *tracing_rows.measures(sizes),
         _import(),
     ]
 

@@ -89,7 +89,7 @@ async def test_a_failing_store_is_asked_again_and_nothing_doubles(caplog: pytest
 async def test_what_comes_too_fast_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     store = FlakyStore()
     ids = await started(store)
-    for options in ({"max_spans": 2}, {"max_bytes": 1_500}):
+    for options in ({"max_spans": 2}, {"max_bytes": 1_499}):
         queue = SpanQueue(store, "w", **options)
         for number in range(1, 6):
             queue.put(*ids, span(number))
