@@ -77,6 +77,8 @@ async def test_it_is_told_all_of_its_run() -> None:
         "values": {"before": 1},
         "steps": {"one": 1},
         "idempotency_key": ctx.run_id,
+        "traceparent": None,
+        "trace_content": True,
     }
 
 

@@ -55,6 +55,8 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "body_timeout": 30.0,
         "keep_alive_timeout": 5.0,
         "keep_traces": False,
+        "trace_sample": 1.0,
+        "trace_content": True,
         "redis_url": None,
         "redis_key_prefix": "",
         "redis_max_connections": 50,
