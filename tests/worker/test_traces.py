@@ -304,6 +304,8 @@ async def test_a_command_records_and_reads_resources(sqlite_url: str) -> None:
     assert end.values["traceparent"] == f"00-{attempt.trace_id}-{attempt.span_id}-01"
     assert search.attributes == {"hits": 3}
     assert search.parent_id == step.parent_id == attempt.span_id
+    assert step.start_time is not None
+    assert step.end_time is not None
     assert step.end_time - step.start_time > 4
 
 
