@@ -24,6 +24,7 @@ EXTRAS = {
     "grpcio": "grpc",
     "grpcio-health-checking": "grpc",
     "grpcio-reflection": "grpc",
+    "httpx": "langgraph",
     "langchain-core": "langgraph",
     "langgraph": "langgraph",
     "langgraph-checkpoint": "langgraph",

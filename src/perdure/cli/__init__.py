@@ -23,6 +23,7 @@ from perdure.cli.commands import (
     tokens,
     webhooks,
     workers,
+    workflows,
 )
 from perdure.cli.commands.about import machines, version
 from perdure.cli.commands.diagnostics import health, stats, why
@@ -64,6 +65,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "run": runs.app,
         "thread": threads.app,
         "session": sessions.app,
+        "workflow": workflows.app,
         "cron": crons.app,
         "item": items.app,
         "webhook": webhooks.app,

@@ -1,0 +1,1 @@
+"""Workflows: phases that depend on each other, in YAML files."""

@@ -1,0 +1,281 @@
+"""What a workflow file says: records of a workflow, its phases and a cron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from perdure.workflows.graph import TriggerRule
+
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Text = Annotated[str, Meta(max_length=256 << 10)]
+Names = Annotated[list[str], Meta(max_length=100)]
+PhaseType = Literal[
+    "context", "agent", "command", "bash", "script", "callable", "http", "approval", "wait", "workflow", "map"
+]
+Runtime = Literal["js", "ts", "python", "sh"]
+Count = Annotated[int, Meta(ge=1, le=10_000)]
+Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400)]
+
+COMMANDS: Final = frozenset({"command", "bash"})
+KEPT: Final = {
+    "pr_scoped": "GitHub",
+    "unrestricted_egress": "a sandbox",
+    "web_search": "a sandbox",
+    "requires_sandbox": "a sandbox",
+    "sandbox_image": "a sandbox",
+    "discover": "GitHub",
+    "mode": "GitHub",
+}
+"""Fields that are kept and mean nothing here, with what they are for."""
+
+
+class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a file whose fields are all known."""
+
+
+class Classification(Strict, frozen=True, kw_only=True):
+    """How a message in free text finds the workflow."""
+
+    intent: Name
+    description: Text = ""
+    examples: Names = []
+
+
+class Chat(Strict, frozen=True, kw_only=True):
+    """How the workflow is named in a chat."""
+
+    trigger: Text = ""
+    summary: Text = ""
+    deflect: Names = []
+    reply: Text = ""
+
+
+class Blocked(Strict, frozen=True, kw_only=True):
+    """What happens when the output contains BLOCKED."""
+
+    action: Literal["fail", "continue", "pause"] = "fail"
+    message: Text | None = None
+    unless_label: str | None = None
+    unless_title_matches: str | None = None
+    bypass_message: Text | None = None
+
+
+class Ready(Strict, frozen=True, kw_only=True):
+    """What happens when the output contains READY."""
+
+    action: Literal["continue", "pause", "fail"] = "continue"
+    message: Text | None = None
+
+
+class OnOutput(Strict, frozen=True, kw_only=True):
+    """What the output of a phase decides."""
+
+    contains_BLOCKED: Blocked | None = None  # noqa: N815 - it is the name of the field
+    contains_READY: Ready | None = None  # noqa: N815
+    requires_marker: str | None = None
+
+
+class OnSuccess(Strict, frozen=True, kw_only=True):
+    """What a success of a phase sets."""
+
+    set_phase: Name | None = None
+
+
+class OnFailure(Strict, frozen=True, kw_only=True):
+    """What happens when a phase has failed for good: the run fails, goes on, or goes to a phase."""
+
+    action: Literal["fail", "continue", "goto"] = "fail"
+    phase: Name | None = None
+
+
+class Retry(Strict, frozen=True, kw_only=True):
+    """How often a phase is tried, and the pause between attempts, which doubles."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=100)] = 1
+    backoff_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 1.0
+
+
+class OnRequestChanges(Strict, frozen=True, kw_only=True):
+    """What a reviewer that wants changes leads to."""
+
+    fix_prompt: Text
+    re_review_prompt: Text
+    fix_model: Text | None = None
+    fix_variant: Text | None = None
+
+
+class ReviewLoop(Strict, frozen=True, kw_only=True):
+    """A reviewer and a fix in turns, until it approves."""
+
+    max_cycles: Count = 2
+    on_request_changes: OnRequestChanges
+    approval_gate: Name | None = None
+    approval_artifact: Text | None = None
+    messages: dict[str, Text] = {}
+
+
+class FromContext(Strict, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """A number that the context of the run gives, such as `{from: models.tries, default: 3}`."""
+
+    from_: Text
+    default: Annotated[float, Meta(gt=0, le=30 * 86_400)] | None = None
+
+
+class OnSoftFailure(Strict, frozen=True, kw_only=True):
+    """What becomes of an iteration that ended without a clear result."""
+
+    retries: Annotated[int, Meta(ge=0, le=100)] = 0
+    then: Literal["fail", "complete"] = "fail"
+
+
+class GenericLoop(Strict, frozen=True, kw_only=True):
+    """A phase that is repeated until a condition holds."""
+
+    max_iterations: Count | FromContext = 5
+    until: Text | None = None
+    until_bash: Text | None = None
+    interactive: bool = False
+    gate_kind: Literal["approve", "reply"] = "approve"
+    gate_message: Text | None = None
+    scratch_key: Name | None = None
+    fresh_context: bool = False
+    on_soft_failure: OnSoftFailure | None = None
+
+
+class HttpCall(Strict, frozen=True, kw_only=True):
+    """A request to a URL; its response is the output."""
+
+    url: Text
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    headers: dict[str, Text] = {}
+    body: Any = None
+
+
+class Phase(Strict, frozen=True, kw_only=True):
+    """A phase of a workflow."""
+
+    name: Name
+    label: str | None = None
+    type: PhaseType = "agent"
+    assistant: Text | None = None
+    """The assistant of an agent phase; without one, that of the setting for its name."""
+    prompt: Text | None = None
+    skill: str | None = None
+    skills: Names = []
+    input: Any = None
+    command: Text | None = None
+    script: Text | None = None
+    runtime: Runtime | None = None
+    callable: str | None = None
+    http: HttpCall | None = None
+    workflow: Name | None = None
+    context: dict[str, Any] = {}
+    items: Any = None
+    """The list of a map phase, or a template that gives it."""
+    max_parallel: Count | None = None
+    seconds: Seconds | None = None
+    """How long a wait phase waits."""
+    until_time: Text | None = None
+    timeout_seconds: Seconds | FromContext | None = None
+    retry: Retry | None = None
+    on_failure: OnFailure | None = None
+    model: Text | None = None
+    variant: Text | None = None
+    depends_on: Names | None = None
+    trigger_rule: TriggerRule = "all_success"
+    output_var: Name | None = None
+    approval_gate: Name | None = None
+    approval_artifact: Text | None = None
+    approval_gate_message: Text | None = None
+    assignees: Names = []
+    expires_after: Seconds | None = None
+    on_expiry: Literal["approve", "fail"] = "fail"
+    on_output: OnOutput | None = None
+    on_success: OnSuccess | None = None
+    skip_if: Text | Names | None = None
+    loop: ReviewLoop | None = None
+    generic_loop: GenericLoop | None = None
+    messages: dict[str, Text] = {}
+    pr_scoped: Any = None
+    unrestricted_egress: Any = None
+    web_search: Any = None
+    requires_sandbox: Any = None
+    sandbox_image: Any = None
+
+    @property
+    def conditions(self) -> list[str]:
+        """The conditions on which the phase is skipped: any of them."""
+        if self.skip_if is None:
+            return []
+        return [self.skip_if] if isinstance(self.skip_if, str) else list(self.skip_if)
+
+    def templates(self) -> Iterator[tuple[str, str]]:
+        """The fields that are templates, with their text."""
+        for name in (
+            "assistant",
+            "command",
+            "model",
+            "variant",
+            "approval_gate_message",
+            "approval_artifact",
+            "until_time",
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                yield name, value
+        for key, value in self.messages.items():
+            yield f"messages.{key}", value
+        if self.generic_loop is not None and self.generic_loop.gate_message is not None:
+            yield "generic_loop.gate_message", self.generic_loop.gate_message
+        if self.loop is not None:
+            changes = self.loop.on_request_changes
+            yield from (
+                (f"loop.on_request_changes.{name}", value)
+                for name, value in (("fix_model", changes.fix_model), ("fix_variant", changes.fix_variant))
+                if value is not None
+            )
+            for key, value in self.loop.messages.items():
+                yield f"loop.messages.{key}", value
+
+
+class Workflow(Strict, frozen=True, kw_only=True):
+    """A workflow, as its file says it."""
+
+    name: Name
+    phases: Annotated[list[Phase], Meta(min_length=1, max_length=1000)]
+    kind: str = "agent"
+    description: Text = ""
+    trigger: str | None = None
+    variables: dict[str, str] = {}
+    status_checklist: bool = False
+    final_message: Text | None = None
+    max_parallel: Count | None = None
+    classification: Classification | None = None
+    chat: Chat | None = None
+    pr_scoped: Any = None
+
+
+class CronCondition(Strict, frozen=True, kw_only=True):
+    """When a cron does not fire."""
+
+    unless: Name | None = None
+
+
+class Cron(Strict, frozen=True, kw_only=True):
+    """A cron file: it starts a workflow, or calls a handler, on a schedule."""
+
+    name: Name
+    schedule: Annotated[str, Meta(min_length=1, max_length=255)]
+    kind: Literal["cron"] = "cron"
+    description: Text = ""
+    workflow: Name | None = None
+    handler: Name | None = None
+    context: dict[str, Any] = {}
+    condition: CronCondition | None = None
+    timezone: str | None = None
+    discover: Any = None
+    mode: Any = None

@@ -1,0 +1,75 @@
+"""Which phase comes after which. Everything here is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, get_args
+
+from perdure.kernel.errors import InvalidInput
+
+TriggerRule = Literal["all_success", "one_success", "none_failed_min_one_success", "all_done"]
+TRIGGER_RULES: Final = get_args(TriggerRule)
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+SUCCEEDED: Final = "succeeded"
+FAILED: Final = "failed"
+SKIPPED: Final = "skipped"
+ENDED: Final = frozenset({SUCCEEDED, FAILED, SKIPPED})
+
+Dependencies = Mapping[str, Sequence[str]]
+
+
+def dependencies_of(phases: Sequence[tuple[str, Sequence[str] | None]]) -> dict[str, tuple[str, ...]]:
+    """What each phase waits for. Where no phase names any, each waits for the one before it."""
+    if all(names is None for _, names in phases):
+        order = [name for name, _ in phases]
+        return {name: (order[number - 1],) if number else () for number, name in enumerate(order)}
+    return {name: tuple(names or ()) for name, names in phases}
+
+
+def check_graph(dependencies: Dependencies) -> None:
+    """Refuse a dependency that does not exist, one on itself, and a cycle, whose path is told."""
+    for name, wanted in dependencies.items():
+        for other in wanted:
+            if other == name:
+                raise InvalidInput(f"phase {name!r} depends on itself")
+            if other not in dependencies:
+                raise InvalidInput(f"phase {name!r} depends on {other!r}, which is no phase")
+    cycle = _cycle(dependencies)
+    if cycle:
+        raise InvalidInput(f"phases depend on each other in a cycle: {' → '.join(cycle)}")
+
+
+def _cycle(dependencies: Dependencies) -> list[str]:
+    """The path of a cycle, or an empty one."""
+    done: set[str] = set()
+    for start in dependencies:
+        if start in done:
+            continue
+        path, iterators = [start], [iter(dependencies[start])]
+        while path:
+            following = next(iterators[-1], None)
+            if following is None:
+                done.add(path.pop())
+                iterators.pop()
+            elif following in path:
+                return [*path[path.index(following) :], following]
+            elif following not in done:
+                path.append(following)
+                iterators.append(iter(dependencies[following]))
+    return []
+
+
+def verdict(rule: str, statuses: Sequence[str]) -> Literal["run", "skip", "wait"]:
+    """What becomes of a phase, by the statuses of those that it depends on."""
+    if not all(status in ENDED for status in statuses):
+        return "wait"
+    succeeded, failed = statuses.count(SUCCEEDED), statuses.count(FAILED)
+    holds = {
+        "all_success": succeeded == len(statuses),
+        "one_success": succeeded > 0 or not statuses,
+        "none_failed_min_one_success": (not failed and succeeded > 0) or not statuses,
+        "all_done": True,
+    }[rule]
+    return "run" if holds else "skip"

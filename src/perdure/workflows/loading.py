@@ -1,0 +1,356 @@
+"""Workflow and cron files: YAML that is read, checked and explained with the line of each mistake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import yaml
+
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.validation import explain
+from perdure.workflows import expressions, templates
+from perdure.workflows.definition import COMMANDS, KEPT, Cron, Phase, Workflow
+from perdure.workflows.graph import check_graph, dependencies_of
+
+MAX_FILE: Final = 1 << 20
+MAX_NODES: Final = 20_000
+MAX_DEPTH: Final = 30
+SUFFIXES: Final = (".yaml", ".yml")
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_AT = re.compile(r"\$((?:\.\w+|\[\d+\])+)")
+_UNKNOWN = re.compile(r"unknown field `([^`]+)`")
+_STEP = re.compile(r"\w+")
+
+Lines = Mapping[tuple[str | int, ...], int]
+"""The line of each value of a file, by the path to it."""
+
+
+class Problem(NamedTuple):
+    """A mistake in a file. `line` is 0 if it is one of the file as a whole."""
+
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {self.message}"
+
+
+class Loaded(NamedTuple):
+    """A file that was read: its definition, unless something is wrong with it, and what to know about it."""
+
+    file: str
+    definition: Workflow | Cron | None
+    problems: Sequence[Problem]
+    warnings: Sequence[Problem]
+
+
+class _Wrong(Exception):
+    """A mistake at a place of the file."""
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.message, self.path = message, path
+
+
+def load_folder(folder: Path) -> list[Loaded]:
+    """Every YAML file of a folder, in the order of their names. A bad file does not stop the others."""
+    if not folder.is_dir():
+        return []
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    return [load_file(path) for path in files]
+
+
+def load_file(path: Path) -> Loaded:
+    """A workflow or a cron file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        return _failed(str(path), 0, f"cannot be read: {error.strerror}")
+    return load_text(data, str(path), folder=path.parent)
+
+
+def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None = None) -> Loaded:
+    """The text of a file; `folder` is where its prompts are looked for."""
+    if len(data) > MAX_FILE:
+        return _failed(name, 0, f"is larger than {MAX_FILE} bytes")
+    try:
+        content, lines = _read(data)
+    except _Wrong as error:
+        return _failed(name, _first(error.path), error.message)
+    try:
+        definition = _convert(content)
+        found = list(_mistakes(definition))
+    except _Wrong as error:
+        return _failed(name, _line(lines, error.path), error.message)
+    problems = [Problem(name, _line(lines, each.path), each.message) for each in found]
+    warnings = [Problem(name, _line(lines, each.path), each.message) for each in _notes(definition, folder)]
+    return Loaded(name, None if problems else definition, problems, warnings)
+
+
+def _failed(name: str, line: int, message: str) -> Loaded:
+    return Loaded(name, None, [Problem(name, line, message)], [])
+
+
+def _first(path: tuple[str | int, ...]) -> int:
+    return path[0] if path and isinstance(path[0], int) else 0
+
+
+def _line(lines: Lines, path: tuple[str | int, ...]) -> int:
+    """The line of a value, or of the nearest one around it."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 0)
+
+
+# --- YAML -------------------------------------------------------------------------------------------------
+
+
+def _read(data: bytes | str) -> tuple[Mapping[str, Any], Lines]:
+    """The content of a YAML file, and the line of each value. Aliases are refused: they can grow a file."""
+    try:
+        loader = _Loader(data)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        reason = getattr(error, "problem", None) or "it has characters that a text file must not have"
+        raise _Wrong(f"this is not YAML: {reason}", (mark.line + 1 if mark is not None else 0,)) from None
+    except RecursionError:
+        raise _Wrong(f"is nested deeper than {MAX_DEPTH} levels") from None
+    if not isinstance(root, yaml.MappingNode):
+        raise _Wrong("must be a mapping with `name` and `phases`")
+    reader = _Reader()
+    content = reader.value(root, ())
+    return content, reader.lines
+
+
+class _Reader:
+    """Reads the nodes of a file as plain data."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str | int, ...], int] = {}
+        self._seen: set[int] = set()
+
+    def value(self, node: yaml.Node, path: tuple[str | int, ...]) -> Any:
+        line = node.start_mark.line + 1
+        if id(node) in self._seen:
+            raise _Wrong("aliases (*name) are not allowed", (line,))
+        self._seen.add(id(node))
+        if len(self._seen) > MAX_NODES:
+            raise _Wrong(f"has more than {MAX_NODES} values", (line,))
+        if len(path) > MAX_DEPTH:
+            raise _Wrong(f"is nested deeper than {MAX_DEPTH} levels", (line,))
+        self.lines[path] = line
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(each, (*path, number)) for number, each in enumerate(node.value)]
+        return _scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, path: tuple[str | int, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                raise _Wrong("a key must be a text", (line,))
+            if key.value in found:
+                raise _Wrong(f"{key.value!r} is given twice", (line,))
+            found[key.value] = self.value(value, (*path, key.value))
+            self.lines[(*path, key.value)] = line
+        return found
+
+
+def _scalar(node: yaml.Node) -> Any:
+    loader = _Loader("")
+    try:
+        value = loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError):
+        raise _Wrong(f"{node.value!r} is not a value of YAML", (node.start_mark.line + 1,)) from None
+    finally:
+        loader.dispose()
+    # Dates and the like are texts to a workflow.
+    return value if isinstance(value, str | int | float | bool | None) else node.value
+
+
+def _convert(content: Mapping[str, Any]) -> Workflow | Cron:
+    kind: type[Workflow] | type[Cron] = Cron if content.get("kind") == "cron" else Workflow
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        message = explain(error, kind, f"the {kind.__name__.lower()}")
+        raise _Wrong(message, _place(str(error), message)) from None
+
+
+def _place(error: str, message: str) -> tuple[str | int, ...]:
+    """The path that an error names: `$.phases[1].type`, or `phases.1.type` in our own words."""
+    found = _AT.search(error) or _AT.search("$." + message)
+    unknown = _UNKNOWN.search(error)
+    path = () if found is None else tuple(map(_step, _STEP.findall(found[1])))
+    return path if unknown is None else (*path, unknown[1])
+
+
+def _step(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+# --- checks -----------------------------------------------------------------------------------------------
+
+
+def _mistakes(definition: Workflow | Cron) -> Iterator[_Wrong]:
+    if isinstance(definition, Cron):
+        if (definition.workflow is None) == (definition.handler is None):
+            yield _Wrong("a cron has a workflow or a handler: exactly one of them")
+        return
+    names = [phase.name for phase in definition.phases]
+    for number, phase in enumerate(definition.phases):
+        if phase.name in names[:number]:
+            yield _Wrong(f"there are two phases called {phase.name!r}", ("phases", number, "name"))
+        for name, message in _phase_mistakes(phase):
+            yield _Wrong(f"phase {phase.name!r}: {message}", ("phases", number, *name.split(".")))
+    yield from _graph_mistakes(definition)
+    if definition.final_message is not None:
+        yield from (_Wrong(each, ("final_message",)) for each in _template(definition.final_message))
+
+
+def _graph_mistakes(workflow: Workflow) -> Iterator[_Wrong]:
+    try:
+        check_graph(dependencies_of([(phase.name, phase.depends_on) for phase in workflow.phases]))
+    except InvalidInput as error:
+        named = re.match(r"phase '([^']+)'", error.message)
+        at = next((n for n, phase in enumerate(workflow.phases) if named and phase.name == named[1]), None)
+        yield _Wrong(error.message, ("phases",) if at is None else ("phases", at, "depends_on"))
+
+
+def _template(text: str) -> Iterator[str]:
+    try:
+        templates.parse(text)
+    except InvalidInput as error:
+        yield error.message
+
+
+def _condition(text: str) -> Iterator[str]:
+    try:
+        expressions.parse(text)
+    except InvalidInput as error:
+        yield error.message
+
+
+_NEEDS: Final = {
+    "command": "command",
+    "bash": "command",
+    "script": "script",
+    "callable": "callable",
+    "http": "http",
+    "workflow": "workflow",
+    "map": "items",
+}
+"""The field that a phase of a type must have."""
+_ONLY: Final = {
+    "command": COMMANDS,
+    "script": frozenset({"script"}),
+    "runtime": frozenset({"script"}),
+    "callable": frozenset({"callable"}),
+    "http": frozenset({"http"}),
+    "items": frozenset({"map"}),
+    "seconds": frozenset({"wait"}),
+    "until_time": frozenset({"wait"}),
+}
+"""The types that a field is for."""
+
+
+def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
+    """The fields of a phase that are wrong, each with the reason."""
+    needed = _NEEDS.get(phase.type)
+    if needed is not None and getattr(phase, needed) is None:
+        yield "type", f"a phase of type {phase.type} needs {needed!r}"
+    for name, types in _ONLY.items():
+        if getattr(phase, name) is not None and phase.type not in types:
+            yield name, f"{name!r} is for phases of type {' or '.join(sorted(types))}, not {phase.type}"
+    if phase.skill is not None and phase.skills:
+        yield "skill", "give 'skill' or 'skills', not both"
+    if phase.type == "wait" and (phase.seconds is None) == (phase.until_time is None):
+        yield "type", "a phase of type wait needs 'seconds' or 'until_time'"
+    yield from _loop_mistakes(phase)
+    for name, text in phase.templates():
+        yield from ((name, message) for message in _template(text))
+    for text in phase.conditions:
+        yield from (("skip_if", message) for message in _condition(text))
+    blocked = None if phase.on_output is None else phase.on_output.contains_BLOCKED
+    if blocked is not None and blocked.unless_title_matches is not None:
+        try:
+            re.compile(blocked.unless_title_matches)
+        except re.error as error:
+            yield "on_output", f"unless_title_matches is no regular expression: {error}"
+    if phase.on_failure is not None and (phase.on_failure.action == "goto") != bool(phase.on_failure.phase):
+        yield "on_failure", "'phase' goes with the action goto"
+
+
+def _loop_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
+    loop = phase.generic_loop
+    if loop is None:
+        return
+    if phase.loop is not None:
+        yield "loop", "give 'loop' or 'generic_loop', not both"
+    if loop.until is None and loop.until_bash is None:
+        yield "generic_loop", "a loop needs 'until' or 'until_bash'"
+    if loop.until is not None:
+        yield from (("generic_loop.until", message) for message in _condition(loop.until))
+    if loop.until_bash is not None and ("{{" in loop.until_bash or "${" in loop.until_bash):
+        yield "generic_loop.until_bash", "until_bash is run as it is written: it takes no template"
+
+
+def _prompts(phase: Phase) -> Iterator[tuple[str, str]]:
+    if phase.prompt is not None:
+        yield "prompt", phase.prompt
+    if phase.loop is not None:
+        changes = phase.loop.on_request_changes
+        yield "loop.on_request_changes.fix_prompt", changes.fix_prompt
+        yield "loop.on_request_changes.re_review_prompt", changes.re_review_prompt
+
+
+def is_file_name(prompt: str) -> bool:
+    """Whether a prompt is the name of a file, such as prompts/fix.md, and not the text itself."""
+    return "\n" not in prompt and re.fullmatch(r"[\w./-]+\.(md|txt|prompt)", prompt) is not None
+
+
+# --- notes ------------------------------------------------------------------------------------------------
+
+
+def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[_Wrong]:
+    """What is kept and means nothing here, and what is not there yet."""
+    for name, purpose in KEPT.items():
+        if getattr(definition, name, None) is not None:
+            yield _Wrong(f"{name} is for {purpose}; it is kept and not used", (name,))
+    if isinstance(definition, Cron):
+        return
+    for number, phase in enumerate(definition.phases):
+        for name, purpose in KEPT.items():
+            if getattr(phase, name, None) is not None:
+                message = f"phase {phase.name!r}: {name} is for {purpose}; it is kept and not used"
+                yield _Wrong(message, ("phases", number, name))
+        for field, prompt in _prompts(phase):
+            if folder is not None and is_file_name(prompt) and not (folder / prompt).is_file():
+                message = f"phase {phase.name!r}: there is no file {prompt!r} beside this one"
+                yield _Wrong(message, ("phases", number, *field.split(".")))
+        unknown = sorted(set().union(*map(_helpers, phase.templates())) - templates.HELPERS)
+        if unknown:
+            message = f"phase {phase.name!r}: there is no helper {', '.join(unknown)}; it renders nothing"
+            yield _Wrong(message, ("phases", number))
+
+
+def _helpers(field: tuple[str, str]) -> frozenset[str]:
+    _, text = field
+    try:
+        return templates.parse(text).helpers()
+    except InvalidInput:
+        return frozenset()

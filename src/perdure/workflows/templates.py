@@ -1,0 +1,187 @@
+"""Templates of workflows: `{{a.b}}`, `{{#if a}}…{{/if}}`, `{{slugify title}}` and `${phase.output}`.
+
+A template is parsed once, and rendered in one pass over what was parsed. So a value that looks like a
+template, as the output of an agent may, stays text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import InvalidInput, TooLarge
+from perdure.workflows.expressions import Missing, look_up
+
+MAX_TEMPLATE: Final = 256 << 10
+MAX_RENDERED: Final = 1 << 20
+MAX_NESTING: Final = 10
+OUTPUTS: Final = "phaseOutputs"
+"""Where the outputs of phases stand; the first name of a path is looked for there too."""
+LONGEST_SLUG: Final = 40
+HELPERS: Final = frozenset({"slugify"})
+
+_TAG = re.compile(r"\{\{(.*?)\}\}|\$\{([\w-]+)\.output\}", re.DOTALL)
+_PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
+_IF = re.compile(r"#if\s+(!?)\s*(" + _PATH.pattern + ")")
+_HELPER = re.compile(r"([A-Za-z_]\w*)\s+(\S+)")
+_NO_SLUG = re.compile(r"[^a-z0-9]+")
+
+
+class Text(NamedTuple):
+    """Text as it is."""
+
+    text: str
+
+
+class Value(NamedTuple):
+    """The value at a path."""
+
+    path: tuple[str, ...]
+
+
+class Help(NamedTuple):
+    """A helper with its argument: the name of a value, or a word."""
+
+    helper: str
+    argument: str
+
+
+class If(NamedTuple):
+    """A part that is rendered if a value is there, or is not."""
+
+    path: tuple[str, ...]
+    negated: bool
+    parts: tuple[Part, ...]
+
+
+Part = Text | Value | Help | If
+
+
+class Template(NamedTuple):
+    """A template that was parsed; `text` is how it was written."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it is text alone, without a template in it."""
+        return all(isinstance(part, Text) for part in self.parts)
+
+    def helpers(self) -> frozenset[str]:
+        """The names of the helpers in it."""
+        return frozenset(part.helper for part in _walk(self.parts) if isinstance(part, Help))
+
+    def render(self, scope: Mapping[str, Any]) -> str:
+        """The text with the values of a scope. What is missing is empty."""
+        size = 0
+        pieces: list[str] = []
+        for piece in _render(self.parts, scope):
+            size += len(piece)
+            if size > MAX_RENDERED:
+                raise TooLarge(f"a template rendered more than {MAX_RENDERED} characters")
+            pieces.append(piece)
+        return "".join(pieces)
+
+
+def parse(text: str) -> Template:
+    """Parse a template, or raise InvalidInput that says what is wrong with it."""
+    if len(text) > MAX_TEMPLATE:
+        raise InvalidInput(f"a template must be at most {MAX_TEMPLATE} characters long")
+    stack: list[tuple[tuple[tuple[str, ...], bool] | None, list[Part]]] = [(None, [])]
+    position = 0
+    for match in _TAG.finditer(text):
+        _add_text(stack[-1][1], text[position : match.start()])
+        position = match.end()
+        if match[2] is not None:
+            stack[-1][1].append(Value((OUTPUTS, match[2])))
+            continue
+        inner = match[1].strip()
+        if inner == "/if":
+            condition, parts = stack.pop()
+            if condition is None:
+                raise InvalidInput(f"{{{{/if}}}} without {{{{#if}}}} in line {_line(text, match.start())}")
+            stack[-1][1].append(If(*condition, tuple(parts)))
+        elif (found := _IF.fullmatch(inner)) is not None:
+            if len(stack) > MAX_NESTING:
+                raise InvalidInput(f"{{{{#if}}}} is nested deeper than {MAX_NESTING} levels")
+            stack.append(((tuple(found[2].split(".")), bool(found[1])), []))
+        else:
+            stack[-1][1].append(_tag(inner, text, match.start()))
+    _add_text(stack[-1][1], text[position:])
+    if len(stack) > 1:
+        raise InvalidInput("{{#if}} without {{/if}}")
+    return Template(text, tuple(stack[0][1]))
+
+
+def _add_text(parts: list[Part], text: str) -> None:
+    if text:
+        parts.append(Text(text))
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _tag(inner: str, text: str, position: int) -> Part:
+    if _PATH.fullmatch(inner):
+        return Value(tuple(inner.split(".")))
+    found = _HELPER.fullmatch(inner)
+    if found is None:
+        name = "{{" + inner + "}}"
+        raise InvalidInput(f"{name} in line {_line(text, position)} of the template names nothing")
+    return Help(found[1], found[2])
+
+
+def _walk(parts: tuple[Part, ...]) -> Iterator[Part]:
+    for part in parts:
+        yield part
+        if isinstance(part, If):
+            yield from _walk(part.parts)
+
+
+# --- rendering --------------------------------------------------------------------------------------------
+
+
+def _render(parts: tuple[Part, ...], scope: Mapping[str, Any]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Text):
+            yield part.text
+        elif isinstance(part, Value):
+            yield shown(_find(part.path, scope))
+        elif isinstance(part, Help):
+            yield _help(part, scope)
+        elif _is_there(_find(part.path, scope)) != part.negated:
+            yield from _render(part.parts, scope)
+
+
+def _find(path: tuple[str, ...], scope: Mapping[str, Any]) -> Any:
+    value = look_up(path, scope)
+    return look_up(path, scope.get(OUTPUTS, {})) if isinstance(value, Missing) else value
+
+
+def _is_there(value: Any) -> bool:
+    """What counts in `#if`: nothing, an empty text, false, 0 and an empty list do not."""
+    return bool(value) or isinstance(value, Mapping)
+
+
+def _help(part: Help, scope: Mapping[str, Any]) -> str:
+    if part.helper != "slugify":
+        # Helpers of other systems, which a warning named when the file was loaded.
+        return ""
+    path = tuple(part.argument.split("."))
+    return slugify(shown(_find(path, scope)))
+
+
+def slugify(text: str) -> str:
+    """A text as a part of a URL: lower case, with dashes, at most 40 characters."""
+    return _NO_SLUG.sub("-", text.lower()).strip("-")[:LONGEST_SLUG].rstrip("-")
+
+
+def shown(value: Any) -> str:
+    """A value in a text: a string as it is, an object as JSON, nothing as nothing."""
+    if value is None or isinstance(value, Missing):
+        return ""
+    return value if isinstance(value, str) else encode_json(value)

@@ -1,0 +1,43 @@
+"""Workflow files from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .command import ROOT, run_here
+
+
+def test_files_are_checked_and_mistakes_have_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "workflows").mkdir()
+    (tmp_path / "crons").mkdir()
+    (tmp_path / "workflows" / "good.yaml").write_text("name: good\nphases:\n  - {name: a, prompt: hello}\n")
+    (tmp_path / "workflows" / "bad.yaml").write_text("name: bad\nphases:\n  - name: a\n    typ: agent\n")
+    (tmp_path / "crons" / "daily.yaml").write_text(
+        "kind: cron\nname: daily\nschedule: 0 9 * * *\nworkflow: good\n"
+    )
+    ended = run_here(tmp_path, "workflow", "validate")
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[0].startswith("error: workflows/bad.yaml:4: ")
+    assert ended.stdout.splitlines()[-1] == "2 files are valid, 1 has mistakes."
+    one = run_here(tmp_path, "workflow", "validate", "workflows/good.yaml")
+    assert (one.returncode, one.stdout.strip()) == (0, "1 file is valid, 0 have mistakes.")
+    document = json.loads(run_here(tmp_path, "workflow", "validate", "--json").stdout)
+    assert [item["name"] for item in document["items"]] == [None, "good", "daily"]
+    assert document["items"][0]["problems"][0]["line"] == 4
+
+
+def test_a_folder_without_files_teaches(tmp_path: Path) -> None:
+    ended = run_here(tmp_path, "workflow", "validate")
+    assert (ended.returncode, ended.stdout.startswith("No workflow files here.")) == (0, True)
+
+
+def test_the_example_is_valid(tmp_path: Path) -> None:
+    ended = run_here(tmp_path, "workflow", "validate", str(ROOT / "examples" / "workflows"))
+    assert (ended.returncode, ended.stdout.strip()) == (0, "1 file is valid, 0 have mistakes.")
+
+
+def test_the_schema_describes_both_kinds_of_file(tmp_path: Path) -> None:
+    schema = json.loads(run_here(tmp_path, "workflow", "schema").stdout)
+    assert schema["anyOf"] == [{"$ref": "#/$defs/Workflow"}, {"$ref": "#/$defs/Cron"}]
+    assert "generic_loop" in schema["$defs"]["Phase"]["properties"]
