@@ -178,6 +178,8 @@ class GraphState(Struct, kw_only=True, frozen=True):
     """Whether the pieces alone do not tell the values, so that the body is kept, however long it is."""
     again: bool = False
     """Whether the thread has it already, and it is to be brought up to date."""
+    output: list[str] | str | None = None
+    """The channels that a run returns, where these are not all that the thread shows."""
 
 
 class GraphSteps(Struct, kw_only=True, frozen=True):

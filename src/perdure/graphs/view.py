@@ -19,7 +19,8 @@ from perdure.kernel.errors import InvalidInput, NotSupported
 # the fields of a pydantic model in two generations, an array of numbers, a value of many changes.
 _ONE, _MANY, _NAMED, _METHOD, _FIELDS_V1, _FIELDS, _ARRAY, _SNAPSHOT = range(8)
 
-_UUID = ("uuid", "UUID")
+_UUID = ["uuid", "UUID"]
+_TIMEDELTA = ["datetime", "timedelta"]
 
 _ROOT, _END = "__root__", "__end__"
 """The channels that are a graph's whole state, where it has no others."""
@@ -84,8 +85,10 @@ def _object(code: int, data: memoryview) -> Any:
         return content
     if code == _ARRAY:
         return {"dtype": content[0], "shape": content[1]}
-    if code == _ONE and tuple(content[:2]) == _UUID:
+    if code == _ONE and content[:2] == _UUID:
         return _uuid(content[2])
+    if code == _MANY and content[:2] == _TIMEDELTA:
+        return _seconds(content[2])
     return content[2]
 
 
@@ -93,6 +96,15 @@ def _uuid(digits: Any) -> Any:
     if not isinstance(digits, str) or len(digits) != 32:
         return digits
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _seconds(parts: Any) -> Any:
+    """The seconds of a timedelta, which is stored as days, seconds and microseconds."""
+    if not isinstance(parts, list) or len(parts) != 3 or not all(type(part) is int for part in parts):
+        return parts
+    days, seconds, microseconds = parts
+    # As `timedelta.total_seconds` computes it, so that both give the same text.
+    return ((days * 86400 + seconds) * 10**6 + microseconds) / 10**6
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 from collections.abc import Mapping
 from functools import lru_cache
@@ -10,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from langgraph.types import Command, Send
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from perdure.agents.context import Context
+from perdure.agents.context import AgentError, Context
 from perdure.agents.records import AgentSpec
 from perdure.langgraph.codec import GraphCodec
 from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory
@@ -131,13 +132,30 @@ def _context(ctx: Context) -> dict[str, Any] | None:
     return dict(ctx.context) or {key: given[key] for key in given if not key.startswith(SERVERS)} or None
 
 
-def _known_context(context: dict[str, Any] | None, graph: Any) -> dict[str, Any] | None:
-    """The keys of a context that the graph's schema has."""
+def _fitting_context(context: dict[str, Any] | None, graph: Any) -> Any:
+    """The context in the form of the graph's schema, with its defaults; AgentError if it does not fit."""
     schema = getattr(graph, "context_schema", None)
-    if context is None or schema is None:
+    if schema is None:
         return context
     known = _names_of(schema)
-    return {key: context[key] for key in context if key in known} if known else context
+    given = {key: part for key, part in (context or {}).items() if not known or key in known}
+    if not (dataclasses.is_dataclass(schema) or (isinstance(schema, type) and issubclass(schema, BaseModel))):
+        return given
+    try:
+        return schema(**given)
+    except (ValidationError, TypeError, ValueError) as error:
+        raise AgentError(
+            f"the context does not fit {schema.__name__} of graph {graph.name!r}: {_reason(error)}",
+            error=type(error).__name__,
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a value, without the value."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    wrong = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in wrong)
 
 
 @lru_cache(maxsize=256)
@@ -188,7 +206,8 @@ def _options(ctx: Context, graph: Any, config: dict[str, Any]) -> dict[str, Any]
     options = ctx.options
     return {
         "config": config,
-        "context": _known_context(_context(ctx), graph),
+        "context": _fitting_context(_context(ctx), graph),
+        "output_keys": graph.output_channels,
         "interrupt_before": options.get("interrupt_before"),
         "interrupt_after": options.get("interrupt_after"),
         "durability": durability_of(options),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -21,12 +21,12 @@ from pydantic import ValidationError
 
 from perdure.agents.context import AgentError, GraphCheckpoints
 from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
-from perdure.kernel.errors import BadRequest, NotFound
+from perdure.kernel.errors import BadRequest, NotFound, PerdureError
 from perdure.langgraph.agent import GraphAgent, command_of, with_checkpointer
 from perdure.langgraph.codec import GraphCodec, config_of, place_of
 from perdure.langgraph.factory import Access, FactoryContext
 from perdure.langgraph.legacy import decode_legacy
-from perdure.langgraph.saver import START, GraphSaver, Written, final_state, next_nodes
+from perdure.langgraph.saver import START, GraphSaver, Written, final_state, next_nodes, output_of
 from perdure.langgraph.wire import checkpoint_of, plain, state_of
 
 Place = Mapping[str, Any]
@@ -34,6 +34,20 @@ Place = Mapping[str, Any]
 
 _REFUSED = (InvalidUpdateError, EmptyInputError, ValidationError, ValueError, TypeError, KeyError)
 """What a graph raises for an update that it refuses."""
+
+
+class UnreadableState(Exception):
+    """The types of a graph refuse a state: its first input was refused, or they have changed since."""
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except PerdureError:
+        raise
+    except Exception as error:
+        raise UnreadableState(f"{type(error).__name__}: {error}") from error
 
 
 class Thread(NamedTuple):
@@ -144,8 +158,9 @@ class GraphView:
     # --- reading ----------------------------------------------------------------------------------------
 
     async def state(self, place: Place | None, *, subgraphs: bool) -> dict[str, Any]:
-        """A state, or the latest one."""
-        snapshot = await self._graph.aget_state(self._config(place), subgraphs=subgraphs)
+        """A state, or the latest one. UnreadableState if the graph's code refuses it."""
+        with _reading():
+            snapshot = await self._graph.aget_state(self._config(place), subgraphs=subgraphs)
         if place and place.get("checkpoint_id") and snapshot.metadata is None:
             raise NotFound(f"Checkpoint {place['checkpoint_id']} not found in thread {self._thread_id}")
         return cast("dict[str, Any]", plain(state_of(snapshot)))
@@ -153,7 +168,7 @@ class GraphView:
     async def history(
         self, place: Place | None, *, limit: int, before: str | None, metadata: Mapping[str, Any] | None
     ) -> list[dict[str, Any]]:
-        """States, the newest first."""
+        """States, the newest first. UnreadableState if the graph's code refuses one."""
         end = None if before is None else config_of(self._thread_id, "", before)
         found = self._graph.aget_state_history(
             self._config({"checkpoint_ns": "", **(place or {})}),
@@ -161,7 +176,8 @@ class GraphView:
             before=end,
             limit=limit,
         )
-        return [plain(state_of(snapshot)) async for snapshot in found]
+        with _reading():
+            return [plain(state_of(snapshot)) async for snapshot in found]
 
     # --- changing ---------------------------------------------------------------------------------------
 
@@ -209,6 +225,7 @@ class GraphView:
             parent_id=None if put.parent_id in self._saver.foreign_checkpoints else put.parent_id,
             next=next_nodes(self._graph, self._saver.unsaved_checkpoint(put)),
             metadata=put.metadata,
+            output=output_of(self._graph),
         )
 
 

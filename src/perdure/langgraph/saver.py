@@ -339,6 +339,7 @@ class RunSaver(GraphSaver):
             parent_id=None if put.parent_id in self._foreign_checkpoints else put.parent_id,
             next=next_nodes(self._graph, checkpoint),
             metadata=put.metadata,
+            output=output_of(self._graph),
         )
         return state
 
@@ -362,9 +363,7 @@ class RunSaver(GraphSaver):
         last = self._last
         if last is not None and self._is_done(last):
             body = body_of(visible_values(self._graph, self._values))
-            state = GraphState(
-                checkpoint_id=last.checkpoint_id, metadata=last.metadata, body=body, again=True
-            )
+            state = msgspec.structs.replace(last, parent_id=None, body=body, again=True)
         else:
             snapshot = await self._graph.aget_state({"configurable": {"thread_id": self._thread_id}})
             final = final_state(self._graph, snapshot, self.current_id)
@@ -403,6 +402,14 @@ def _defaults(graph: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: channel.get() for name in names if (channel := graph.channels[name]).is_available()}
 
 
+def output_of(graph: Any) -> list[str] | str | None:
+    """The channels that a run returns; None for all that the thread shows."""
+    output, shown = graph.output_channels, graph.stream_channels_asis
+    if isinstance(output, str):
+        return None if output == shown else output
+    return None if not isinstance(shown, str) and set(output) == set(shown) else list(output)
+
+
 def final_state(graph: Any, snapshot: Any, checkpoint_id: str) -> GraphState:
     """The state of a thread, from a snapshot of its graph."""
     interrupts = [
@@ -415,4 +422,5 @@ def final_state(graph: Any, snapshot: Any, checkpoint_id: str) -> GraphState:
         metadata=cast("dict[str, Any]", snapshot.metadata or {}),
         body=body_of(snapshot.values),
         whole=has_delta_channels(graph),
+        output=output_of(graph),
     )

@@ -6,6 +6,7 @@ process does not have its agent.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from perdure.langgraph.reading import GraphView
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 GRAPH = "graph"
 GRAPH_ID = "graph_id"
@@ -112,8 +115,14 @@ class GraphViews:
         agent = await self._agent_of(thread_id, found)
         if agent is None or not _is_of_graph(found):
             return await self._plain_state(thread_id, checkpoint)
-        async with self._open_view(agent, thread_id, found, "threads.read") as view:
-            return await view.state(None if checkpoint is None else checkpoint.place, subgraphs=subgraphs)
+        from perdure.langgraph.reading import UnreadableState
+
+        try:
+            async with self._open_view(agent, thread_id, found, "threads.read") as view:
+                return await view.state(None if checkpoint is None else checkpoint.place, subgraphs=subgraphs)
+        except UnreadableState as error:
+            _report_unreadable(thread_id, checkpoint, error)
+        return await self._plain_state(thread_id, checkpoint)
 
     async def _plain_state(self, thread_id: str, checkpoint: CheckpointRef | None) -> dict[str, Any]:
         if checkpoint is not None and checkpoint.checkpoint_ns:
@@ -165,11 +174,22 @@ class GraphViews:
         found = await self._threads.peek_state(thread_id)
         agent = await self._agent_of(thread_id, found)
         if agent is None or found is None or not found.graph:
-            kept = await self._threads.history(thread_id, limit=limit, before=end, metadata=metadata)
-            return [plain_state(thread_id, each) for each in kept]
+            return await self._plain_history(thread_id, limit, end, metadata)
+        from perdure.langgraph.reading import UnreadableState
+
         place = None if checkpoint is None else checkpoint.place
-        async with self._open_view(agent, thread_id, found, "threads.read") as view:
-            return await view.history(place, limit=limit, before=end, metadata=metadata)
+        try:
+            async with self._open_view(agent, thread_id, found, "threads.read") as view:
+                return await view.history(place, limit=limit, before=end, metadata=metadata)
+        except UnreadableState as error:
+            _report_unreadable(thread_id, checkpoint, error)
+        return await self._plain_history(thread_id, limit, end, metadata)
+
+    async def _plain_history(
+        self, thread_id: str, limit: int, before: str | None, metadata: Mapping[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        kept = await self._threads.history(thread_id, limit=limit, before=before, metadata=metadata)
+        return [plain_state(thread_id, each) for each in kept]
 
     async def supersteps(
         self, thread_id: str, supersteps: Sequence[Mapping[str, Any]], graph_id: str | None = None
@@ -309,6 +329,13 @@ class GraphViews:
         made = await self._threads.update_state(thread_id, values, checkpoint_id=wanted)
         place = _place(thread_id, made.checkpoint_id)
         return {"checkpoint": place, "configurable": place, "checkpoint_id": made.checkpoint_id}
+
+
+def _report_unreadable(thread_id: str, checkpoint: CheckpointRef | None, error: Exception) -> None:
+    """Log why a state is shown as it is stored; that of a subgraph cannot be."""
+    if checkpoint is not None and checkpoint.checkpoint_ns:
+        raise InvalidInput(f"the graph of thread {thread_id} cannot read this state: {error}") from error
+    logger.warning("thread %s: its graph cannot read its state, which is shown as stored: %s", thread_id, error)
 
 
 def _is_of_graph(found: Checkpoint | None) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import timedelta, tzinfo
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
 from math import isfinite
-from re import Pattern
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from langgraph.types import Interrupt, Send, StateSnapshot
@@ -40,7 +44,7 @@ def _other(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, tzinfo):
         return value.tzname(None)
-    if isinstance(value, Pattern):
+    if isinstance(value, re.Pattern):
         return value.pattern
     if isinstance(value, os.PathLike) or type(value).__module__ == "ipaddress":
         return str(value)
@@ -63,12 +67,35 @@ def _listed(value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_other, decimal_format="number")
 
 
+_DURATION = re.compile(rb'"-?P(?:\d+D)?(?:T\d+(?:\.\d+)?S)?"')
+"""A text that may be a timedelta, which msgspec writes like this."""
+
+
 def body_of(value: Any) -> str:
-    """A value of a graph as JSON text. NaN and Infinity are null, bytes are base64."""
+    """A value of a graph as JSON text. NaN and Infinity are null, bytes are base64, timedeltas seconds."""
     try:
-        return _encoder.encode(value).decode()
+        body = _encoder.encode(value)
+        if (b'"P' in body or b'"-P' in body) and _DURATION.search(body):
+            body = _encoder.encode(_in_seconds(value))
+        return body.decode()
     except (TypeError, ValueError, UnicodeError, OverflowError):
         return encode_json(_sanitized(value), what="a value of the graph")
+
+
+def _in_seconds(value: Any) -> Any:
+    """A value as plain data, with its timedeltas as numbers."""
+    plain = msgspec.to_builtins(
+        value, builtin_types=(timedelta, Decimal), str_keys=True, enc_hook=_other
+    )
+    return _with_seconds(plain)
+
+
+def _with_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_seconds(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_seconds(each) for each in value]
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _sanitized(value: Any) -> Any:
@@ -83,6 +110,12 @@ def _sanitized(value: Any) -> Any:
         return None
     if value is None or isinstance(value, str | int | float):
         return value
+    if isinstance(value, Enum):
+        return _sanitized(value.value)
+    if isinstance(value, date | time | UUID | Decimal):
+        return msgspec.to_builtins(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _sanitized(getattr(value, each.name)) for each in dataclasses.fields(value)}
     shown = _other(value)
     return shown if isinstance(shown, str) else _sanitized(shown)
 

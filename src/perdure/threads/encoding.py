@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.graphs.records import GraphState, GraphSteps
 from perdure.graphs.rows import encode_changes
-from perdure.graphs.texts import decode_keys
+from perdure.graphs.texts import decode_keys, encode_keys
 from perdure.kernel.checks import check_id, check_object, check_text, optional_choice, optional_id
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
@@ -168,6 +168,7 @@ def _step(state: GraphState) -> Step:
         checkpoint_id=check_id(state.checkpoint_id, "checkpoint_id"),
         parent_id=optional_id(state.parent_id, "checkpoint_id"),
         shown=body,
+        output=None if state.output is None else encode_keys(state.output),
     )
     return Step(kept, state.again)
 

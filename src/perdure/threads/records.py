@@ -184,7 +184,10 @@ class Checkpoint(Record, kw_only=True):
 
 
 class RunEnd(Record, kw_only=True):
-    """How a run ended, and the values of its thread then: what whoever waits for it gets."""
+    """How a run ended, and what it returned: the values of its thread then.
+
+    A graph with an output schema returns only the values in it.
+    """
 
     run: Run
     values: Any = None

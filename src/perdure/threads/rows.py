@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from perdure.graphs.rows import FoundCheckpoint, tuple_of
+from perdure.graphs.texts import decode_keys
 from perdure.graphs.view import state_values
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
@@ -294,6 +295,8 @@ class StateRow(msgspec.Struct):
     metadata: str
     body: str
     state: bytes | None
+    output: str | None
+    """What of the body a run returns: the names of values, or one name, as JSON. None is all."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -407,6 +410,14 @@ def thread_of(row: ThreadRow, checkpoint: StateRow | None) -> Thread:
         state_updated_at=to_seconds(row.state_at),
         checkpoint_id=row.checkpoint_id,
     )
+
+
+def returned_values(values: Any, checkpoint: StateRow | None) -> Any:
+    """What of the values of a thread its runs return."""
+    if checkpoint is None or checkpoint.output is None or not isinstance(values, dict):
+        return values
+    keys = decode_keys(checkpoint.output)
+    return values.get(keys) if isinstance(keys, str) else {key: values[key] for key in keys if key in values}
 
 
 def _interrupts(text: str) -> list[Interrupt]:

@@ -81,7 +81,15 @@ from perdure.threads.records import (
     Thread,
     ThreadStatus,
 )
-from perdure.threads.rows import Created, RunRow, ThreadAnswer, checkpoint_of, run_of, thread_of
+from perdure.threads.rows import (
+    Created,
+    RunRow,
+    ThreadAnswer,
+    checkpoint_of,
+    returned_values,
+    run_of,
+    thread_of,
+)
 
 PURGE_SECONDS = 15.0
 EXPIRE_SECONDS = 15.0
@@ -456,8 +464,9 @@ class Threads(WatchedService):
         row, answer = found
         if answer is None:
             return RunEnd(run=run_of(row))
-        thread = thread_of(*answer)
-        return RunEnd(run=run_of(row), values=thread.values, interrupts=thread.interrupts)
+        thread, state = thread_of(*answer), answer[1]
+        values = returned_values(thread.values, state)
+        return RunEnd(run=run_of(row), values=values, interrupts=thread.interrupts)
 
     async def _ended(
         self, run_id: str, timeout: float | None, first: float

@@ -287,9 +287,9 @@ LIST_CHECKPOINTS = Listing(
 COPY_CHECKPOINTS = statement(
     """
     INSERT INTO checkpoints (ns, thread_id, id, position, step, parent_id, run_id, attempt, created_at, next,
-      interrupts, metadata, body, state)
+      interrupts, metadata, body, state, output)
     SELECT ns, :copy, id, position, step, parent_id, NULL, attempt, created_at, next, interrupts, metadata,
-      body, state
+      body, state, output
     FROM checkpoints
     WHERE ns = :ns AND thread_id = :thread_id AND (run_id IS NULL OR run_id NOT IN (SELECT r.id
     FROM rollouts AS r

@@ -79,6 +79,7 @@ CHECKPOINTS = Table(
         text("metadata"),
         text("body"),
         blob("state", null=True),
+        text("output", null=True),
     ),
     key=("ns", "id", "thread_id"),
     indexes=(

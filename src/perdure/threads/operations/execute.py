@@ -45,6 +45,8 @@ class Checked(msgspec.Struct, frozen=True):
     parent_id: str | None
     shown: str | None = None
     """The values of a state that does not hold them itself, where they are known."""
+    output: str | None = None
+    """What of the values a run returns, if not all."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -267,6 +269,7 @@ def new_state(
         metadata=checkpoint.metadata,
         body=checkpoint.values,
         state=checkpoint.state,
+        output=checkpoint.output,
     )
     thread.checkpoint_id, thread.state_at, thread.updated_at = row.id, row.position, tx.now
     thread.steps += 1
