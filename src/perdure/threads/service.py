@@ -464,7 +464,8 @@ class Threads(WatchedService):
         row, answer = found
         if answer is None:
             return RunEnd(run=run_of(row))
-        thread, state = thread_of(*answer), answer[1]
+        found, state = answer
+        thread = thread_of(found, state)
         values = returned_values(thread.values, state)
         return RunEnd(run=run_of(row), values=values, interrupts=thread.interrupts)
 

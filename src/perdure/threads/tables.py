@@ -77,9 +77,9 @@ CHECKPOINTS = Table(
         text("next"),
         text("interrupts"),
         text("metadata"),
+        text("output", null=True),
         text("body"),
         blob("state", null=True),
-        text("output", null=True),
     ),
     key=("ns", "id", "thread_id"),
     indexes=(
