@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -25,8 +26,9 @@ def zoo(
     shared_redis_url: str,
 ) -> Iterator[ServerProcess]:
     """The server of the zoo, on SQLite and on PostgreSQL with Redis."""
-    place = tmp_path_factory.mktemp("zoo")
-    with serving_on(request.param, PROJECT, shared_postgres_url, shared_redis_url, place=place) as started:
+    folder = tmp_path_factory.mktemp("zoo") / "project"
+    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with serving_on(request.param, folder, shared_postgres_url, shared_redis_url) as started:
         yield started
 
 

@@ -134,12 +134,12 @@ def _context(ctx: Context) -> dict[str, Any] | None:
 
 def _fitting_context(context: dict[str, Any] | None, graph: Any) -> Any:
     """The context in the form of the graph's schema, with its defaults; AgentError if it does not fit."""
-    schema = getattr(graph, "context_schema", None)
+    schema: Any = getattr(graph, "context_schema", None)
     if schema is None:
         return context
     known = _names_of(schema)
     given = {key: part for key, part in (context or {}).items() if not known or key in known}
-    if not (dataclasses.is_dataclass(schema) or (isinstance(schema, type) and issubclass(schema, BaseModel))):
+    if not _is_record(schema):
         return given
     try:
         return schema(**given)
@@ -148,6 +148,10 @@ def _fitting_context(context: dict[str, Any] | None, graph: Any) -> Any:
             f"the context does not fit {schema.__name__} of graph {graph.name!r}: {_reason(error)}",
             error=type(error).__name__,
         ) from error
+
+
+def _is_record(schema: Any) -> bool:
+    return isinstance(schema, type) and (dataclasses.is_dataclass(schema) or issubclass(schema, BaseModel))
 
 
 def _reason(error: Exception) -> str:

@@ -335,7 +335,7 @@ def _report_unreadable(thread_id: str, checkpoint: CheckpointRef | None, error: 
     """Log why a state is shown as it is stored; that of a subgraph cannot be."""
     if checkpoint is not None and checkpoint.checkpoint_ns:
         raise InvalidInput(f"the graph of thread {thread_id} cannot read this state: {error}") from error
-    logger.warning("thread %s: its graph cannot read its state, which is shown as stored: %s", thread_id, error)
+    logger.warning("thread %s: its state is shown as stored: its graph refuses it: %s", thread_id, error)
 
 
 def _is_of_graph(found: Checkpoint | None) -> bool:

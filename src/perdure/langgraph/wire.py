@@ -84,9 +84,7 @@ def body_of(value: Any) -> str:
 
 def _in_seconds(value: Any) -> Any:
     """A value as plain data, with its timedeltas as numbers."""
-    plain = msgspec.to_builtins(
-        value, builtin_types=(timedelta, Decimal), str_keys=True, enc_hook=_other
-    )
+    plain = msgspec.to_builtins(value, builtin_types=(timedelta, Decimal), str_keys=True, enc_hook=_other)
     return _with_seconds(plain)
 
 

@@ -464,8 +464,8 @@ class Threads(WatchedService):
         row, answer = found
         if answer is None:
             return RunEnd(run=run_of(row))
-        found, state = answer
-        thread = thread_of(found, state)
+        thread_row, state = answer
+        thread = thread_of(thread_row, state)
         values = returned_values(thread.values, state)
         return RunEnd(run=run_of(row), values=values, interrupts=thread.interrupts)
 

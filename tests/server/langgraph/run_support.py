@@ -99,11 +99,11 @@ def ids_of(runs: Sequence[Any]) -> list[str]:
 
 @contextmanager
 def serving_on(
-    engine: str, folder: Path, postgres_url: str, redis_url: str, place: Path | None = None, **environment: str
+    engine: str, folder: Path, postgres_url: str, redis_url: str, **environment: str
 ) -> Iterator[ServerProcess]:
-    """A server of a test's own, on SQLite (in the folder, or in `place`) or on PostgreSQL with Redis."""
+    """A server of a test's own, on SQLite or on a database of PostgreSQL with Redis."""
     if engine == "sqlite":
-        with serving(folder, f"sqlite:///{(place or folder) / 'perdure.db'}", **environment) as started:
+        with serving(folder, f"sqlite:///{folder / 'perdure.db'}", **environment) as started:
             yield started
         return
     name = f"test_{uuid.uuid4().hex}"

@@ -43,7 +43,7 @@ def _report(state: Seen, runtime: Runtime[Any], config: RunnableConfig) -> Seen:
 
 
 def _with_context(schema: Any) -> Any:
-    builder = StateGraph(Seen, context_schema=schema)
+    builder: Any = StateGraph(Seen, context_schema=schema)
     builder.add_node("report", _report)
     builder.add_edge(START, "report")
     builder.add_edge("report", END)
