@@ -18,8 +18,9 @@ from tests.integrations.support import config_for, new_thread, put, rows_of
 from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.langgraph.codec import query_one, strict_serializer
+from perdure.langgraph.codec import query_one
 from perdure.langgraph.lists import MAX_SPANS, Lists
+from perdure.langgraph.revival import strict_serializer
 
 STEPS = 500
 SIZE = statement(

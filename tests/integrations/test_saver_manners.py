@@ -21,7 +21,7 @@ from perdure.graphs.records import GraphChanges, GraphPut, Piece
 from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.errors import InvalidInput, StorageClosed
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.langgraph.codec import strict_serializer
+from perdure.langgraph.revival import strict_serializer
 from perdure.runtime.stores import TABLES
 
 

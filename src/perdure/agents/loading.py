@@ -22,6 +22,7 @@ import msgspec
 
 from perdure.agents.commands import Command
 from perdure.agents.isolated import isolated
+from perdure.agents.project import PROJECT
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput, PerdureError
 
@@ -164,7 +165,10 @@ def prepare(path: Path) -> _GraphsFile:
     for name, text in _environment(content.get("env"), path.parent)[0].items():
         # What the surroundings say wins over the file.
         os.environ.setdefault(name, text)
-    for part in reversed(_dependencies(content.get("dependencies"))[0]):
+    dependencies = _dependencies(content.get("dependencies"))[0]
+    PROJECT.add_folder(path.parent)
+    PROJECT.add_dependencies(dependencies, path.parent)
+    for part in reversed(dependencies):
         if part.startswith("."):
             _add_path((path.parent / part / "src").resolve())
             _add_path((path.parent / part).resolve())
@@ -236,7 +240,12 @@ def import_target(path: str, directory: str | os.PathLike[str] = ".") -> Any:
     where, separator, name = path.rpartition(":")
     if not separator or not where or not name:
         raise InvalidInput(f"{path!r} names nothing; write module:name or ./file.py:name")
-    module = _file(Path(directory), where) if _is_file(where) else importlib.import_module(where)
+    if _is_file(where):
+        PROJECT.add_folder(directory)
+        module = _file(Path(directory), where)
+    else:
+        module = importlib.import_module(where)
+        PROJECT.add_packages([where.partition(".")[0]])
     target: Any = module
     for part in name.split("."):
         if not hasattr(target, part):

@@ -23,7 +23,6 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from perdure.graphs.records import (
     GraphDelta,
@@ -38,11 +37,6 @@ from perdure.graphs.records import (
 )
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.lists import Lists, Seen
-
-
-def strict_serializer(allowed: Iterable[type | tuple[str, ...]] = ()) -> JsonPlusSerializer:
-    """LangGraph's serializer, restricted to LangGraph's types and those that are allowed."""
-    return JsonPlusSerializer(pickle_fallback=False, allowed_msgpack_modules=tuple(allowed) or None)
 
 
 def next_version(current: str | int | float | None) -> str:

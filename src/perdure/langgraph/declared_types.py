@@ -13,13 +13,13 @@ from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
-from perdure.langgraph.codec import strict_serializer
+from perdure.langgraph.revival import Name, strict_serializer
 
 logger = logging.getLogger(__name__)
 
 
-def serializer_of(graph: Any) -> JsonPlusSerializer:
-    """A serializer for plain data, LangGraph's types, and those that the graph and its subgraphs declare.
+def serializer_of(graph: Any, own: Iterable[Name] = ()) -> JsonPlusSerializer:
+    """A serializer for plain data, LangGraph's types, the project's own, and those that the graph declares.
 
     A type that cannot be read is left out, and its values come back as plain data: a run never fails of it.
     """
@@ -27,7 +27,7 @@ def serializer_of(graph: Any) -> JsonPlusSerializer:
     for each in (graph, *_inner(graph)):
         for declared in _declared(each):
             _collect_readable(declared, found)
-    return strict_serializer(sorted((each.__module__, each.__name__) for each in found))
+    return strict_serializer({*own, *((each.__module__, each.__name__) for each in found)})
 
 
 def _inner(graph: Any) -> list[Any]:

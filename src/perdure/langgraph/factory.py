@@ -14,6 +14,7 @@ from perdure.agents.context import AgentError
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.declared_types import serializer_of
 from perdure.langgraph.detect import is_builder, is_graph, names_runtime
+from perdure.langgraph.revival import own_types
 
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 """What a graph is used for, as its factory sees it."""
@@ -40,13 +41,15 @@ class GraphFactory:
         """The graph; None if a factory function creates it."""
         self._arguments = None if self.graph is not None else _arguments(self._target)
         self._serializer: SerializerProtocol | None = None
+        self._own = own_types()
 
     def serializer(self, graph: Any) -> SerializerProtocol:
         """The serializer of the values of the graph."""
         if graph is not self.graph:
-            return serializer_of(graph)
+            # A factory may import what its graph needs.
+            return serializer_of(graph, own_types())
         if self._serializer is None:
-            self._serializer = serializer_of(graph)
+            self._serializer = serializer_of(graph, self._own)
         return self._serializer
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from msgspec import structs
 
+from perdure.agents.project import PROJECT
 from perdure.graphs.model import check_strategy
 from perdure.graphs.records import GraphChanges, GraphQuery, GraphTuple
 from perdure.graphs.service import Graphs
@@ -31,8 +32,8 @@ from perdure.langgraph.codec import (
     query_delta,
     query_of,
     query_one,
-    strict_serializer,
 )
+from perdure.langgraph.revival import Name, StrictSerializer, own_types, strict_serializer
 
 PAGE = 50
 """So many checkpoints are read at once by a listing."""
@@ -42,9 +43,10 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     """Keeps the checkpoints of LangGraph graphs in SQLite or PostgreSQL, for async and for sync programs.
 
     `place` is a file, the URL of a database, or what has one open: a `Perdure`, a store, a storage. A list
-    that grows costs what is added to it, so that a conversation grows with its messages. Only data comes back
-    out of the database, and besides LangGraph's own types those in `allowed`: classes, or their module and
-    name. Everything else stays data.
+    that grows costs what is added to it, so that a conversation grows with its messages. Besides LangGraph's
+    own types, these come back from the database: pydantic models, dataclasses, enums and named tuples of the
+    program's own code and of `packages`, as far as they are imported, and the types in `allowed`: classes, or
+    their module and name. Everything else stays plain data, and no stored name imports anything.
 
         saver = PerdureSaver("agents.db")
         graph = builder.compile(checkpointer=saver)
@@ -56,9 +58,12 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         *,
         namespace: str | None = None,
         allowed: Iterable[type | tuple[str, ...]] = (),
+        packages: Iterable[str] = (),
         serde: SerializerProtocol | None = None,
     ) -> None:
         super().__init__(serde=serde or strict_serializer(allowed))
+        PROJECT.add_packages(packages)
+        self._own: frozenset[Name] = frozenset()
         self._opened = Opened(place, namespace)
         self._graphs = Graphs(self._opened.storage, namespace=self._opened.namespace)
         self._codec = GraphCodec(self.serde)
@@ -74,6 +79,15 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         if isinstance(made, PerdureSaver) and made is not self:
             made._codec = GraphCodec(made.serde)
         return made
+
+    @property
+    def _reader(self) -> GraphCodec:
+        """The codec, which gives back all types of the program that are imported by now."""
+        own = own_types()
+        if own is not self._own and isinstance(self.serde, StrictSerializer):
+            self._own = own
+            self.serde = self._codec.serde = self.serde.with_msgpack_allowlist(own)
+        return self._codec
 
     # --- opening and closing ----------------------------------------------------------------------------
 
@@ -136,7 +150,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the newest of its thread and namespace."""
         found = await self._graphs.find(query_one(config))
-        return self._codec.read(found[0]) if found else None
+        return self._reader.read(found[0]) if found else None
 
     async def alist(
         self,
@@ -150,7 +164,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         pages = _Pages(self._graphs, query_of(config, filter=filter, before=before, limit=limit))
         while found := await pages.next():
             for each in found:
-                yield self._codec.read(each, remember=False)
+                yield self._reader.read(each, remember=False)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -158,7 +172,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         """What the ancestors of a checkpoint say of channels that are kept as changes."""
         if not channels:
             return {}
-        return self._codec.history(await self._graphs.delta(query_delta(config, channels)))
+        return self._reader.history(await self._graphs.delta(query_delta(config, channels)))
 
     # --- removing and copying ---------------------------------------------------------------------------
 
@@ -212,7 +226,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         pages = _Pages(self._graphs, query_of(config, filter=filter, before=before, limit=limit))
         while found := self._opened.wait(pages.next):
             for each in found:
-                yield self._codec.read(each, remember=False)
+                yield self._reader.read(each, remember=False)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
