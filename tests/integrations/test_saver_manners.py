@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import ormsgpack
 import pytest
@@ -79,14 +80,15 @@ def _values(saver: PerdureSaver, value: Any) -> Any:
 
 
 def test_only_allowed_types_come_back(caplog: pytest.LogCaptureFixture) -> None:
-    value = [Thing(Place(name="here"))]
+    ours, foreign = Thing(Place(name="here")), urlsplit("http://host/path")
+    plain = {"scheme": "http", "netloc": "host", "path": "/path", "query": "", "fragment": ""}
     with PerdureSaver("memory:") as saver, caplog.at_level(logging.WARNING):
-        assert _values(saver, value) == [{"place": {"name": "here"}}]
-        more = saver.with_allowlist([(__name__, "Thing"), (__name__, "Place")])
+        assert _values(saver, [ours, foreign]) == [ours, plain]
+        more = saver.with_allowlist([("urllib.parse", "SplitResult")])
         assert isinstance(more, PerdureSaver)
-        assert _values(more, value) == value
-    with PerdureSaver("memory:", allowed=[Thing, (__name__, "Place")]) as allowing:
-        assert _values(allowing, value) == value
+        assert _values(more, [ours, foreign]) == [ours, foreign]
+    with PerdureSaver("memory:", allowed=[SplitResult, (__name__, "Place")]) as allowing:
+        assert _values(allowing, [ours, foreign]) == [ours, foreign]
 
 
 def test_bytes_from_elsewhere_are_never_executed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
