@@ -19,6 +19,8 @@ from perdure.streams.tables import TABLES
 VALUES: dict[str, Any] = {
     "stream": "thread/1",
     "after": 300,
+    "at": 300,
+    "source": "run1",
     "limit": 500,
     "last": 500,
     "size": 1 << 20,
@@ -34,6 +36,8 @@ EXPECTED = {
     "LOCK_HEADS": {"streams_pkey"},
     "READ_EVENTS": {"stream_events_pkey"},
     "READ_JOINED": {"stream_events_pkey", "stream_links_pkey"},
+    "LINK_AT": {"stream_links_pkey"},
+    "FIRST_LINK_TO": {"stream_links_source"},
     "READ_REFERENCES": {"stream_events_pkey"},
     "READ_JOINED_REFERENCES": {"stream_events_pkey", "stream_links_pkey"},
     "REFERENCES_TO": {"stream_events_reference"},

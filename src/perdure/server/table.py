@@ -9,7 +9,9 @@ from starlette.types import ASGIApp
 from perdure.runtime.app import App, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http.application import make_application
+from perdure.server.http.mounted import Mounted
 from perdure.server.http.routes import Route
+from perdure.server.langgraph.protocol import PROTOCOL as LANGGRAPH
 from perdure.server.langgraph.routes import ROUTES as LANGGRAPH_ROUTES
 from perdure.server.lightning.routes import ROUTES as LIGHTNING_ROUTES
 from perdure.server.native.routes import PROBES
@@ -26,8 +28,11 @@ META = frozenset({"/openapi.json", "/info", "/metrics", "/docs"})
 
 def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIApp:
     """The application with all routes that the app can serve, and that its project has not disabled."""
-    routes = _enabled(app.http.disabled) if isinstance(app, App) else LIGHTNING_ONLY
-    return make_application(app, routes, components)
+    if not isinstance(app, App):
+        return make_application(app, LIGHTNING_ONLY, components)
+    own = app.http.app
+    mounted = None if own is None else Mounted(own, LANGGRAPH, public=app.http.app_is_public)
+    return make_application(app, _enabled(app.http.disabled), components, mounted)
 
 
 def _enabled(disabled: Collection[str]) -> tuple[Route, ...]:

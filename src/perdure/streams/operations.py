@@ -252,3 +252,10 @@ async def expire(tx: Tx, age: int) -> int:
     for ns in sorted(chosen):
         await _drop(tx, ns, sorted(chosen[ns]))
     return count
+
+
+async def first_of_source(tx: Tx, stream: str, at: int) -> int | None:
+    """Where a joined stream has the first event of the source that it has at a place, or None."""
+    found = await tx.one(sql.LINK_AT, stream=stream, at=at)
+    first = None if found is None else await tx.one(sql.FIRST_LINK_TO, source=found.source)
+    return None if first is None else first.seq

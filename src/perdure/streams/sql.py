@@ -80,6 +80,23 @@ READ_JOINED = statement(
     row=Event,
 )
 
+# The link of a joined stream at or before a place, to another stream than itself.
+LINK_AT = statement(
+    """
+    SELECT {columns}
+    FROM stream_links
+    WHERE ns = :ns AND stream = :stream AND seq <= :at AND source <> :stream
+    ORDER BY seq DESC
+    LIMIT 1
+    """,
+    row=LinkRow,
+)
+# The first link to a stream; only one stream joins it with others.
+FIRST_LINK_TO = statement(
+    "SELECT {columns} FROM stream_links WHERE ns = :ns AND source = :source ORDER BY source_seq LIMIT 1",
+    row=LinkRow,
+)
+
 # --- references -------------------------------------------------------------------------------------------
 
 # The references among the events of a page.

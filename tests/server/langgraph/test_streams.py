@@ -375,13 +375,3 @@ async def test_a_mode_of_a_thread_must_be_known(server: ServerProcess, client: L
     thread_id = await new_thread(client)
     response = await asked(server.url, f"/threads/{thread_id}/stream?stream_mode=values")
     assert response.status_code == 422
-
-
-@pytest.mark.parametrize("path", ["stream/events", "commands"])
-async def test_the_third_protocol_is_not_spoken(
-    server: ServerProcess, client: LangGraphClient, path: str
-) -> None:
-    thread_id = await new_thread(client)
-    response = await asked(server.url, f"/threads/{thread_id}/{path}", "POST", {"channels": ["values"]})
-    assert response.status_code == 501
-    assert "v3" in response.json()["detail"]

@@ -30,6 +30,7 @@ from perdure.runtime.components import Component
 from perdure.server.http import bodies
 from perdure.server.http.disconnect import DisconnectWatch, until_disconnect
 from perdure.server.http.gate import Gate
+from perdure.server.http.mounted import Mounted, MountedResponse
 from perdure.server.http.origins import ANY, Origins
 from perdure.server.http.problems import NATIVE, internal_error
 from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Readmit, Route, ServerProtocol, Table
@@ -75,12 +76,19 @@ class Application:
     """Handles requests with the table of routes."""
 
     def __init__(
-        self, app: StoreApp, routes: tuple[Route, ...], components: Sequence[Component] = ()
+        self,
+        app: StoreApp,
+        routes: tuple[Route, ...],
+        components: Sequence[Component] = (),
+        mounted: Mounted | None = None,
     ) -> None:
         self.app = app
+        self._mounted = mounted
         self.table = Table(routes)
         self._gate = Gate(app)
-        self._components = components
+        # The last component tells that the server is ready.
+        own = () if mounted is None else (mounted,)
+        self._components: Sequence[Component] = (*components[:-1], *own, *components[-1:])
         self._prefix = app.http.mount_prefix.split("/")[1:]
         self._counters: dict[tuple[str, str, int], tuple[Any, Any]] = {}
         self._stack = AsyncExitStack()
@@ -107,12 +115,19 @@ class Application:
             self._count(request.method, label, 499, started)
             return
         _complete(response, request_id)
+        if isinstance(response, MountedResponse):
+            await response(request.scope, request.receive, send)
+            self._count(request.method, label, response.status_code, started)
+            return
         self._count(request.method, label, response.status_code, started)
         await response(request.scope, request.receive, send)
 
     def _match(self, request: Request) -> Match | PerdureError:
         try:
             return self._find(request.method, _steps(request.scope))
+        except UnknownRoute as error:
+            mounted = None if self._mounted is None else self._mounted.match(request.method)
+            return error if mounted is None else mounted
         except PerdureError as error:
             return error
 
@@ -190,6 +205,8 @@ class Application:
     async def _decode(self, call: Call, route: Route) -> None:
         if route.query is not None:
             call.query = bodies.decode_query(call.request.query_params, route.query)
+        if route.raw:
+            return
         if route.body is None:
             if _brings_body(call.request):
                 _check_form(call.request, route)
@@ -316,10 +333,13 @@ def _check_form(request: Request, route: Route) -> None:
 
 
 def make_application(
-    app: StoreApp, routes: tuple[Route, ...], components: Sequence[Component] = ()
+    app: StoreApp,
+    routes: tuple[Route, ...],
+    components: Sequence[Component] = (),
+    mounted: Mounted | None = None,
 ) -> ASGIApp:
-    """The application for a table of routes."""
-    application = Application(app, routes, components)
+    """The application for a table of routes, and for an application of the operator's beside them."""
+    application = Application(app, routes, components, mounted)
     cors = app.http.cors or Cors()
     origins = Origins(app.settings.cors_allow_origins, cors)
     if origins.none:

@@ -129,6 +129,8 @@ class Route:
     errors: tuple[type[PerdureError], ...] = ()
     summary: str = ""
     tag: str = ""
+    raw: bool = False
+    """Whether the handler reads the request by itself."""
     max_body: int | None = None
     """Another bound than the settings' for the body, in bytes."""
     ends_with_caller: bool = False

@@ -13,12 +13,11 @@ from perdure.kernel.errors import BadBody, BadQuery, PerdureError
 from perdure.langgraph.custom_auth import User
 from perdure.runtime.app import StoreApp
 from perdure.server.http.bodies import encode
+from perdure.server.http.mounted import USER
 from perdure.server.http.problems import headers_of
 from perdure.server.http.routes import Call
 
 UNPROCESSABLE = 422
-USER = "langgraph_user"
-"""The key of a request's scope under which the user is kept that custom auth has authenticated."""
 
 
 class LangGraphProtocol:

@@ -120,10 +120,10 @@ def locations(run: Run, rest: str) -> dict[str, str]:
 
 @before
 async def authorize_create(request: Authorization) -> None:
-    await _authorize_run(request, request.call.body, request.call.path.get("thread_id"))
+    await authorize_run(request, request.call.body, request.call.path.get("thread_id"))
 
 
-async def _authorize_run(request: Authorization, body: RunBody, thread_id: str | None) -> None:
+async def authorize_run(request: Authorization, body: RunBody, thread_id: str | None) -> None:
     value: dict[str, Any] = {
         "thread_id": uuid_or_none(thread_id),
         "assistant_id": body.assistant_id,
@@ -152,21 +152,21 @@ async def _creates_thread(request: Authorization, body: RunBody, thread_id: str)
     return False
 
 
-async def created(call: Call) -> Run:
+async def created(call: Call, body: RunBody | None = None) -> Run:
     """Create the run of the body, on the thread of the path if there is one."""
-    thread_id = await _free_thread(call, call.path.get("thread_id"))
-    request = with_caller(call, request_of(call.body, thread_id))
+    body = call.body if body is None else body
+    thread_id = await _free_thread(call, body, call.path.get("thread_id"))
+    request = with_caller(call, request_of(body, thread_id))
     async with _known_graphs(call, [request]):
         return await call.threads.create_run(request, idempotency_key=idempotency_key_of(call))
 
 
-async def _free_thread(call: Call, thread_id: str | None) -> str | None:
+async def _free_thread(call: Call, body: RunBody, thread_id: str | None) -> str | None:
     """The thread of a new run. A run that asks for another on its own thread would wait for itself.
 
     That is what a `RemoteGraph` does as a node, if it is on the same server as its caller: it hands its
     caller's configuration on, as if every server had threads of its own. It gets one below its caller's.
     """
-    body: RunBody = call.body
     asking = (body.config or {}).get("metadata")
     run_id = asking.get("run_id") if isinstance(asking, dict) else None
     if thread_id is None or body.if_not_exists != "create" or not isinstance(run_id, str):
@@ -233,7 +233,7 @@ async def create_and_wait(call: Call) -> Response:
 @before
 async def _authorize_batch(request: Authorization) -> None:
     for body in request.call.body:
-        await _authorize_run(request, body, check_uuid_or_none(body.thread_id, "thread_id"))
+        await authorize_run(request, body, check_uuid_or_none(body.thread_id, "thread_id"))
 
 
 @runs.route(

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.kernel.codec import encode_json
-from perdure.kernel.errors import InvalidInput, NotFound, NotSupported
+from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.server.http.disconnect import cancel_on_disconnect
 from perdure.server.http.routes import Call
 from perdure.server.http.sse import (
@@ -239,24 +239,3 @@ async def join_thread(call: Call) -> Response:
     follow = partial(call.threads.follow_thread, call.path["thread_id"])
     frames = ThreadFrames(frozenset(modes))
     return await follow_events(call, follow, frames, last_event_id(call), response=RunStream)
-
-
-@thread_streams.route(
-    "POST",
-    THREAD + "/commands",
-    rule=on_thread("update"),
-    scope="read",
-    summary="The v3 streaming protocol, which is not supported",
-)
-@thread_streams.route(
-    "POST",
-    THREAD + "/stream/events",
-    rule=on_thread("read"),
-    scope="read",
-    summary="The v3 streaming protocol, which is not supported",
-)
-async def refuse_v3(call: Call) -> Response:
-    raise NotSupported(
-        "the v3 streaming protocol (threads.stream) is not supported here; use runs.stream, "
-        "runs.join_stream or threads.join_stream"
-    )
