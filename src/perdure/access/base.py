@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 from perdure.access.endpoints import Endpoint, endpoints
 from perdure.access.model import Caller, decode_answers
 from perdure.access.operations import action_of, answer_type, ensure_namespace, once
+from perdure.kernel.checks import check_text
 from perdure.kernel.errors import NotSupported
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage, Tx
@@ -142,6 +143,8 @@ class Service:
         follows the items is equal in all calls that merge. `rows` and `size` (bytes) bound a batch.
         `undelivered` gets the answer of a caller that was cancelled meanwhile.
         """
+        if key is not None:
+            check_text(key, "idempotency_key")
         batch = partial(self._write_batch, operation, rest, key is not None)
         future = self._merger.call(
             (operation, key is not None, *rest),

@@ -26,7 +26,6 @@ PREFIX = "/api/v1"
 """The path under which the native API stands."""
 MAX_BATCH = 1000
 """How many items one request may carry."""
-MAX_TERMS = 20
 KEY = "idempotency_key"
 
 T = TypeVar("T")
@@ -368,8 +367,6 @@ def _read_terms(terms: Sequence[str]) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for term in terms:
         metadata.update(_object(term) if term.startswith("{") else _pair(term))
-    if len(metadata) > MAX_TERMS:
-        raise InvalidInput(f"metadata has {len(metadata)} keys; a filter takes at most {MAX_TERMS}")
     return metadata
 
 

@@ -13,7 +13,7 @@ from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.checks import check_object, check_text
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.storage.labels import check_keys
+from perdure.kernel.storage.labels import encode_metadata
 
 MAX_DESCRIPTION = 8192
 SYSTEM_METADATA: Mapping[str, Any] = {"created_by": "system"}
@@ -109,12 +109,6 @@ def encode_object(value: object, what: str) -> str:
     return encode_json(check_object(value, what), what=what)
 
 
-def encode_metadata(value: object) -> str:
-    metadata = check_object(value, "metadata")
-    check_keys(metadata)
-    return encode_json(metadata, what="metadata")
-
-
 def check_description(value: object) -> str | None:
     return None if value is None else check_text(value, "description", max_length=MAX_DESCRIPTION)
 
@@ -207,7 +201,9 @@ def changed(body: Body, change: Change) -> Body:
     """A version as it is after a change."""
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not None}
     if change.metadata is not None:
-        given["metadata"] = encode_metadata({**decode_json(body.metadata), **change.metadata})
+        given["metadata"] = encode_metadata(
+            {**decode_json(body.metadata), **change.metadata}, known=body.metadata
+        )
     return msgspec.structs.replace(body, **given)
 
 

@@ -19,13 +19,17 @@ from perdure.kernel.checks import (
     Offset,
     SortOrder,
     check_choice,
+    check_filter,
+    check_id,
+    check_ids,
     check_name,
-    check_object,
     check_page,
+    optional_text,
 )
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.match import has
 from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.storage.labels import encode_metadata
 
 MAX_VERSIONS = 1000
 """How many versions a search by metadata reads."""
@@ -62,11 +66,12 @@ class Assistants(Service):
             description=model.check_description(description),
             config=model.encode_object(config or {}, "config"),
             context=model.encode_object(context or {}, "context"),
-            metadata=model.encode_metadata(metadata or {}),
+            metadata=encode_metadata(metadata or {}),
         )
         given = None if assistant_id is None else check_name(assistant_id, "assistant_id")
         request = NewAssistant(assistant_id=given, version=version_of(body), if_exists=if_exists)
-        row: AssistantRow = await self.write_once(idempotency_key, operations.create, request)
+        rows = 1 + len(request.version.labels)
+        row: AssistantRow = await self.write_once(idempotency_key, operations.create, request, rows=rows)
         return model.assistant_of(row)
 
     @call(PATCH("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
@@ -82,8 +87,9 @@ class Assistants(Service):
         metadata: Mapping[str, Any] | None = None,
     ) -> Assistant:
         """Create the next version of an assistant. Given values replace the old ones; metadata is merged."""
+        checked = check_id(assistant_id, "assistant_id")
         if metadata is not None:
-            model.encode_metadata(metadata)
+            encode_metadata(metadata)
         change = Change(
             agent=None if agent is None else check_name(agent, "agent"),
             name=None if name is None else check_name(name, "name"),
@@ -95,9 +101,9 @@ class Assistants(Service):
         updated = None
         # Metadata is merged outside of the transaction; another change in between repeats it.
         while updated is None:
-            known = model.body_of(await self.read(operations.get, assistant_id))
+            known = model.body_of(await self.read(operations.get, checked))
             version = version_of(model.changed(known, change))
-            updated = await self.write(operations.update, assistant_id, known, version)
+            updated = await self.write(operations.update, checked, known, version)
         return model.assistant_of(updated)
 
     @call(
@@ -109,17 +115,18 @@ class Assistants(Service):
         """Make a version the current one. The other versions stay."""
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < 2**31:
             raise InvalidInput(f"version is {version!r}; versions are counted from 1")
+        checked = check_id(assistant_id, "assistant_id")
         latest = None
         while latest is None:
-            found = await self.read(operations.get_version, assistant_id, version)
+            found = await self.read(operations.get_version, checked, version)
             stored = model.stored_version(found.body)
-            latest = await self.write(operations.set_latest, assistant_id, version, stored)
+            latest = await self.write(operations.set_latest, checked, version, stored)
         return model.assistant_of(latest)
 
     @call(DELETE("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
     async def delete(self, assistant_id: Id) -> None:
         """Delete an assistant. Conflict for the system assistant of an agent."""
-        await self.write(operations.delete, assistant_id)
+        await self.write(operations.delete, check_id(assistant_id, "assistant_id"))
 
     async def register(self, agents: Sequence[AgentSpec]) -> None:
         """Give each agent its system assistant. One read if nothing has changed."""
@@ -134,11 +141,11 @@ class Assistants(Service):
     @call(GET("/assistants/{assistant_id}"), scope="read", errors=(NotFound,))
     async def get(self, assistant_id: Id) -> Assistant:
         """Get an assistant."""
-        return model.assistant_of(await self.read(operations.get, assistant_id))
+        return model.assistant_of(await self.read(operations.get, check_id(assistant_id, "assistant_id")))
 
     async def resolve(self, names: Sequence[str]) -> dict[str, Assistant]:
         """The assistants by id, or by the name of an agent for its own; what is not known is left out."""
-        found = await self.read(operations.resolve, list(names))
+        found = await self.read(operations.resolve, check_ids(names, "assistant_id"))
         return {name: model.assistant_of(row) for name, row in found.items()}
 
     @call(GET("/assistants"), scope="read")
@@ -160,8 +167,9 @@ class Assistants(Service):
         check_page(limit, offset)
         check_choice(sort_by, get_args(SortField), "sort_by")
         check_choice(sort_order, get_args(SortOrder), "sort_order")
-        wanted = check_object(metadata or {}, "metadata")
-        query = Search(agent, name, wanted, sort_by, sort_order, limit, offset)
+        wanted = check_filter(metadata, "metadata")
+        names = (optional_text(agent, "agent"), optional_text(name, "name"))
+        query = Search(*names, wanted, sort_by, sort_order, limit, offset)
         rows, total = await self.read(operations.search, query)
         items = [model.assistant_of(row) for row in rows]
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
@@ -174,8 +182,9 @@ class Assistants(Service):
         metadata: Mapping[str, Any] | None = None,
     ) -> int:
         """How many assistants a search would find."""
-        wanted = check_object(metadata or {}, "metadata")
-        return await self.read(operations.count, agent, name, wanted)
+        wanted = check_filter(metadata, "metadata")
+        names = (optional_text(agent, "agent"), optional_text(name, "name"))
+        return await self.read(operations.count, *names, wanted)
 
     @call(GET("/assistants/{assistant_id}/versions"), scope="read", errors=(NotFound,))
     async def versions(
@@ -188,11 +197,12 @@ class Assistants(Service):
     ) -> list[Assistant]:
         """List the versions of an assistant, the newest first."""
         check_page(limit, offset)
-        wanted = check_object(metadata or {}, "metadata")
+        wanted = check_filter(metadata, "metadata")
+        checked = check_id(assistant_id, "assistant_id")
         if not wanted:
-            row, found = await self.read(operations.versions, assistant_id, limit, offset)
+            row, found = await self.read(operations.versions, checked, limit, offset)
             return [_version(row, each) for each in found]
-        row, found = await self.read(operations.versions, assistant_id, MAX_VERSIONS, 0)
+        row, found = await self.read(operations.versions, checked, MAX_VERSIONS, 0)
         matching = [each for each in (_version(row, each) for each in found) if has(each.metadata, wanted)]
         return matching[offset : offset + limit]
 

@@ -22,7 +22,7 @@ from perdure.graphs.records import (
     Typed,
     Version,
 )
-from perdure.kernel.checks import check_choice, check_text
+from perdure.kernel.checks import check_choice, check_filter, check_text
 from perdure.kernel.errors import InvalidInput, NotADatabase
 
 Range = tuple[int, int]
@@ -90,8 +90,10 @@ def check_query(query: GraphQuery | GraphDeltaQuery) -> None:
         check_text(query.checkpoint_ns, "checkpoint_ns", max_length=MAX_NS)
     if query.checkpoint_id is not None:
         check_text(query.checkpoint_id, "checkpoint_id", max_length=MAX_ID)
-    if isinstance(query, GraphQuery) and query.before is not None:
-        check_text(query.before, "before", max_length=MAX_ID)
+    if isinstance(query, GraphQuery):
+        check_filter(query.filter, "filter")
+        if query.before is not None:
+            check_text(query.before, "before", max_length=MAX_ID)
 
 
 def _check_place(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import UNSET, UnsetType
 
 from perdure.items.records import Item, ItemPolicy, Match
+from perdure.kernel import checks
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
@@ -183,11 +184,8 @@ def check_index(index: object) -> list[str] | bool | None:
 
 def check_filter(given: object) -> dict[str, Any]:
     """A filter as plain JSON data; InvalidInput for an unknown operator."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise InvalidInput("filter must be an object")
-    conditions: dict[str, Any] = decode_json(encode_json(given, what="filter"))
+    checked = checks.check_filter(given, "filter")
+    conditions: dict[str, Any] = decode_json(encode_json(checked, what="filter"))
     for condition in conditions.values():
         _check_condition(condition)
     return conditions

@@ -39,7 +39,15 @@ from perdure.items.records import (
     SearchItems,
 )
 from perdure.items.vectors import ItemIndex, Ranking
-from perdure.kernel.checks import MAX_PAGE, Limit, Offset, check_number, check_page
+from perdure.kernel.checks import (
+    MAX_FILTER_KEYS,
+    MAX_PAGE,
+    Limit,
+    Offset,
+    check_number,
+    check_page,
+    optional_text,
+)
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.match import matches
@@ -54,6 +62,7 @@ SCAN_VECTORS = 256
 WALK_PATHS = 200
 PAGE_ROWS = 1000
 SWEEP_SECONDS = 60.0
+MAX_QUERY = 64 << 10
 MAX_BODY = 32 << 20
 """How large a batch may be over HTTP: what agents remember may be large."""
 
@@ -207,6 +216,7 @@ class Items(Service):
     async def _search(self, op: SearchItems) -> list[Item]:
         check_number(op.limit, "limit")
         check_number(op.offset, "offset")
+        optional_text(op.query, "query", max_length=MAX_QUERY)
         low, high = model.range_of(path_of(check_labels(op.namespace_prefix, "namespace_prefix")))
         conditions = model.check_filter(op.filter)
         wanted = Search(low, high, tuple(model.needles(conditions)), Place(), op.limit, op.offset)
@@ -314,6 +324,8 @@ class Items(Service):
         check_number(offset, "offset")
         if max_depth is not None:
             check_number(max_depth, "max_depth", 1)
+        if len(matches) > MAX_FILTER_KEYS:
+            raise InvalidInput(f"{len(matches)} conditions; a list takes at most {MAX_FILTER_KEYS}")
         for match in matches:
             check_labels(match.path, match.kind)
         found: list[tuple[str, ...]] = []

@@ -22,6 +22,14 @@ MAX_PAGE = 1000
 DEFAULT_PAGE = 100
 MAX_ROWS = 2**53
 """The largest limit or offset of a query; it stands for everything."""
+MAX_FILTER_KEYS = 20
+"""How many keys a filter by metadata or values may have."""
+MAX_FILTER_PARTS = 1000
+"""How many values a filter may have in all, nested ones included."""
+MAX_FILTER_CHOICES = 100
+"""How many ids or statuses a filter may list."""
+MAX_KEY = 255
+"""The length of a key of metadata, in UTF-8 bytes."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE)]
@@ -87,6 +95,11 @@ def optional_ids(values: Sequence[object] | None, what: str) -> list[str] | None
     return None if values is None else check_ids(values, what)
 
 
+def optional_id_filter(values: object, what: str) -> list[str] | None:
+    """The ids that a filter lists, or None for any."""
+    return None if values is None else [check_id(value, what) for value in _filter_list(values, what)]
+
+
 # --- choices ----------------------------------------------------------------------------------------------
 
 
@@ -103,14 +116,21 @@ def optional_choice(value: object, choices: Sequence[C], what: str) -> C | None:
 
 
 def check_choices(values: object, choices: Sequence[C], what: str) -> list[C]:
-    """A list of choices; a single string is not one."""
-    return [check_choice(value, choices, what) for value in _listed(values, what)]
+    """A list of choices for a filter; a single string is not one."""
+    return [check_choice(value, choices, what) for value in _filter_list(values, what)]
 
 
 def _listed(values: object, what: str) -> Iterable[object]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise BadQuery(f"{what} must be a list, not {type(values).__name__}")
     return values
+
+
+def _filter_list(values: object, what: str) -> list[object]:
+    listed = list(_listed(values, what))
+    if len(listed) > MAX_FILTER_CHOICES:
+        raise InvalidInput(f"{what} has {len(listed)} values; a filter takes at most {MAX_FILTER_CHOICES}")
+    return listed
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
@@ -162,3 +182,33 @@ def check_object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInput(f"{what} must be an object with strings as keys")
     return dict(value)
+
+
+# --- filters ----------------------------------------------------------------------------------------------
+
+
+def check_filter(value: object, what: str) -> dict[str, Any]:
+    """The keys and values that objects are searched by; None is an empty filter."""
+    conditions = check_object({} if value is None else value, what)
+    if len(conditions) > MAX_FILTER_KEYS:
+        raise InvalidInput(f"{what} has {len(conditions)} keys; a filter takes at most {MAX_FILTER_KEYS}")
+    for key in conditions:
+        check_text(key, f"a key of {what}", max_length=MAX_KEY)
+    _check_parts(conditions, what)
+    return conditions
+
+
+def _check_parts(conditions: Mapping[str, Any], what: str) -> None:
+    """Refuse a filter with too many values: each of them may be compared with each of an object's."""
+    parts, level = 0, list(conditions.values())
+    while level:
+        parts += len(level)
+        if parts > MAX_FILTER_PARTS:
+            raise InvalidInput(f"{what} has too many values; a filter takes at most {MAX_FILTER_PARTS}")
+        level = [below for part in level for below in _parts_of(part)]
+
+
+def _parts_of(part: Any) -> Iterable[Any]:
+    if isinstance(part, Mapping):
+        return part.values()
+    return part if isinstance(part, list | tuple) else ()

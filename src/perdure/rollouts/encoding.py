@@ -14,6 +14,7 @@ from perdure.kernel.checks import check_text, optional_choice, optional_text
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_scalars
 from perdure.kernel.errors import InvalidInput, NotADatabase
+from perdure.kernel.storage.labels import check_size
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.spans import NewSpan
@@ -83,7 +84,9 @@ def encode_metadata(metadata: Any, what: str = "metadata") -> str:
         return "{}"
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidInput(f"{what} must be a dictionary, not {type(metadata).__name__}")
-    return encode_json(metadata, what=what)
+    text = encode_json(metadata, what=what)
+    check_size(metadata or {}, text, what)
+    return text
 
 
 def check_mode(mode: Any) -> str | None:

@@ -33,6 +33,7 @@ from perdure.kernel.checks import (
     check_text,
     check_texts,
     check_timeout,
+    optional_id_filter,
     optional_text,
 )
 from perdure.kernel.errors import Conflict, NotFound, SpansEvicted, TooLarge
@@ -148,7 +149,7 @@ class Rollouts(WatchedService):
         check_page(limit, offset)
         conditions = given(
             ("status", "within", arguments.within(status, ROLLOUT_STATUSES, "status")),
-            ("rollout_id", "within", None if rollout_id is None else check_texts(rollout_id, "rollout_id")),
+            ("rollout_id", "within", optional_id_filter(rollout_id, "rollout_id")),
             ("rollout_id", "contains", contains),
         )
         return await self.query_rollouts(

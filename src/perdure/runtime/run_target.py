@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, NotFound, PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
@@ -39,7 +40,9 @@ class RunTarget:
 
     def prepare(self, order: Order) -> NewRun:
         """The run that an order asks for, checked and encoded."""
-        return new_run(request_of(order), self._policy)
+        request = request_of(order)
+        # A schedule of an earlier release may have more metadata than a request takes.
+        return new_run(request, self._policy, known=encode_json(request.metadata, what="metadata"))
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
         """NotFound if the thread does not exist."""

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
-from perdure.kernel.storage.labels import check_keys
+from perdure.kernel.storage.labels import encode_metadata
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.schedules.records import Firing, Schedule
@@ -144,15 +144,15 @@ def check_object(value: object, what: str) -> dict[str, Any]:
 
 
 def check_metadata(value: object) -> dict[str, Any]:
-    """Metadata whose keys can be searched for."""
+    """Metadata that can be stored and searched for."""
     metadata = check_object(value, "metadata")
-    check_keys(metadata)
+    encode_metadata(metadata)
     return metadata
 
 
-def encoded(metadata: Mapping[str, Any], payload: Mapping[str, Any]) -> Texts:
-    """Checked metadata and payload as they are stored."""
-    return Texts(encode_json(metadata, what="metadata"), encode_json(payload, what="payload"))
+def encoded(metadata: Mapping[str, Any], payload: Mapping[str, Any], known: str = "{}") -> Texts:
+    """Metadata, which replaces what is `known`, and payload as they are stored."""
+    return Texts(encode_metadata(metadata, known=known), encode_json(payload, what="payload"))
 
 
 def check_end(value: object) -> int | None:

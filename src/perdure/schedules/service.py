@@ -17,6 +17,7 @@ from perdure.kernel.checks import (
     Offset,
     SortOrder,
     check_choice,
+    check_filter,
     check_flag,
     check_id,
     check_page,
@@ -73,7 +74,7 @@ class Schedules(Service):
             optional_id(assistant_id, "assistant_id"),
             optional_id(thread_id, "thread_id"),
             enabled,
-            model.check_metadata(metadata),
+            check_filter(metadata, "metadata"),
             check_choice(sort_by, get_args(SortField), "sort_by"),
             check_choice(sort_order, get_args(SortOrder), "sort_order"),
             limit,
@@ -154,7 +155,10 @@ class Schedules(Service):
             payload=checked_payload,
         )
         self.targets[target].prepare(order)
-        schedule_id: str = await self.write_once(idempotency_key, operations.create, request, self.targets)
+        rows = 1 + len(checked_metadata)
+        schedule_id: str = await self.write_once(
+            idempotency_key, operations.create, request, self.targets, rows=rows
+        )
         return await self.get(schedule_id)
 
     @call(GET("/schedules/{schedule_id}"), scope="read", errors=(NotFound,))
@@ -196,7 +200,7 @@ class Schedules(Service):
             labels = {**order.metadata, **more_metadata}
             merged = {**order.payload, **more_payload}
             self.targets[row.target].prepare(structs.replace(order, metadata=labels, payload=merged))
-            texts = model.encoded(labels, merged)
+            texts = model.encoded(labels, merged, row.metadata)
             updated = await self.write(
                 operations.update, checked, change(labels=labels, texts=texts, known=row.texts)
             )

@@ -14,7 +14,7 @@ from perdure.kernel.checks import check_id, check_object, check_text, optional_c
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.labels import check_keys
+from perdure.kernel.storage.labels import encode_metadata
 from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
@@ -72,16 +72,16 @@ def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:
     return lifetime
 
 
-def metadata_text(metadata: Mapping[str, Any] | None, what: str = "metadata") -> str:
-    if metadata is None:
-        return "{}"
-    checked = check_object(metadata, what)
-    check_keys(checked)
-    return encode_json(checked, what=what)
+def metadata_text(metadata: Mapping[str, Any] | None) -> str:
+    return "{}" if metadata is None else encode_metadata(metadata)
 
 
-def new_run(request: RunRequest, policy: Policy) -> NewRun:
-    """A request, checked and encoded."""
+def config_text(config: Mapping[str, Any] | None) -> str:
+    return "{}" if config is None else encode_json(check_object(config, "config"), what="config")
+
+
+def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun:
+    """A request, checked and encoded; what is `known` of its metadata was stored before."""
     request = _valid(request)
     kwargs = RunKwargs(
         input=request.input,
@@ -101,7 +101,7 @@ def new_run(request: RunRequest, policy: Policy) -> NewRun:
         thread_id=optional_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
         kwargs=encode_json(kwargs, what="the run's input"),
-        metadata=metadata_text(request.metadata),
+        metadata=encode_metadata(request.metadata or {}, known=known),
         config=limits_of(request, policy),
         strategy=request.multitask_strategy,
         make_thread=request.thread_id is None or request.if_not_exists == "create",

@@ -27,11 +27,13 @@ from perdure.kernel.checks import (
     Limit,
     Offset,
     check_choice,
+    check_filter,
     check_id,
     check_ids,
     check_page,
     optional_choice,
     optional_id,
+    optional_id_filter,
     optional_ids,
 )
 from perdure.kernel.clock import to_micros
@@ -45,7 +47,7 @@ from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.streams.model import Burst, NewEvent, seq_of
 from perdure.streams.service import Follower, Streams
-from perdure.threads.encoding import check_lifetime, checked, metadata_text, new_run, steps_of
+from perdure.threads.encoding import check_lifetime, checked, config_text, metadata_text, new_run, steps_of
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.operations import (
     assign,
@@ -155,12 +157,13 @@ class Threads(WatchedService):
         request = NewThread(
             optional_id(thread_id, "thread_id"),
             metadata_text(metadata),
-            metadata_text(config, "config"),
+            config_text(config),
             None if values is None else checked(NewCheckpoint(values=values, metadata={"source": "input"})),
             if_exists == "do_nothing",
             check_lifetime(lifetime or self.policy.lifetime),
         )
-        created: Any = await self.write_once(idempotency_key, states.create_threads, request)
+        rows = 1 + len(metadata or {})
+        created: Any = await self.write_once(idempotency_key, states.create_threads, request, rows=rows)
         if isinstance(created, Created):
             return thread_of(*created.record)
         (known_id,) = created
@@ -186,7 +189,7 @@ class Threads(WatchedService):
         """
         check_id(thread_id, "thread_id")
         metadata_text(metadata)
-        new_config = None if config is None else metadata_text(config, "config")
+        new_config = None if config is None else config_text(config)
         await self.write(states.update_thread, thread_id, metadata, new_config, check_lifetime(lifetime))
         return await self.get_thread(thread_id)
 
@@ -240,7 +243,7 @@ class Threads(WatchedService):
         """
         wanted = ThreadSearch(
             status=status,
-            ids=optional_ids(ids, "thread_id"),
+            ids=ids,
             metadata=metadata or {},
             values=values,
             sort_by=sort_by,
@@ -253,8 +256,10 @@ class Threads(WatchedService):
     async def find_threads(self, wanted: ThreadSearch) -> PaginatedResult[Thread]:
         """List threads, also by what their values contain."""
         optional_choice(wanted.status, THREAD_STATUSES, "status")
+        optional_id_filter(wanted.ids, "thread_id")
         check_page(wanted.limit, wanted.offset)
-        metadata_text(wanted.metadata)
+        check_filter(wanted.metadata, "metadata")
+        check_filter(wanted.having, "values")
         found, total = await self.read(search.search_threads, wanted)
         items = [thread_of(*each) for each in found]
         return PaginatedResult(items=items, limit=wanted.limit, offset=wanted.offset, total=total)
@@ -268,8 +273,9 @@ class Threads(WatchedService):
     ) -> int:
         """Count the threads that a search would find."""
         optional_choice(status, THREAD_STATUSES, "status")
-        metadata_text(metadata)
-        wanted = ThreadSearch(status=status, metadata=metadata or {}, having=having)
+        wanted = ThreadSearch(
+            status=status, metadata=check_filter(metadata, "metadata"), having=check_filter(having, "values")
+        )
         return await self.read(search.count_threads, wanted)
 
     # --- states -------------------------------------------------------------------------------------------
@@ -331,7 +337,8 @@ class Threads(WatchedService):
         check_page(limit, 0)
         check_id(thread_id, "thread_id")
         place = optional_id(before, "checkpoint_id")
-        rows = await self.read(states.history, thread_id, limit, place, metadata or {})
+        wanted = check_filter(metadata, "metadata")
+        rows = await self.read(states.history, thread_id, limit, place, wanted)
         return [checkpoint_of(row) for row in rows]
 
     # --- runs ---------------------------------------------------------------------------------------------

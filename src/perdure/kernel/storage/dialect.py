@@ -73,6 +73,9 @@ _EAGER_VACUUM = (
     "autovacuum_vacuum_cost_delay = 0",
 )
 
+TEXTS = 1024
+"""How many texts are remembered in translation: those made at run time come in many shapes."""
+
 Folded = tuple[bool, ...]
 """For each column of a bulk write, whether all rows have the same value, which is then sent once."""
 
@@ -129,7 +132,7 @@ def _commented(name: str, text: str) -> str:
     return "/* " + name + " */ " + text.lstrip() if text else ""
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=TEXTS)
 def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_COMMENT.sub("", text)))
 
@@ -151,7 +154,7 @@ def _with_columns(text: str, row: type[Any]) -> str:
     return _COLUMNS.sub(listed, text)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=TEXTS)
 def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], str]:
     """A text in both dialects, as the first fields of a statement."""
     if "{columns" in text:
@@ -160,13 +163,10 @@ def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], st
     sqlite, postgres = text, text
     for mark, theirs, ours in _MARKS:
         sqlite, postgres = mark.sub(theirs, sqlite), mark.sub(ours, postgres)
-    names: list[str] = []
+    names: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in names:
-            names.append(name)
-        return "$" + str(names.index(name) + 1)
+        return "$" + str(names.setdefault(match.group(1), len(names) + 1))
 
     postgres = _PARAMETER.sub(number, postgres)
     single = _EACH.sub(r"(SELECT :\1 AS value) AS each", _AMONG.sub(r"IN (:\1)", text))

@@ -9,8 +9,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.kernel.checks import check_text
-from perdure.kernel.codec import encode_json
+from perdure.kernel.checks import MAX_KEY, check_object, check_text
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import InvalidInput, TooLarge
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
@@ -24,9 +25,13 @@ LABELS = Table(
 )
 TABLES = (LABELS,)
 
-MAX_KEY = 255
+MAX_KEYS = 1000
+MAX_BYTES = 64 << 10
+"""How large metadata may be, as JSON."""
 LONGEST = 200
 """Longer values are compared by their hash."""
+SLICE = 1000
+"""How many rows one statement writes."""
 
 _ADD = BulkInsert(LABELS)
 _DROP = statement("DELETE FROM labels WHERE ns = :ns AND kind = :kind AND id {among:ids}")
@@ -40,10 +45,35 @@ def _value(value: Any) -> str:
     return "sha256:" + hashlib.sha256(encoded.encode()).hexdigest()
 
 
-def check_keys(metadata: Mapping[str, Any]) -> None:
-    """Refuse keys that are too long for the index."""
+def encode_metadata(value: object, *, known: str = "{}") -> str:
+    """Metadata as it is stored: as JSON, within the bounds.
+
+    `known` is what it replaces: what an earlier release stored beyond a bound may stay, but not grow.
+    """
+    metadata = check_object(value, "metadata")
+    _check_count(len(metadata), known)
     for key in metadata:
         check_text(key, "a key of the metadata", max_length=MAX_KEY)
+    text = encode_json(metadata, what="metadata")
+    _check_size(text, "metadata", known)
+    return text
+
+
+def check_size(metadata: Mapping[str, Any], text: str, what: str) -> None:
+    """Refuse metadata beyond the bounds that is not searched by, and its JSON."""
+    _check_count(len(metadata), "{}", what)
+    _check_size(text, what, "{}")
+
+
+def _check_count(count: int, known: str, what: str = "metadata") -> None:
+    if count > MAX_KEYS and count > len(decode_json(known)):
+        raise InvalidInput(f"{what} would have {count} keys; it takes at most {MAX_KEYS}")
+
+
+def _check_size(text: str, what: str, known: str) -> None:
+    size = len(text.encode())
+    if size > MAX_BYTES and size > len(known.encode()):
+        raise TooLarge(f"{what} would have {size} bytes as JSON; it takes at most {MAX_BYTES}")
 
 
 async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
@@ -52,7 +82,8 @@ async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]])
     rows = [
         (tx.ns, kind, id, key, _value(value)) for id, found in labels.items() for key, value in found.items()
     ]
-    await tx.write((_ADD, rows))
+    for start in range(0, len(rows), SLICE):
+        await tx.write((_ADD, rows[start : start + SLICE]))
 
 
 async def drop_labels(tx: Tx, kind: str, ids: Sequence[str]) -> None:

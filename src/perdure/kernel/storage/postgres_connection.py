@@ -30,6 +30,9 @@ LOST = (
 CONTENDED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
 """Two transactions conflicted; retry the operation."""
 
+_UNFIT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
+"""The server got a text that no column holds."""
+
 _ERRORS: tuple[tuple[type[BaseException], type[errors.StorageError]], ...] = (
     (asyncpg.DiskFullError, errors.StorageFull),
     (asyncpg.OutOfMemoryError, errors.StorageUnavailable),
@@ -47,8 +50,13 @@ _ERRORS: tuple[tuple[type[BaseException], type[errors.StorageError]], ...] = (
 
 def translate(error: BaseException, where: str) -> BaseException:
     """PostgreSQL's error as one of ours, without the connection's secrets; anything else as it is."""
-    if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+    if isinstance(error, asyncpg.ClientConfigurationError):
         return errors.InvalidInput(f"PostgreSQL at {where}: {error}")
+    if isinstance(error, _UNFIT) or (
+        isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
+    ):
+        # Services refuse such values by name; this is for what they overlook.
+        return errors.InvalidInput("a value of the call cannot be stored in the database")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
             return ours(f"PostgreSQL at {where}: {str(error) or type(error).__name__}")

@@ -308,9 +308,12 @@ def _steps(scope: Connection) -> list[str]:
     if len(raw) > MAX_PATH:
         raise InvalidInput("the path is too long")
     try:
-        return [unquote_to_bytes(step).decode() for step in raw.split(b"/")[1:]]
+        steps = [unquote_to_bytes(step).decode() for step in raw.split(b"/")[1:]]
     except UnicodeDecodeError:
         raise InvalidInput("the path is not UTF-8") from None
+    if any("\0" in step for step in steps):
+        raise InvalidInput("the path must not contain NUL characters")
+    return steps
 
 
 def _opens_tab(request: Request) -> bool:

@@ -101,6 +101,9 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def decode_query(parameters: QueryParams, kind: type[msgspec.Struct]) -> Any:
     """The query string as its type; unknown parameters are ignored."""
+    for name, value in parameters.multi_items():
+        if "\0" in value:
+            raise InvalidInput(f"{name[:64]!r} in the query must not contain NUL characters")
     lists = _list_fields(kind)
     values: dict[str, Any] = {
         name: parameters.getlist(name) if name in lists else parameters[name] for name in parameters

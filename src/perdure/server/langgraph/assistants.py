@@ -31,6 +31,7 @@ from perdure.server.langgraph.wire import (
     Limit,
     Metadata,
     Offset,
+    Select,
     SortOrder,
     answer,
     check_uuid_or_none,
@@ -198,7 +199,7 @@ class AssistantSearch(AssistantCount, kw_only=True):
     offset: Offset | None = None
     sort_by: AssistantSort | None = None
     sort_order: SortOrder | None = None
-    select: list[AssistantField] | None = None
+    select: Select[AssistantField] | None = None
 
 
 @assistants.route(

@@ -33,6 +33,7 @@ from perdure.server.langgraph.wire import (
     Limit,
     Metadata,
     Offset,
+    Select,
     SortOrder,
     answer,
     check_uuid,
@@ -260,7 +261,7 @@ class CronSearch(CronCount, kw_only=True):
     offset: Offset | None = None
     sort_by: CronSort | None = None
     sort_order: SortOrder | None = None
-    select: list[CronField] | None = None
+    select: Select[CronField] | None = None
 
 
 async def _filters(call: Call, body: CronCount) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ from perdure.server.langgraph.wire import (
     Body,
     Limit,
     Offset,
+    Select,
     answer,
     check_uuid,
     check_uuid_or_none,
@@ -356,7 +357,7 @@ class RunsQuery(msgspec.Struct, kw_only=True):
     limit: Limit = PAGE
     offset: Offset = 0
     status: str | None = None
-    select: list[str] | None = None
+    select: Select[str] | None = None
 
 
 @runs.route(

@@ -20,6 +20,7 @@ from perdure.server.langgraph.wire import (
     InterruptShape,
     Limit,
     Metadata,
+    Select,
     answer,
     views_of,
 )
@@ -126,7 +127,7 @@ class StateQuery(msgspec.Struct, kw_only=True):
     """Whether to show the states of subgraphs, and which fields."""
 
     subgraphs: bool = False
-    select: list[str] | None = None
+    select: Select[str] | None = None
 
 
 @states.route(
@@ -159,7 +160,7 @@ class StateBody(Body, kw_only=True):
 
     checkpoint: CheckpointOrConfig
     subgraphs: bool | None = None
-    select: list[str] | None = None
+    select: Select[str] | None = None
 
 
 @states.route(
@@ -231,7 +232,7 @@ class HistoryBody(Body, kw_only=True):
     before: str | CheckpointOrConfig | None = None
     metadata: Metadata | None = None
     checkpoint: CheckpointOrConfig | None = None
-    select: list[str] | None = None
+    select: Select[str] | None = None
 
 
 @states.route(
@@ -253,7 +254,7 @@ class HistoryQuery(msgspec.Struct, kw_only=True):
 
     limit: Limit = PAGE
     before: str | None = None
-    select: list[str] | None = None
+    select: Select[str] | None = None
 
 
 @states.route(

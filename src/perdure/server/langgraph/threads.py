@@ -33,6 +33,7 @@ from perdure.server.langgraph.wire import (
     Limit,
     Metadata,
     Offset,
+    Select,
     SortOrder,
     answer,
     check_uuid,
@@ -245,12 +246,12 @@ class ThreadCount(Body, kw_only=True):
 class ThreadSearch(ThreadCount, kw_only=True):
     """Which threads to list, which of their fields, and in which order."""
 
-    ids: Annotated[list[str], Meta(max_length=MAX_THREADS)] | None = None
+    ids: list[str] | None = None
     limit: Limit | None = None
     offset: Offset | None = None
     sort_by: ThreadSort | None = None
     sort_order: SortOrder | None = None
-    select: list[ThreadField] | None = None
+    select: Select[ThreadField] | None = None
     extract: dict[str, str] | None = None
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from perdure.kernel.checks import MAX_FILTER_CHOICES
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.pages import PaginatedResult
 from perdure.langgraph.views import GraphViews
@@ -29,6 +30,8 @@ PAGE = 10
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 Offset = Annotated[int, Meta(ge=0, le=2**53)]
 T = TypeVar("T")
+Select = Annotated[list[T], Meta(max_length=MAX_FILTER_CHOICES)]
+"""The fields that an answer is to have."""
 Metadata = dict[str, Any]
 SortOrder = Literal["asc", "desc"]
 

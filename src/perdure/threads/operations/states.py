@@ -13,7 +13,7 @@ from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.match import has
 from perdure.kernel.storage.filters import Clause
-from perdure.kernel.storage.labels import set_labels
+from perdure.kernel.storage.labels import encode_metadata, set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.streams.model import NewEvent
@@ -33,7 +33,6 @@ from perdure.threads.rows import (
     StateRow,
     ThreadAnswer,
     ThreadRow,
-    merge_metadata,
     metadata_of,
     new_thread_row,
 )
@@ -134,7 +133,8 @@ async def update_thread(
     thread.updated_at = tx.now
     thread.config = thread.config if config is None else config
     if metadata is not None:
-        thread.metadata, merged = merge_metadata(thread.metadata, metadata)
+        merged = {**metadata_of(thread.metadata), **metadata}
+        thread.metadata = encode_metadata(merged, known=thread.metadata)
         await set_labels(tx, THREAD, {thread_id: merged})
     await tx.write(sql.EDIT_THREADS.of([thread]))
     if lifetime is not None:
