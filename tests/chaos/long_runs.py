@@ -97,9 +97,10 @@ def generate_requests(run: Run) -> None:
     """So many requests that fit the document, and so many that do not, to every route."""
     from tests.security import test_generated
 
-    for label in test_generated.run(run.size):
-        run.facts["routes"] += 1
-        run.note = label
+    with new_database() as url:
+        for label in test_generated.run(run.size, url):
+            run.facts["routes"] += 1
+            run.note = label
     run.advance(count=run.size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import re
@@ -16,10 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.core.result import Err
+from tests.support.databases import Databases
 
 from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings
 from perdure.runtime.app import App
+from perdure.runtime.stores import open_store
 from perdure.server.http.openapi import document
 from perdure.server.http.routes import Route
 from perdure.server.http.server import HttpServer
@@ -48,18 +51,23 @@ OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if not isins
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[str]:
-    app = App(InMemoryLightningStore(), Settings())
-    server = HttpServer(application_of(app))
-    server.start()
-    yield server.url
-    server.stop()
+def serving(*databases: str) -> Iterator[list[str]]:
+    """Servers of an empty database in memory, and of these."""
+    stores = [InMemoryLightningStore(), *map(open_store, databases)]
+    servers = [HttpServer(application_of(App(store, Settings()))) for store in stores]
+    for server in servers:
+        server.start()
+    yield [server.url for server in servers]
+    for server, store in zip(servers, stores, strict=True):
+        server.stop()
+        asyncio.run(store.close())
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serving() as url:
-        yield url
+def addresses(shared_postgres_url: str, databases: Databases) -> Iterator[list[str]]:
+    """A server on each engine: a request is made once and sent to both, since making it takes long."""
+    with serving(databases.shared(shared_postgres_url)) as urls:
+        yield urls
 
 
 def ask_wrongly(route: Route, address: str, session: requests.Session) -> None:
@@ -70,23 +78,24 @@ def ask_wrongly(route: Route, address: str, session: requests.Session) -> None:
         check(session.request(route.method, url, data=junk, headers=headers, timeout=20))
 
 
-def test_no_junk_breaks_the_server(address: str) -> None:
+def test_no_junk_breaks_the_server(addresses: list[str]) -> None:
     """Every route, with bodies and paths that nobody means."""
     with requests.Session() as session:
-        for route in ASKED:
+        for route, address in itertools.product(ASKED, addresses):
             try:
                 ask_wrongly(route, address, session)
             except AssertionError as error:
                 raise AssertionError(f"{route.method} {route.path}") from error
 
 
-def generate(operation: Any, mode: GenerationMode, address: str, examples: int) -> None:
+def generate(operation: Any, mode: GenerationMode, addresses: list[str], examples: int) -> None:
     """Requests that fit the document, or requests that do not."""
 
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case[Any]) -> None:
-        check(case.call(base_url=address, timeout=20))
+        for address in addresses:
+            check(case.call(base_url=address, timeout=20))
 
     # A route that takes nothing at all cannot be asked wrongly.
     with contextlib.suppress(Unsatisfiable, SkipTest):
@@ -95,17 +104,19 @@ def generate(operation: Any, mode: GenerationMode, address: str, examples: int) 
 
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize("operation", OPERATIONS[::STRIDE], ids=lambda operation: operation.label)
-def test_no_generated_request_breaks_the_server(operation: Any, mode: GenerationMode, address: str) -> None:
+def test_no_generated_request_breaks_the_server(
+    operation: Any, mode: GenerationMode, addresses: list[str]
+) -> None:
     """A part of the routes, since making the requests takes long; `./dev chaos` asks all of them."""
-    generate(operation, mode, address, EXAMPLES)
+    generate(operation, mode, addresses, EXAMPLES)
 
 
-def run(examples: int) -> Iterator[str]:
-    """The long run: so many requests of each kind to every route."""
-    with serving() as address:
+def run(examples: int, database: str) -> Iterator[str]:
+    """The long run: so many requests of each kind to every route, on each engine."""
+    with serving(database) as addresses:
         for operation in OPERATIONS:
             for mode in GenerationMode:
-                generate(operation, mode, address, examples)
+                generate(operation, mode, addresses, examples)
             yield operation.label
 
 
@@ -122,5 +133,6 @@ def test_every_route_is_asked() -> None:
     }
 
 
-def test_the_server_still_serves(address: str) -> None:
-    assert requests.get(address + "/healthz", timeout=5).status_code == 200
+def test_the_servers_still_serve(addresses: list[str]) -> None:
+    for address in addresses:
+        assert requests.get(address + "/readyz", timeout=5).status_code == 200
