@@ -19,6 +19,11 @@ class PerdureError(Exception):
         self.message = message or _first_line(type(self).__doc__)
         super().__init__(self.message)
 
+    @property
+    def public(self) -> str:
+        """The message as it may leave the server; `message` is for the log and for this process."""
+        return self.message
+
 
 def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0]
@@ -102,6 +107,15 @@ class StorageError(PerdureError):
 
     code = "storage_error"
     http_status = 503
+
+    def __init__(self, message: str | None = None, *, public: str | None = None) -> None:
+        super().__init__(message)
+        self._public = public or _first_line(type(self).__doc__)
+
+    @property
+    def public(self) -> str:
+        """What is not available, without path, host, database and the engine's words."""
+        return self._public
 
 
 class OutcomeUnknown(StorageError):

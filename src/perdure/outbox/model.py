@@ -211,7 +211,7 @@ def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow
 
 def error_text(error: BaseException) -> str:
     """What is kept of an error: a text that every database takes."""
-    text = error.message if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
+    text = error.public if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
     return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 

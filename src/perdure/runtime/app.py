@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections import Counter
 from hmac import compare_digest
 from typing import Any
@@ -12,7 +13,14 @@ from perdure.access.model import ALL_SCOPES, Caller, Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.kernel.config import Settings
-from perdure.kernel.errors import Forbidden, NotSupported, PerdureError, StartRefused, Unauthorized
+from perdure.kernel.errors import (
+    Forbidden,
+    NotSupported,
+    PerdureError,
+    StartRefused,
+    StorageUnavailable,
+    Unauthorized,
+)
 from perdure.kernel.metrics import Metrics
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.views import GraphViews
@@ -26,6 +34,8 @@ READY_SECONDS = 5.0
 """How long a database may take to answer a probe."""
 KEY_ACTOR = "key"
 ANONYMOUS = "anonymous"
+
+logger = logging.getLogger(__name__)
 
 
 class StoreApp:
@@ -142,20 +152,28 @@ class App(StoreApp):
 
     async def health(self) -> dict[str, Any]:
         # Asked first, since a database that answers again is no longer degraded.
-        reason = await self._unreachable()
+        unreachable = await self._unreachable()
         health = dict(await self._services.store.health())
-        found = health if reason is None else {**health, "status": "degraded", "reason": reason}
-        return {**found, "engine": self._services.storage.engine}
+        health["engine"] = self._services.storage.engine
+        if unreachable is None and health["reason"] is not None:
+            unreachable = StorageUnavailable(health["reason"])
+        if unreachable is not None:
+            logger.warning("the database is not available: %s", unreachable.message)
+            health |= {"status": "degraded", "reason": unreachable.public}
+        if health.get("redis_reason") is not None:
+            logger.warning("Redis is not available: %s", health["redis_reason"])
+            health["redis_reason"] = "Redis cannot be reached."
+        return health
 
-    async def _unreachable(self) -> str | None:
+    async def _unreachable(self) -> PerdureError | None:
         """Why the database does not answer, if it does not."""
         try:
             async with asyncio.timeout(READY_SECONDS):
                 await self._services.ping()
         except PerdureError as error:
-            return error.message
+            return error
         except TimeoutError:
-            return f"the database did not answer within {READY_SECONDS:.0f} s"
+            return StorageUnavailable(f"the database did not answer within {READY_SECONDS:.0f} s")
         return None
 
     def store_for(self, caller: Caller) -> LightningStore:

@@ -184,7 +184,7 @@ def is_over(due_at: int, end_at: int | None, now: int) -> bool:
 
 def error_text(error: BaseException) -> str:
     """What is kept of an error: a text that every database takes."""
-    text = error.message if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
+    text = error.public if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
     return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 

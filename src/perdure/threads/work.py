@@ -120,7 +120,7 @@ class Results(msgspec.Struct, kw_only=True):
 
 
 def _refusal(error: PerdureError) -> Refusal:
-    return Refusal(code=error.code, detail=error.message)
+    return Refusal(code=error.code, detail=error.public)
 
 
 def _error(refusal: Refusal) -> PerdureError:

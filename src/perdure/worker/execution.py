@@ -283,7 +283,7 @@ class Execution:
                 logger.error(
                     "%s: the report of its end was refused: %s: %s", self.name, error.code, error.message
                 )
-                failure = Failure(error=type(error).__name__, message=error.message)
+                failure = Failure(error=type(error).__name__, message=error.public)
                 ending = Ending(held=self.lease, result="error", error=failure)
                 await self._finish(ending)
         return ending.result

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from perdure.agents.context import AgentError, Retriable
-from perdure.kernel.errors import StorageError
+from perdure.kernel.errors import PerdureError, StorageError
 from perdure.threads.records import Failure
 
 LONGEST_MESSAGE = 10_000
@@ -91,7 +91,7 @@ def failure_of(error: BaseException) -> Failure:
 
 def _message(error: BaseException) -> str:
     try:
-        text = str(error)
+        text = error.public if isinstance(error, PerdureError) else str(error)
     except Exception as broken:  # noqa: BLE001 - the agent's code makes the message
         text = f"its message cannot be read: {type(broken).__name__}"
     text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")

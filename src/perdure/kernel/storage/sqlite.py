@@ -299,7 +299,7 @@ class SqliteStorage:
         reader = Reader(self._engine.connect())
         if not self._engine.check_file():
             reader.connection.close()
-            raise errors.StorageUnavailable(self._engine.lost)
+            raise errors.StorageUnavailable(self._engine.lost, public=self._engine.lost)
         self._running.append(reader.running)
         reader.running.closed = self._closed
         return reader
@@ -341,7 +341,7 @@ class SqliteStorage:
                 f"{self.path} was opened by process {self._pid}; a forked process cannot use it"
             )
         if self._engine.lost is not None:
-            raise errors.StorageUnavailable(self._engine.lost)
+            raise errors.StorageUnavailable(self._engine.lost, public=self._engine.lost)
 
     async def health(self) -> Mapping[str, Any]:
         reason = self._engine.lost or self._engine.degraded

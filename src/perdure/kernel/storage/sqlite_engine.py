@@ -285,7 +285,7 @@ class SqliteEngine:
         Returns the hints to publish.
         """
         if self.lost is not None:
-            _refuse(jobs, errors.StorageUnavailable(self.lost))
+            _refuse(jobs, errors.StorageUnavailable(self.lost, public=self.lost))
             return []
         try:
             self._reopen()
@@ -410,7 +410,7 @@ class SqliteEngine:
             return
         if identity_of(self.path) != self._identities[0]:
             self.lost = LOST
-            raise errors.StorageUnavailable(self.lost)
+            raise errors.StorageUnavailable(self.lost, public=self.lost)
         self.connection = self.connect(_WRITE_FLAGS)
         self._identities = self._found()
         self._broken = False

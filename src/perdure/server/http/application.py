@@ -32,8 +32,8 @@ from perdure.server.http.disconnect import DisconnectWatch, until_disconnect
 from perdure.server.http.gate import Gate
 from perdure.server.http.mounted import Mounted, MountedResponse
 from perdure.server.http.origins import ANY, Origins
-from perdure.server.http.problems import NATIVE, internal_error
-from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Readmit, Route, ServerProtocol, Table
+from perdure.server.http.problems import NATIVE, internal_error, public_error
+from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Readmit, Route, Table
 
 logger = logging.getLogger(__name__)
 
@@ -148,20 +148,13 @@ class Application:
         try:
             return await self._handle(request, match, request_id)
         except PerdureError as error:
-            return self._refuse(protocol, error, request_id, request)
+            return protocol.refuse(public_error(error, request_id), request_id, request)
         except CallerLeft:
             raise
         except Exception:
             # The details belong in the log, not in the answer.
             logger.exception("request %s failed: %s %s", request_id, request.method, request.url.path)
             return protocol.refuse(internal_error(request_id), request_id, request)
-
-    def _refuse(
-        self, protocol: ServerProtocol, error: PerdureError, request_id: str, request: Request
-    ) -> Response:
-        if error.http_status >= 500:
-            logger.warning("request %s: %s: %s", request_id, error.code, error.message)
-        return protocol.refuse(error, request_id, request)
 
     async def _handle(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
         if LOOPBACK not in request.scope:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from perdure.kernel.errors import PerdureError, StorageClosed
 from perdure.server.http.bodies import encode
 from perdure.server.http.disconnect import OnDisconnect, until_disconnect
-from perdure.server.http.problems import NATIVE, internal_error
+from perdure.server.http.problems import NATIVE, internal_error, public_error
 from perdure.server.http.routes import Call, ServerProtocol
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class DelayedJson(StreamingResponse):
         try:
             await self._send(send, encode(work.result()))
         except PerdureError as error:
-            await self._refuse(send, error)
+            await self._refuse(send, public_error(error, self._call.request_id))
         except Exception:
             # Its details belong in the log, not in the response.
             logger.exception("request %s failed while it waited", self._call.request_id)

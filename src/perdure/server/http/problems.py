@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -13,12 +14,15 @@ from perdure.kernel.errors import (
     InvalidInput,
     MethodNotAllowed,
     PerdureError,
+    StorageError,
     TooManyRequests,
     Unauthorized,
 )
 from perdure.server.http.bodies import encode
 
 MEDIA_TYPE = "application/problem+json"
+
+logger = logging.getLogger(__name__)
 
 
 class NativeProtocol:
@@ -51,6 +55,15 @@ def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
 def internal_error(request_id: str) -> PerdureError:
     """The error that a caller sees instead of an unexpected exception; the log has the exception."""
     return PerdureError(f"internal error; request {request_id}, see the server's log")
+
+
+def public_error(error: PerdureError, request_id: str) -> PerdureError:
+    """The error as its caller may read it; the rest is logged under the request's id."""
+    if error.http_status >= 500:
+        logger.warning("request %s: %s: %s", request_id, error.code, error.message)
+    if not isinstance(error, StorageError):
+        return error
+    return type(error)(f"{error.public.rstrip('.')}; request {request_id}, see the server's log")
 
 
 def headers_of(error: PerdureError) -> dict[str, str]:

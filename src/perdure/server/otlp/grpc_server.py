@@ -18,6 +18,7 @@ from perdure.access.model import Caller, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, TooLarge
 from perdure.runtime.app import StoreApp
 from perdure.server.http.gate import Gate
+from perdure.server.http.problems import public_error
 from perdure.server.otlp.answers import encode_outcome, encode_status, grpc_code
 from perdure.server.otlp.decode import PROTOBUF_FORM, decode
 from perdure.server.otlp.ingest import ingest
@@ -159,9 +160,10 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
 
 async def refuse(context: Context, error: PerdureError) -> NoReturn:
     """End a call with an error; its details, as over HTTP, are in the trailing metadata."""
-    details = encode_status(error, secrets.token_hex(8), PROTOBUF_FORM)
-    metadata = (("grpc-status-details-bin", details),)
-    await context.abort(_CODES[grpc_code(error)], error.message, metadata)
+    request_id = secrets.token_hex(8)
+    shown = public_error(error, request_id)
+    metadata = (("grpc-status-details-bin", encode_status(shown, request_id, PROTOBUF_FORM)),)
+    await context.abort(_CODES[grpc_code(shown)], shown.message, metadata)
     raise AssertionError("abort always raises")
 
 
