@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from perdure.access.endpoints import Endpoint, endpoints
 from perdure.access.model import Caller, decode_answers
-from perdure.access.operations import action_of, answer_type, ensure_namespace, once
+from perdure.access.operations import action_of, answer_type, ensure_namespace, find_namespace, once
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import NotSupported
 from perdure.kernel.merge import Merger
@@ -22,6 +22,8 @@ P = ParamSpec("P")
 S = TypeVar("S", bound="Service")
 Access = Literal["read", "write"]
 
+NO_NAMESPACE = -1
+"""The number of a namespace that does not exist: no row has it."""
 POSTGRES_BATCHES = 3
 """How many batches of the same calls may run at once where more than one connection writes."""
 
@@ -72,11 +74,18 @@ class Service:
         sibling._merger = sibling._new_merger()
         return sibling
 
-    async def ns(self) -> int:
-        """The number of the namespace."""
-        if self._number is None:
+    async def ns(self, access: Access = "read") -> int:
+        """The number of the namespace. A write creates it; without it a read finds nothing."""
+        if self._number is not None:
+            return self._number
+        if access == "write":
             self._number = await self.storage.run(ensure_namespace, self.namespace)
-        return self._number
+            return self._number
+        found = await self.storage.read(find_namespace, self.namespace)
+        if found is None:
+            return NO_NAMESPACE
+        self._number = found
+        return found
 
     async def read(
         self,
@@ -109,7 +118,7 @@ class Service:
         return await self._in_transaction(access, keyed(call, keys))
 
     async def _in_transaction(self, access: Access, call: tuple[Any, ...]) -> Any:
-        ns = await self.ns()
+        ns = self._number or await self.ns(access)
         if access == "read":
             return await self.storage.read(*call, ns=ns)
         return await self.storage.run(*call, ns=ns, actor=self.actor)

@@ -46,6 +46,11 @@ async def ensure_namespace(tx: Tx, name: str) -> int:
     return number
 
 
+async def find_namespace(tx: Tx, name: str) -> int | None:
+    """The number of a namespace, if it exists."""
+    return await tx.one(sql.FIND_NAMESPACE, name=name)
+
+
 async def list_namespaces(tx: Tx) -> dict[int, str]:
     """The names of all namespaces by their number."""
     return {row.id: row.name for row in await tx.all(sql.LIST_NAMESPACES)}

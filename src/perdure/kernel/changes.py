@@ -28,9 +28,18 @@ def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]]) -> None:
             tx.hint(CHANNEL, "/".join((str(tx.ns), kind, status, name)))
 
 
-def follow(signals: Signals, ns: int, limit: int) -> Stream:
-    """Read the changes of a namespace from now on; up to `limit` are kept until they are taken."""
-    return signals.follow(CHANNEL, str(ns) + "/", limit)
+def follow(signals: Signals, ns: int | None, limit: int) -> Stream:
+    """Read the changes of a namespace, or of all, from now on; up to `limit` wait until they are taken."""
+    return signals.follow(CHANNEL, "" if ns is None else _prefix(ns), limit)
+
+
+def changed_in(ns: int, keys: Iterable[str]) -> list[str]:
+    """Those of the keys of a stream that are changes of a namespace."""
+    return [key for key in keys if key.startswith(_prefix(ns))]
+
+
+def _prefix(ns: int) -> str:
+    return str(ns) + "/"
 
 
 def changes_from(keys: Iterable[str]) -> list[Change]:

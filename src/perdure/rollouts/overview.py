@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from perdure.access.operations import ensure_namespace, list_namespaces
-from perdure.kernel.changes import follow
+from perdure.access.operations import find_namespace, list_namespaces
+from perdure.kernel.changes import changed_in, follow
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.record import Record
 from perdure.kernel.signals.port import Stream
@@ -64,7 +64,32 @@ class Overview:
 
     async def changes(self, namespace: str, limit: int) -> Stream:
         """What changes in a namespace from now on; see `perdure.kernel.changes`."""
-        return follow(self._storage.signals, await self._storage.run(ensure_namespace, namespace), limit)
+        number = await self._storage.read(find_namespace, namespace)
+        if number is None:
+            return _AwaitedChanges(self._storage, namespace, limit)
+        return follow(self._storage.signals, number, limit)
+
+
+class _AwaitedChanges:
+    """The changes of a namespace that did not exist at first: those of all namespaces are looked through."""
+
+    def __init__(self, storage: Storage, namespace: str, limit: int) -> None:
+        self._storage = storage
+        self._namespace = namespace
+        self._number: int | None = None
+        self._stream = follow(storage.signals, None, limit)
+
+    async def next(self, timeout: float | None = None) -> list[str] | None:
+        while keys := await self._stream.next(timeout):
+            if self._number is None:
+                self._number = await self._storage.read(find_namespace, self._namespace)
+            found = [] if self._number is None else changed_in(self._number, keys)
+            if found:
+                return found
+        return keys
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def queue_state(depth: Depth, now: int) -> QueueState:

@@ -321,8 +321,10 @@ class Rollouts(WatchedService):
         """
         check_timeout(timeout)
         ids = list(dict.fromkeys(check_texts(rollout_ids, "rollout_ids")))
+        present = await self.read(queries.present, ids)
+        # After the read: what it has found is in a namespace that exists.
         ns = await self.ns()
-        pending = {ended_key(ns, name): name for name in await self.read(queries.present, ids)}
+        pending = {ended_key(ns, name): name for name in present}
         ended: dict[str, Found] = {}
 
         async def all_ended(changed: frozenset[str]) -> bool:

@@ -408,7 +408,7 @@ class RunQueue(WatchedService):
 
     async def _finish(self, endings: Sequence[Finish]) -> Sequence[Finished | PerdureError]:
         """End attempts, and hand their ends to those who wait in this process."""
-        ns = await self.ns()
+        ns = await self.ns("write")
         size = sum(len(event.body) for ending in endings for event in ending.events)
         done: Sequence[Finished | PerdureError | None] = [None] * len(endings)
         for ending in endings:
