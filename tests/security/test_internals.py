@@ -10,7 +10,6 @@ from pathlib import Path
 import grpc
 import pytest
 import pytest_asyncio
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from tests.server.otlp_support import Batch, Home
 from tests.server.support import Answer, Visitor, serving
 
@@ -19,13 +18,14 @@ from perdure.outbox.model import error_text as effect_error
 from perdure.runtime.stores import open_store
 from perdure.schedules.model import error_text as firing_error
 from perdure.server.http.bodies import encode
-from perdure.server.otlp.grpc_server import GrpcServer
+from perdure.server.otlp.grpc_server import TRACE_SERVICE, GrpcServer
 from perdure.server.table import ROUTES
 from perdure.testing.servers import free_port
 from perdure.threads.work import _refusal
 from perdure.worker.retry_policy import failure_of
 
 KEY = {"x-api-key": "key-of-this-test"}
+EXPORT = f"/{TRACE_SERVICE}/Export"
 DATABASE = "inner_name"
 INSIDE = re.compile(rf"{DATABASE}|127\.0\.0\.1|localhost|PostgreSQL|asyncpg|Errno|refused|user_of_it")
 
@@ -79,12 +79,10 @@ async def test_grpc_tells_no_more(visitor: Visitor, caplog: pytest.LogCaptureFix
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            stub = trace_service_pb2_grpc.TraceServiceStub(channel)
             batch = Batch(Home("rollout", "attempt"))
             batch.add()
-            request = trace_service_pb2.ExportTraceServiceRequest.FromString(batch.bytes())
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Export(request, metadata=tuple(KEY.items()))
+                await channel.unary_unary(EXPORT)(batch.bytes(), metadata=tuple(KEY.items()))
     finally:
         await server.stop()
     told = f"{caught.value.details()} {caught.value.trailing_metadata()}"

@@ -7,6 +7,7 @@ import base64
 import gzip
 import io
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -210,6 +211,20 @@ async def test_a_packed_body_is_unpacked_within_bounds(visitor: Visitor) -> None
         inflate(gzip.compress(b"\0" * (200 << 20), 1)[: 1 << 20], 16 << 20)
     with pytest.raises(InvalidInput, match="too early"):
         inflate(gzip.compress(b"hello")[:-4], 1000)
+
+
+def test_a_bomb_is_not_held_in_memory() -> None:
+    """What a packed body becomes is not made before it is known to be small enough."""
+    limit, whole = 2 << 20, 64 << 20
+    bomb = gzip.compress(b"\0" * whole, 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            inflate(bomb, limit)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * limit < whole
 
 
 @pytest.mark.parametrize("path", ["/endless", "/endless-read"])

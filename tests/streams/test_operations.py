@@ -23,7 +23,8 @@ from tests.streams.support import (
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage
-from perdure.streams.model import Head, NewEvent
+from perdure.streams import sql
+from perdure.streams.model import Head, NewEvent, Shown
 from perdure.streams.operations import (
     EXPIRE_EVENTS,
     EXPIRE_STREAMS,
@@ -260,3 +261,28 @@ async def test_those_who_append_at_once_lose_and_double_nothing(storage: Storage
             events += got
         assert seqs(events) == list(range(1, found[stream].last_seq + 1))
         assert [event.ms for event in events] == sorted(event.ms for event in events)
+
+
+# --- namespaces -------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_of_the_same_name_in_another_namespace_is_another(storage: Storage) -> None:
+    """Every read binds the namespace: of events, of joined streams, of references and of heads."""
+    other = NS + 1
+    secret = NewEvent("values", "[8]", Shown(checkpoint_id="c", checkpoint_ns="", keys="[]"))
+    for ns, events in (
+        (NS, new_events(1, 3)),
+        (other, new_events(7, 1)),
+        (other, [secret, *new_events(9, 3)]),
+    ):
+        await storage.run(append, [Append("run", events, 1, JOINED, thread_id="t")], ns=ns)
+    for stream, joined in (("run", False), (JOINED, True)):
+        for after in range(4):
+            found = await page(storage, stream, after, 100, joined)
+            assert [event.body for event in found.events] == ["1", "2", "3"][after:]
+    for references, stream in ((sql.READ_REFERENCES, "run"), (sql.READ_JOINED_REFERENCES, JOINED)):
+        assert await ask(storage, references, stream=stream, after=0, last=9) == []
+    assert await ask(storage, sql.REFERENCES_TO, thread_id="t") == []
+    assert (await storage.read(heads, ["run"], ns=NS))["run"].last_seq == 3
+    assert (await storage.read(heads, ["run"], ns=other))["run"].last_seq == 5
+    assert await storage.read(heads, ["run"], ns=other + 1) == {}
