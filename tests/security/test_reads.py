@@ -42,7 +42,7 @@ async def test_no_read_creates_a_row(visitor: Visitor) -> None:
     found = set()
     for route in READS:
         path = re.sub(r"\{\w+(:\w+)?\}", ID, route.path)
-        body = {} if route.body is not None else None
+        body: dict[str, str] | None = None if route.body is None else {}
         answer = await visitor.ask(route.method, path, headers=NOBODY, json=body)
         assert answer.status < 500 or answer.status == 501, (route.method, path, answer)
         found.add(answer.status)

@@ -20,7 +20,7 @@ from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, Grap
 from perdure.graphs.rows import tuple_of
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
-from perdure.kernel.checks import Id, check_id, check_name, check_text
+from perdure.kernel.checks import Id, check_id, check_name, check_text, optional_text
 from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
 from perdure.kernel.signals.port import until
@@ -370,6 +370,7 @@ class RunQueue(WatchedService):
         check_id(origin, "origin")
         check_text(name, "the name of a step")
         check_text(body, "the result of a step", max_length=MAX_TEXT)
+        optional_text(within, "within")
         call = SaveStep(check_lease(held), origin, name, body, _checked(events), after, within)
         size = len(body) + sum(len(event.body) for event in events)
         (answer,) = await self._each(self._keep_batch, [call], rows=1 + len(events), size=size)
