@@ -119,7 +119,7 @@ class StorageError(PerdureError):
 
 
 class OutcomeUnknown(StorageError):
-    """The commit was sent but its answer was lost: the write may or may not have happened."""
+    """The database did not answer the commit: the write may or may not have happened."""
 
     code = "outcome_unknown"
 
@@ -169,7 +169,7 @@ class NewerSchema(StorageError):
 
 
 class DeadlineExceeded(StorageError):
-    """The call did not end before its deadline; nothing was changed."""
+    """The database did not answer the call before its deadline; nothing was changed."""
 
     code = "deadline_exceeded"
     http_status = 504
