@@ -33,7 +33,6 @@ from perdure.kernel.checks import (
     check_page,
     optional_choice,
     optional_id,
-    optional_id_filter,
     optional_ids,
 )
 from perdure.kernel.clock import to_micros
@@ -70,7 +69,6 @@ from perdure.threads.records import (
     CANCEL_ACTIONS,
     PRUNE_STRATEGIES,
     RUN_STATUSES,
-    THREAD_STATUSES,
     CancelAction,
     Checkpoint,
     Lifetime,
@@ -255,11 +253,8 @@ class Threads(WatchedService):
 
     async def find_threads(self, wanted: ThreadSearch) -> PaginatedResult[Thread]:
         """List threads, also by what their values contain."""
-        optional_choice(wanted.status, THREAD_STATUSES, "status")
-        optional_id_filter(wanted.ids, "thread_id")
+        search.check_search(wanted)
         check_page(wanted.limit, wanted.offset)
-        check_filter(wanted.metadata, "metadata")
-        check_filter(wanted.having, "values")
         found, total = await self.read(search.search_threads, wanted)
         items = [thread_of(*each) for each in found]
         return PaginatedResult(items=items, limit=wanted.limit, offset=wanted.offset, total=total)
@@ -272,10 +267,8 @@ class Threads(WatchedService):
         having: Mapping[str, Any] | None = None,
     ) -> int:
         """Count the threads that a search would find."""
-        optional_choice(status, THREAD_STATUSES, "status")
-        wanted = ThreadSearch(
-            status=status, metadata=check_filter(metadata, "metadata"), having=check_filter(having, "values")
-        )
+        wanted = ThreadSearch(status=status, metadata=metadata or {}, having=having)
+        search.check_search(wanted)
         return await self.read(search.count_threads, wanted)
 
     # --- states -------------------------------------------------------------------------------------------
@@ -337,8 +330,7 @@ class Threads(WatchedService):
         check_page(limit, 0)
         check_id(thread_id, "thread_id")
         place = optional_id(before, "checkpoint_id")
-        wanted = check_filter(metadata, "metadata")
-        rows = await self.read(states.history, thread_id, limit, place, wanted)
+        rows = await self.read(states.history, thread_id, limit, place, check_filter(metadata, "metadata"))
         return [checkpoint_of(row) for row in rows]
 
     # --- runs ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.kernel.checks import check_filter, optional_choice, optional_id_filter
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import contains
 from perdure.kernel.storage.filters import Clause, given, order_by, where
@@ -15,6 +16,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
 from perdure.threads.operations.remove import THREAD
 from perdure.threads.operations.states import states_of
+from perdure.threads.records import THREAD_STATUSES
 from perdure.threads.rows import ThreadAnswer, ThreadRow, thread_of
 
 SCANNED_AT_ONCE = 100
@@ -36,6 +38,14 @@ class ThreadSearch(msgspec.Struct, frozen=True, kw_only=True):
     sort_order: str = "desc"
     limit: int = 10
     offset: int = 0
+
+
+def check_search(search: ThreadSearch) -> None:
+    """Refuse a status that no thread has, and a filter beyond the bounds."""
+    optional_choice(search.status, THREAD_STATUSES, "status")
+    optional_id_filter(search.ids, "thread_id")
+    check_filter(search.metadata, "metadata")
+    check_filter(search.having, "values")
 
 
 async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int]:
