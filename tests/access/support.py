@@ -50,9 +50,11 @@ class AccessHelper:
 
     async def create_token(self, name: Any, *, actor: str, **options: Any) -> tuple[Token, str]:
         """A token as it is listed, and its secret."""
-        created = await self.service.acting_as(Caller.trusted(actor)).create_token(name, **options)
+        service = self.service.acting_as(Caller.trusted(actor))
+        created = await service.create_token(name, **{"without_admin": True, **options})
         fields = msgspec.structs.asdict(created)
         secret = fields.pop("secret")
+        del fields["first"]
         return Token(**fields), secret
 
     async def revoke_token(self, token_id: str, *, actor: str) -> Token:

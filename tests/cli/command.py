@@ -45,6 +45,7 @@ def settings(folder: Path, more: Mapping[str, str] = NOTHING) -> dict[str, str]:
         if name not in (*LOOK, *SURROUNDINGS) and not name.startswith("PERDURE_")
     }
     own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "TERM": "xterm-256color"}
+    own["XDG_RUNTIME_DIR"] = ""
     return {**kept, **own, **more}
 
 

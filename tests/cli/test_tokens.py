@@ -45,7 +45,7 @@ def test_the_first_token_is_made_without_a_server_and_closes_the_door(tmp_path: 
 
 def test_a_token_reaches_its_namespaces_alone(tmp_path: Path) -> None:
     made = run_here(
-        tmp_path, "token", "create", "mine", "--namespace", "mine", "--json", "--database", DATABASE
+        tmp_path, "token", "create", "mine", "--namespace", "mine", "--yes", "--json", "--database", DATABASE
     )
     token = json.loads(made.stdout)
     assert token["namespaces"] == ["mine"]

@@ -32,6 +32,7 @@ NOT_WRITTEN = {
     "/v1/logs",
     "/v1/development/profiles",
     "/api/v1/work/controls",
+    "/api/v1/work/events/find",
     "/api/v1/work/graphs/find",
     "/api/v1/work/graphs/deltas",
 }
@@ -107,7 +108,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
             PROMPT,
             "update_resources",
         ),
-        ("POST", "/api/v1/tokens", "", {"name": "one"}, "create_token"),
+        ("POST", "/api/v1/tokens", "", {"name": "one", "scopes": ["admin"]}, "create_token"),
         ("POST", "/v1/agl/queues/rollouts/enqueue", "", {"rollouts": [{"input": 1}]}, "enqueue_rollout"),
         ("POST", "/v1/agl/queues/rollouts/dequeue", "", {"worker_id": "w"}, "dequeue_rollout"),
         (

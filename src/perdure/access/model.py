@@ -22,6 +22,7 @@ Scope = Literal["read", "write", "worker", "admin"]
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ALL_SCOPES: Final[frozenset[str]] = frozenset(SCOPES)
+ADMIN: Final = "admin"
 EVERY_NAMESPACE = "*"
 MAX_NAME = 200
 MAX_NAMESPACES = 100
@@ -81,6 +82,8 @@ class CreatedToken(Token, kw_only=True):
     """A token with its secret, which is shown once."""
 
     secret: str
+    first: bool = False
+    """Whether it is the first of the database: from now on, every caller needs one."""
 
 
 class AuditPage(msgspec.Struct, kw_only=True):
@@ -117,7 +120,7 @@ class NewToken(msgspec.Struct, frozen=True):
 
 def allows(scopes: Collection[str], needed: str | None) -> bool:
     """Whether these scopes allow what needs that one; None is needed for what is public."""
-    return needed is None or "admin" in scopes or needed in scopes
+    return needed is None or ADMIN in scopes or needed in scopes
 
 
 def is_live(token: Token, now: float) -> bool:

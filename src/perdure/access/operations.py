@@ -7,10 +7,11 @@ everything else: so neither makes another transaction wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from perdure.access import sql
 from perdure.access.model import (
+    ADMIN,
     AuditRow,
     FoundToken,
     KeyRow,
@@ -21,7 +22,7 @@ from perdure.access.model import (
     encode_answer,
     objects_text,
 )
-from perdure.kernel.errors import Conflict, NotFound, StorageError
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageError
 from perdure.kernel.storage.filters import given, order_by, where
 from perdure.kernel.storage.port import Tx
 
@@ -59,8 +60,21 @@ async def list_namespaces(tx: Tx) -> dict[int, str]:
 # --- tokens, in the namespace of the system ---------------------------------------------------------------
 
 
-async def create_token(tx: Tx, token: NewToken) -> TokenRow:
-    """Store a token."""
+class AddedToken(NamedTuple):
+    """A token that was stored, and whether it is the first."""
+
+    row: TokenRow
+    first: bool
+
+
+async def create_token(tx: Tx, token: NewToken, without_admin: bool) -> AddedToken:
+    """Store a token. The first one has the scope admin, unless the caller does without."""
+    first = not await any_token(tx)
+    if first and not without_admin and ADMIN not in token.scopes:
+        raise InvalidInput(
+            "the first token needs the scope admin: once it exists, every caller needs a token, and nobody "
+            "else could create or revoke one. Add the scope, or confirm with without_admin (--yes)"
+        )
     row = TokenRow(
         id=token.token_id,
         hash=token.hash,
@@ -75,7 +89,7 @@ async def create_token(tx: Tx, token: NewToken) -> TokenRow:
     await tx.write(sql.ADD_TOKENS.of([row]))
     await audit(tx, "create_token", [token.token_id])
     tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
-    return row
+    return AddedToken(row, first)
 
 
 async def revoke_token(tx: Tx, token_id: str) -> TokenRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, structs
 
@@ -23,7 +23,6 @@ from perdure.access.model import (
     Me,
     Scope,
     Token,
-    TokenRow,
 )
 from perdure.access.tables import SYSTEM
 from perdure.kernel.checks import Id, Limit, check_page, check_text
@@ -37,6 +36,7 @@ RETENTION_SECONDS = 3600.0
 TOKEN_ID_DIGITS = 16
 SYSTEM_ACTOR = "system"
 
+T = TypeVar("T")
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
@@ -87,9 +87,12 @@ class Access(Service):
         scopes: Annotated[list[Scope], Meta(min_length=1)] = ["read", "write", "worker"],  # noqa: B006
         namespaces: Annotated[list[Name], Meta(min_length=1, max_length=MAX_NAMESPACES)] | None = None,
         expires_in: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None,
+        without_admin: bool = False,
     ) -> CreatedToken:
         """Create a token. Its secret is shown here once, and never again.
 
+        After the first one every caller needs a token, so the first must have the scope `admin`, unless
+        `without_admin` says that nobody needs to administer tokens.
         Without `namespaces` it is for the caller's own; `*` is every one. It takes no idempotency key: the
         answer holds the secret, which is not stored, so that no second call could give it. If the answer is
         lost, revoke the token and create another.
@@ -107,8 +110,8 @@ class Access(Service):
         )
         if not self._reaches(token.namespaces):
             raise Forbidden("a token cannot reach further than the one that creates it")
-        created = await self._change(operations.create_token, token)
-        return CreatedToken(**structs.asdict(created), secret=secret)
+        added = await self._change(operations.create_token, token, without_admin)
+        return CreatedToken(**structs.asdict(model.token_of(added.row)), secret=secret, first=added.first)
 
     @call(GET("/tokens"), scope="admin")
     async def list_tokens(self) -> list[Token]:
@@ -124,11 +127,11 @@ class Access(Service):
             token.token_id for token in await self.list_tokens()
         }:
             raise NotFound(f"Token {token_id} not found")
-        return await self._change(operations.revoke_token, token_id)
+        return model.token_of(await self._change(operations.revoke_token, token_id))
 
-    async def _change(self, operation: Operation[..., TokenRow], *args: Any) -> Token:
+    async def _change(self, operation: Operation[..., T], *args: Any) -> T:
         try:
-            return model.token_of(await self.storage.run(operation, *args, ns=SYSTEM, actor=self._who.actor))
+            return await self.storage.run(operation, *args, ns=SYSTEM, actor=self._who.actor)
         finally:
             # Also after an error: it may have happened all the same.
             self.authentication.forget()

@@ -33,6 +33,7 @@ from perdure.worker.registry import Agents
 READY_SECONDS = 5.0
 """How long a database may take to answer a probe."""
 KEY_ACTOR = "key"
+LOCAL_ACTOR = "local"
 ANONYMOUS = "anonymous"
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class StoreApp:
         """Who decides on the LangGraph routes, where the operator has set custom auth."""
         self.http = HttpSection()
         """What the project's `langgraph.json` says of its server."""
+        self.local_secret: str | None = None
+        """The secret with which the command on this machine comes in."""
         self.agents: Agents | None = None
         """The agents that this process has, put here by the worker that executes them."""
         self.feeds: Counter[str] = Counter()
@@ -114,6 +117,9 @@ class StoreApp:
         key = self.settings.api_key
         if key is not None and compare_digest(secret.encode(), key.encode()):
             return Caller(KEY_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
+        local = self.local_secret
+        if local is not None and compare_digest(secret.encode(), local.encode()):
+            return Caller(LOCAL_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
         token = await self._token_of(secret)
         if token is None:
             raise Unauthorized("this token is not known, has expired or was revoked")

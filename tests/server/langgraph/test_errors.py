@@ -163,7 +163,7 @@ async def test_a_key_comes_in_either_way(closed: ServerProcess) -> None:
 
 async def test_a_token_may_do_what_its_scopes_say(closed: ServerProcess) -> None:
     async with httpx.AsyncClient(base_url=closed.url, headers={"x-api-key": KEY}) as session:
-        body = {"name": "reader", "scopes": ["read"]}
+        body = {"name": "reader", "scopes": ["read"], "without_admin": True}
         made = await session.post("/api/v1/tokens", json=body)
         secret = made.json()["secret"]
     async with get_client(url=closed.url, api_key=secret) as client:

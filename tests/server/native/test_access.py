@@ -24,7 +24,7 @@ async def visitor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def make(visitor: Visitor, **fields: Any) -> Answer:
-    return await visitor.post(API + "/tokens", json={"name": "a token"} | fields)
+    return await visitor.post(API + "/tokens", json={"name": "a token", "without_admin": True} | fields)
 
 
 async def test_who_calls(visitor: Visitor) -> None:

@@ -279,7 +279,9 @@ async def test_a_feed_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
     async with InMemoryLightningStore() as store, serving(store, api_key=KEY) as visitor:
         visitor.headers = bearer(KEY)
-        made = (await visitor.post(API + "/tokens", json={"name": "t", "scopes": ["read"]})).body
+        made = (
+            await visitor.post(API + "/tokens", json={"name": "t", "scopes": ["read"], "without_admin": True})
+        ).body
         async with following(visitor, **bearer(made["secret"])) as feed:
             await visitor.ask("DELETE", f"{API}/tokens/{made['token_id']}")
             await feed.end()

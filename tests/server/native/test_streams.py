@@ -339,7 +339,11 @@ async def test_a_stream_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> 
     async with InMemoryLightningStore() as store, housed(store, api_key=KEY) as house:
         house.visitor.headers = bearer(KEY)
         run = await house.visitor.app.services.threads.create_run(request())
-        made = (await house.visitor.post(API + "/tokens", json={"name": "t", "scopes": ["read"]})).body
+        made = (
+            await house.visitor.post(
+                API + "/tokens", json={"name": "t", "scopes": ["read"], "without_admin": True}
+            )
+        ).body
         path = f"{API}/runs/{run.run_id}/stream"
         async with streaming(house.visitor, path, headers=bearer(made["secret"])) as reader:
             await house.visitor.ask("DELETE", f"{API}/tokens/{made['token_id']}")

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import CommandContext, CommandGroup, duration, text
+from perdure.cli.shell.options import CommandContext, CommandGroup, duration, flag, text
 from perdure.cli.shell.output import ago, human_duration
 from perdure.cli.shell.results import listing
 
 EMPTY = """No tokens yet: local callers need none. After the first token is created, every caller needs one:
 
-  perdure token create my-laptop"""
+  perdure token create my-laptop --scope admin"""
 COLUMNS = ("token_id", "name", "scopes", "namespaces", "created", "last used", "state")
 DEFAULT_SCOPES = ("read", "write", "worker")
 
@@ -38,10 +38,14 @@ async def create_token(
         text("NAME", "Namespace to allow; repeatable (default: default; * for all).", "--namespace", "-n"),
     ] = None,
     expires: Annotated[float | None, duration("Time until it expires")] = None,
+    yes: Annotated[bool, flag("--yes", help="Create the first token without the scope admin.")] = False,
 ) -> None:
-    """Create a token and print its secret, which is shown only once."""
+    """Create a token and print its secret, which is shown only once.
+
+    After the first token is created, every caller needs one; so it must have the scope admin.
+    """
     async with context.connect(create=True) as connection:
-        created = await connection.create_token(name, scope or DEFAULT_SCOPES, namespace, expires)
+        created = await connection.create_token(name, scope or DEFAULT_SCOPES, namespace, expires, yes)
     context.answer(created, created["secret"])
     if not context.as_json:
         typer.echo(
@@ -50,6 +54,8 @@ async def create_token(
             "the header Authorization: Bearer.",
             err=True,
         )
+        if created["first"]:
+            typer.echo("It is the first token: from now on, every caller needs one.", err=True)
 
 
 @app.client_command("list")

@@ -56,7 +56,7 @@ def dev(
         url = server.address_of(settings, listening)
         found = gather_agents(settings, agents or ())
         app = server.open_app(settings, url)
-        services = server.services_of(app, agents=found)
+        services = [server.Administration(app, url), *server.services_of(app, agents=found)]
         show = Show(app, url, output, Plan(rollouts, seed), found.names)
         show.stays = not demo or not (_is_unattended() if once is None else once)
 

@@ -109,7 +109,11 @@ def serve_with(
             return
         agents = agents_for(settings, named)
         app = server.open_app(settings, url)
-        services = [*server.services_of(app, agents=agents), *(make(app) for make in more)]
+        services = [
+            server.Administration(app, url),
+            *server.services_of(app, agents=agents),
+            *(make(app) for make in more),
+        ]
 
         def announce(closed: bool) -> None:
             facts = {**facts_of(settings, url, closed), "grpc_port": server.grpc_port_of(services)}
@@ -125,11 +129,13 @@ def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents | None
 
 def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
     from perdure.cli.hosting import logs, server
+    from perdure.runtime.local_secret import local_secret_of
 
     logs.configure(settings)
     with socket.socket(fileno=fd) as listening, socket.socket(fileno=lifeline) as supervisor:
         agents = agents_for(settings, named)
         app = server.open_app(settings)
+        app.local_secret = local_secret_of(server.address_of(settings, listening))
         services = [*server.services_of(app, shared=True, agents=agents), server.Lifeline(supervisor)]
         server.run(server.serve(app, listening, services))
 
@@ -144,6 +150,7 @@ def _supervise(
 ) -> None:
     from perdure.cli.hosting import server
     from perdure.cli.hosting.supervisor import Supervisor
+    from perdure.runtime.local_secret import LocalSecret
 
     async def run() -> bool:
         # What prevents the start is printed once, and not by every process.
@@ -154,7 +161,12 @@ def _supervise(
             [part for path in named for part in ("--agents", path)] if named is not None else ["--no-worker"]
         )
         supervisor = Supervisor(settings, listening, workers, options)
-        return await supervisor.run(lambda: _announce(facts, as_json))
+        secret = LocalSecret(url)
+        secret.publish()
+        try:
+            return await supervisor.run(lambda: _announce(facts, as_json))
+        finally:
+            secret.remove()
 
     if asyncio.run(run()):
         raise typer.Exit(130)

@@ -28,6 +28,7 @@ from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.loopback import InProcess, Loopback
 from perdure.runtime.app import App
 from perdure.runtime.components import Component, components_of
+from perdure.runtime.local_secret import LocalSecret
 from perdure.runtime.stores import open_configured, sqlite_file
 from perdure.server.http.connections import ConnectionLimits
 from perdure.server.http.server import HttpServer, bind
@@ -147,6 +148,21 @@ class Announcement:
 
     async def stop(self) -> None:
         logger.info("stopping")
+
+
+class Administration:
+    """Lets the command on this machine in, by a secret in a file, while the server runs."""
+
+    def __init__(self, app: App, url: str) -> None:
+        self._app = app
+        self._secret = LocalSecret(url)
+
+    async def start(self) -> None:
+        self._secret.publish()
+        self._app.local_secret = self._secret.value
+
+    async def stop(self) -> None:
+        self._secret.remove()
 
 
 class Lifeline:

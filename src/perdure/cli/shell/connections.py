@@ -79,11 +79,19 @@ class Remote:
         return self.threads.sessions
 
     async def create_token(
-        self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
+        self,
+        name: str,
+        scopes: Sequence[str],
+        namespaces: Sequence[str] | None,
+        expires_in: float | None,
+        without_admin: bool,
     ) -> Document:
-        wanted = None if namespaces is None else list(namespaces)
         created = await self.access.create_token(
-            name, scopes=cast("list[Scope]", list(scopes)), namespaces=wanted, expires_in=expires_in
+            name,
+            scopes=cast("list[Scope]", list(scopes)),
+            namespaces=None if namespaces is None else list(namespaces),
+            expires_in=expires_in,
+            without_admin=without_admin,
         )
         return dict(msgspec.to_builtins(created))
 
@@ -129,11 +137,19 @@ class Direct:
         await self._services.close()
 
     async def create_token(
-        self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
+        self,
+        name: str,
+        scopes: Sequence[str],
+        namespaces: Sequence[str] | None,
+        expires_in: float | None,
+        without_admin: bool,
     ) -> Document:
-        wanted = None if namespaces is None else list(namespaces)
         created = await self.access.create_token(
-            name, scopes=cast("list[Scope]", list(scopes)), namespaces=wanted, expires_in=expires_in
+            name,
+            scopes=cast("list[Scope]", list(scopes)),
+            namespaces=None if namespaces is None else list(namespaces),
+            expires_in=expires_in,
+            without_admin=without_admin,
         )
         return dict(msgspec.to_builtins(created))
 

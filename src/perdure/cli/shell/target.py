@@ -51,7 +51,12 @@ class Connection(Protocol):
     @property
     def sessions(self) -> Sessions: ...
     async def create_token(
-        self, name: str, scopes: Sequence[str], namespaces: Sequence[str] | None, expires_in: float | None
+        self,
+        name: str,
+        scopes: Sequence[str],
+        namespaces: Sequence[str] | None,
+        expires_in: float | None,
+        without_admin: bool,
     ) -> dict[str, Any]: ...
     async def list_tokens(self) -> list[dict[str, Any]]: ...
     async def revoke_token(self, token_id: str) -> dict[str, Any]: ...
@@ -79,8 +84,10 @@ class Target:
 
     def _remote(self) -> Connection:
         from perdure.cli.shell.connections import Remote
+        from perdure.runtime.local_secret import local_secret_of
 
-        return Remote(self.url or DEFAULT_URL, self.token, self.namespace)
+        url = self.url or DEFAULT_URL
+        return Remote(url, self.token or local_secret_of(url), self.namespace)
 
     def _direct(self, create: bool) -> Connection:
         from perdure.cli.shell.connections import Direct

@@ -1,0 +1,180 @@
+"""The operator is never locked out: the first token, and the secret of the command on the machine."""
+
+import json
+import os
+import stat
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.runtime.local_secret import LocalSecret, local_secret_of
+
+from .command import Server, run_here
+
+DATABASE = "sqlite:///perdure.db"
+URL = "http://127.0.0.1:4747"
+AUTH = """
+from langgraph_sdk import Auth
+
+auth = Auth()
+
+@auth.authenticate
+async def nobody(authorization):
+    raise Auth.exceptions.HTTPException(status_code=401, detail="nobody comes in here")
+"""
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "run").mkdir(mode=0o700)
+    return {"XDG_RUNTIME_DIR": str(tmp_path / "run")}
+
+
+def secrets_in(runtime: dict[str, str]) -> list[Path]:
+    return sorted(Path(runtime["XDG_RUNTIME_DIR"]).glob("perdure/*"))
+
+
+# --- the first token ----------------------------------------------------------------------------------------
+
+
+def test_the_first_token_is_an_administrators_unless_it_is_confirmed(tmp_path: Path) -> None:
+    def create(*arguments: str) -> Any:
+        return run_here(tmp_path, "token", "create", *arguments, "--database", DATABASE)
+
+    refused = create("reader", "--scope", "read")
+    assert refused.returncode == 1
+    assert "the first token needs the scope admin" in refused.stderr
+    assert "--yes" in refused.stderr
+    listed = run_here(tmp_path, "token", "list", "--json", "--database", DATABASE)
+    assert json.loads(listed.stdout)["items"] == []
+    first = create("reader", "--scope", "read", "--yes")
+    assert first.returncode == 0
+    assert "from now on, every caller needs one" in first.stderr
+    second = create("another", "--scope", "read")
+    assert second.returncode == 0
+    assert "from now on" not in second.stderr
+
+
+def test_an_administrators_token_needs_no_confirmation(tmp_path: Path) -> None:
+    made = run_here(tmp_path, "token", "create", "me", "--scope", "admin", "--json", "--database", DATABASE)
+    assert json.loads(made.stdout)["first"] is True
+
+
+# --- the command on the server's machine --------------------------------------------------------------------
+
+
+def test_the_command_comes_in_without_a_token(tmp_path: Path, runtime: dict[str, str]) -> None:
+    with Server(tmp_path, "serve", "--log-level", "debug", more=runtime) as server:
+        made = server.json("token", "create", "reader", "--scope", "read", "--yes", more=runtime)
+        assert server.get("/api/v1/rollouts")[0] == 401
+        assert [each["name"] for each in server.json("token", "list", more=runtime)["items"]] == ["reader"]
+        other = {"PERDURE_TOKEN": made["secret"], **runtime}
+        assert server.run("token", "list", more=other).returncode == 1
+        assert server.run("token", "list", more={"XDG_RUNTIME_DIR": ""}).returncode == 1
+        named = {"PERDURE_URL": server.url.replace("127.0.0.1", "localhost"), **runtime}
+        assert server.run("token", "list", more=named).returncode == 1
+        (file,) = secrets_in(runtime)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        _, secret = file.read_text().split()
+        asking = urllib.request.Request(
+            f"{server.url}/api/v1/audit?action=create_token", headers={"Authorization": f"Bearer {secret}"}
+        )
+        with urllib.request.urlopen(asking) as answer:
+            assert [each["actor"] for each in json.load(answer)["items"]] == ["local"]
+        server.stop()
+    assert secrets_in(runtime) == []
+    assert secret not in server.errors + server.output
+    assert secret.encode() not in b"".join(each.read_bytes() for each in tmp_path.glob("perdure.db*"))
+
+
+def test_the_command_comes_in_under_custom_auth(tmp_path: Path, runtime: dict[str, str]) -> None:
+    (tmp_path / "auth.py").write_text(AUTH)
+    (tmp_path / "langgraph.json").write_text('{"graphs": {}, "auth": {"path": "./auth.py:auth"}}')
+    with Server(tmp_path, "dev", "--grpc-port", "0", more=runtime) as server:
+        assert server.get("/api/v1/rollouts")[0] == 401
+        assert server.json("rollout", "list", more=runtime)["items"] == []
+
+
+# --- the file -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(runtime: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime["XDG_RUNTIME_DIR"])
+    return Path(runtime["XDG_RUNTIME_DIR"]) / "perdure" / "127.0.0.1-4747.secret"
+
+
+def test_each_start_has_a_secret_of_its_own(place: Path) -> None:
+    first, second = LocalSecret(URL), LocalSecret(URL)
+    assert local_secret_of(URL) is None
+    first.publish()
+    assert local_secret_of(URL) == first.value
+    second.publish()
+    assert local_secret_of(URL) == second.value != first.value
+    first.remove()
+    assert local_secret_of(URL) == second.value
+    second.remove()
+    assert not list(place.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://localhost:4747", "http://192.0.2.1:4747", "https://127.0.0.1:4747", "http://127.0.0.1:99999"],
+)
+def test_it_is_for_loopback_addresses_alone(place: Path, url: str) -> None:
+    LocalSecret(URL).publish()
+    assert local_secret_of(url) is None
+    LocalSecret(url).publish()
+    assert [each.name for each in place.parent.iterdir()] == [place.name]
+
+
+def test_addresses_are_told_apart(place: Path) -> None:
+    six = LocalSecret("http://[::1]:4747")
+    six.publish()
+    assert local_secret_of("http://[::1]:4747") == six.value
+    assert local_secret_of(URL) is None
+
+
+def test_what_others_could_have_written_is_not_read(place: Path) -> None:
+    secret = LocalSecret(URL)
+    secret.publish()
+    place.chmod(0o644)
+    assert local_secret_of(URL) is None
+    place.chmod(0o600)
+    place.parent.chmod(0o755)
+    assert local_secret_of(URL) is None
+    place.parent.chmod(0o700)
+    assert local_secret_of(URL) == secret.value
+    kept = place.rename(place.with_name("kept"))
+    place.symlink_to(kept)
+    assert local_secret_of(URL) is None
+    place.unlink()
+    place.write_text("not a number")
+    place.chmod(0o600)
+    assert local_secret_of(URL) is None
+
+
+def test_a_directory_that_others_can_enter_is_not_written_to(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.parent.mkdir(mode=0o755)
+    place.parent.chmod(0o755)
+    LocalSecret(URL).publish()
+    assert list(place.parent.iterdir()) == []
+    assert "not a private directory" in caplog.text
+
+
+def test_what_a_killed_server_left_is_not_sent_and_goes_with_the_next_start(place: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    place.parent.mkdir(mode=0o700)
+    place.touch(mode=0o600)
+    place.write_text(f"{child} left\n")
+    assert local_secret_of(URL) is None
+    LocalSecret("http://127.0.0.1:4748").publish()
+    assert [each.name for each in place.parent.iterdir()] == ["127.0.0.1-4748.secret"]
