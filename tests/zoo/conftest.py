@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -36,3 +37,9 @@ def zoo(
 async def client(zoo: ServerProcess) -> AsyncIterator[LangGraphClient]:
     async with get_client(url=zoo.url) as opened:
         yield opened
+
+
+@pytest.fixture
+def mark() -> str:
+    """A name that no other test uses on the same server."""
+    return uuid.uuid4().hex
