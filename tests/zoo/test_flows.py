@@ -10,8 +10,9 @@ from tests.server.langgraph.run_support import collected, data_of, new_thread
 
 async def test_the_functional_api(client: LangGraphClient) -> None:
     thread_id = await new_thread(client)
+    given: Any = {"topics": ["a", "b"]}
     for count in (1, 2):
-        asked: Any = await client.runs.wait(thread_id, "functional", input={"topics": ["a", "b"]})
+        asked: Any = await client.runs.wait(thread_id, "functional", input=given)
         assert asked["__interrupt__"][0]["value"] == {"drafts": ["about a", "about b"]}
         ended: Any = await client.runs.wait(thread_id, "functional", command={"resume": "good"})
         assert ended == {"texts": ["about a", "about b"], "verdict": "good", "count": count}
@@ -19,12 +20,14 @@ async def test_the_functional_api(client: LangGraphClient) -> None:
 
 
 async def test_objects_are_sent_to_nodes(client: LangGraphClient) -> None:
-    ended: Any = await client.runs.wait(None, "sending", input={"items": [1, 2, 3]})
+    given: Any = {"items": [1, 2, 3]}
+    ended: Any = await client.runs.wait(None, "sending", input=given)
     assert ended == {"items": [1, 2, 3], "done": [1, 4, 9]}
 
 
 async def test_a_command_to_the_parent(client: LangGraphClient) -> None:
-    ended: Any = await client.runs.wait(None, "to_parent", input={"log": ["start"]})
+    given: Any = {"log": ["start"]}
+    ended: Any = await client.runs.wait(None, "to_parent", input=given)
     assert ended == {"log": ["start", "left the inner graph", "after"]}
 
 

@@ -37,9 +37,8 @@ async def test_a_react_agent(client: LangGraphClient) -> None:
 
 async def test_retrieval(client: LangGraphClient, mark: str) -> None:
     config: Any = {"configurable": {"user_id": mark}}
-    stored: Any = await client.runs.wait(
-        None, "indexer", input={"docs": [{"page_content": "tea"}, {"page_content": "cake"}]}, config=config
-    )
+    given: Any = {"docs": [{"page_content": "tea"}, {"page_content": "cake"}]}
+    stored: Any = await client.runs.wait(None, "indexer", input=given, config=config)
     assert stored == {"docs": []}
     found: Any = await client.runs.wait(None, "retrieval", input=said("food"), config=config)
     assert found["messages"][-1]["content"] == "food: cake, tea"
