@@ -1,6 +1,9 @@
 """The errors that perdure raises, each with a stable code."""
 
 from perdure.kernel.errors import (
+    AgentUnavailable as AgentUnavailable,
+)
+from perdure.kernel.errors import (
     BadBody as BadBody,
 )
 from perdure.kernel.errors import (

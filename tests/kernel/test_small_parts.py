@@ -148,6 +148,7 @@ def test_codes_and_statuses_are_stable() -> None:
         "unsupported_media": ("UnsupportedMedia", 415),
         "too_many_requests": ("TooManyRequests", 429),
         "not_supported": ("NotSupported", 501),
+        "agent_unavailable": ("AgentUnavailable", 503),
         "unreachable": ("Unreachable", 502),
         "start_refused": ("StartRefused", 500),
     }

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from langgraph.graph import START, StateGraph
 from langgraph_sdk.runtime import ServerRuntime
+from tests.kernel.support import until_true
 from tests.worker.graph_agents import Graphs, State
 
-from perdure.kernel.errors import Conflict, InvalidInput, NotFound, NotSupported
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.langgraph.views import CheckpointRef, GraphViews
 from perdure.runtime.perdure import Perdure
 from perdure.threads.records import Command, RunRequest
@@ -45,13 +47,25 @@ async def perdure(request: pytest.FixtureRequest, tmp_path: Path, graphs: Graphs
         yield opened
 
 
-@pytest.fixture
-def views(perdure: Perdure, graphs: Graphs) -> GraphViews:
-    return GraphViews(graphs.agents, perdure.threads, perdure.assistants)
+@pytest_asyncio.fixture(params=["here", "elsewhere"])
+async def views(request: pytest.FixtureRequest, perdure: Perdure, graphs: Graphs) -> GraphViews:
+    """The views of a process that has the graphs, and of one that asks a worker for them."""
+    await described(perdure, "plain")
+    return views_of(perdure, graphs.agents if request.param == "here" else None)
+
+
+def views_of(perdure: Perdure, agents: Agents | None) -> GraphViews:
+    services = perdure.services
+    return GraphViews(agents, services.threads, services.assistants, services.graph_requests, services.items)
 
 
 async def thread_of(perdure: Perdure, **more: Any) -> str:
     return (await perdure.threads.create_thread(**more)).thread_id
+
+
+async def described(perdure: Perdure, agent: str) -> None:
+    """Wait until the worker has registered what servers without its code show of an agent."""
+    await until_true(lambda: perdure.assistants.description(agent))
 
 
 async def assistant_of(perdure: Perdure, agent: str) -> str:
@@ -75,7 +89,9 @@ async def test_a_thread_without_a_state(perdure: Perdure, views: GraphViews) -> 
             await asked
 
 
-async def test_a_state_with_its_tasks_and_subgraphs(perdure: Perdure, views: GraphViews) -> None:
+async def test_a_state_with_its_tasks_and_subgraphs(
+    perdure: Perdure, views: GraphViews, graphs: Graphs
+) -> None:
     thread = await thread_of(perdure)
     end = await perdure.run("nested", {"said": ["0"]}, thread_id=thread)
     state = await views.state(thread)
@@ -84,7 +100,6 @@ async def test_a_state_with_its_tasks_and_subgraphs(perdure: Perdure, views: Gra
     assert (task["name"], task["error"], task["state"]) == ("inner", None, None)
     assert task["interrupts"] == state["interrupts"]
     assert [each["value"] for each in state["interrupts"]] == ["well?"]
-    assert task["checkpoint"]["checkpoint_ns"] == f"inner:{task['id']}"
     metadata = state["metadata"]
     assert (metadata["source"], metadata["step"], metadata["run_id"]) == ("loop", 1, end.run.run_id)
     assert state["checkpoint"] == {
@@ -93,6 +108,8 @@ async def test_a_state_with_its_tasks_and_subgraphs(perdure: Perdure, views: Gra
         "checkpoint_id": state["checkpoint_id"],
     }
     assert state["parent_checkpoint"]["checkpoint_id"] == state["parent_checkpoint_id"]
+    (task,) = (await views_of(perdure, graphs.agents).state(thread))["tasks"]
+    assert task["checkpoint"]["checkpoint_ns"] == f"inner:{task['id']}"
     whole = await views.state(thread, subgraphs=True)
     inner = whole["tasks"][0]["state"]
     assert (inner["next"], inner["checkpoint"]["checkpoint_ns"]) == (["asks"], f"inner:{task['id']}")
@@ -237,22 +254,12 @@ async def test_an_agent_that_is_no_graph(perdure: Perdure, views: GraphViews) ->
 async def test_a_graph_that_is_elsewhere(perdure: Perdure, graphs: Graphs) -> None:
     thread = await thread_of(perdure)
     await perdure.run("asks", {"said": ["0"]}, thread_id=thread)
-    assistant = await assistant_of(perdure, "asks")
     for agents in (None, Agents()):
-        views = GraphViews(agents, perdure.threads, perdure.assistants)
+        views = views_of(perdure, agents)
         state = await views.state(thread)
         assert (state["values"]["said"], state["next"]) == (["0", "one"], ["asks"])
         assert [each["value"] for each in state["interrupts"]] == ["well?"]
         assert len(await views.history(thread)) == 3
-        for asked in (
-            views.update_state(thread, {}),
-            views.supersteps(thread, []),
-            views.graph(assistant),
-            views.schemas(assistant),
-            views.subgraphs(assistant),
-        ):
-            with pytest.raises(NotSupported, match="this process"):
-                await asked
 
 
 # --- shapes -----------------------------------------------------------------------------------------------
@@ -291,7 +298,9 @@ async def test_a_factory_knows_what_it_is_asked_for(tmp_path: Path) -> None:
     agents = Agents()
     agents.register("made", make)
     async with Perdure(f"sqlite:///{tmp_path}/views.db", agents=agents) as perdure:
-        views = GraphViews(agents, perdure.threads, perdure.assistants)
+        views = views_of(perdure, agents)
+        await described(perdure, "made")
+        asked.clear()
         thread = await thread_of(perdure)
         await perdure.run("made", {"said": ["0"]}, thread_id=thread)
         await views.state(thread)

@@ -7,6 +7,10 @@ from typing import Any
 from msgspec import to_builtins
 from tests.server.native.support import AGENT, Worker, request
 
+from perdure.graph_requests.model import RequestRow
+from perdure.graph_requests.operations import ask
+from perdure.graph_requests.service import GraphRequests
+from perdure.kernel.clock import to_micros
 from perdure.outbox.operations import NewEffect, put
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import KINDS
@@ -47,6 +51,7 @@ async def lines(store: DatabaseLightningStore) -> list[Line]:
     (effect_id,) = await store.storage.run(put, [effect], ns=await threads.ns())
     return [
         *await _work_lines(threads, worker),
+        *await _request_lines(threads),
         *await _run_lines(threads),
         *_thread_lines(),
         *_assistant_lines(),
@@ -64,7 +69,7 @@ async def _work_lines(threads: Threads, worker: Worker) -> list[Line]:
     # The last of all makes something to be claimed.
     await threads.create_run(request())
     return [
-        ("POST", f"{WORK}/claim", "", {"worker_id": "w"}, "claim_run"),
+        ("POST", f"{WORK}/claim", "", {"worker_id": "w", "agents": [AGENT]}, "claim_run"),
         ("POST", f"{WORK}/register", "", {"worker_id": "w", "agents": [{"name": "n"}]}, "register_agent"),
         ("POST", f"{WORK}/renew", "", {"worker_id": "w", "held": [work["held"]]}, NOT_AUDITED),
         (
@@ -85,6 +90,28 @@ async def _work_lines(threads: Threads, worker: Worker) -> list[Line]:
         ("POST", f"{WORK}/steps", "", work | {"origin": "o", "name": "s", "body": "1"}, "keep_step"),
         ("POST", f"{WORK}/finish", "", {"endings": [ended | {"result": "success"}]}, "finish_run"),
         ("POST", f"{WORK}/release", "", {"held": [given_back["held"]]}, "release_run"),
+    ]
+
+
+async def _request_lines(threads: Threads) -> list[Line]:
+    requests = GraphRequests.of_same(threads)
+    for number in range(3):
+        row = RequestRow(f"rq-{number}", AGENT, "kept", None, 0, '{"type":"read_state"}')
+        await threads.write(ask, row, to_micros(60), KINDS)
+    answered, released = [to_builtins(each.held) for each in await requests.claim("w", [AGENT], 2)]
+    return [
+        ("POST", f"{WORK}/describe", "", {"agents": [{"agent": AGENT}]}, "describe_agent"),
+        # What a request changes is on record as its caller's.
+        ("POST", f"{WORK}/requests/claim", "", {"worker_id": "w", "agents": [AGENT]}, NOT_AUDITED),
+        ("POST", f"{WORK}/requests/renew", "", {"held": [answered]}, NOT_AUDITED),
+        (
+            "POST",
+            f"{WORK}/requests/answer",
+            "",
+            {"held": answered, "thread_id": "kept", "answer": "1"},
+            NOT_AUDITED,
+        ),
+        ("POST", f"{WORK}/requests/release", "", {"held": [released]}, "release_rollout"),
     ]
 
 

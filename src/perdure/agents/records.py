@@ -1,4 +1,4 @@
-"""The description of an agent that a worker registers, and the spans of its attempts."""
+"""What a worker registers of its agents, and the spans of their attempts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
     kind: str = "function"
     """function, graph or command."""
     input_schema: dict[str, Any] | None = None
+
+
+class AgentDescription(msgspec.Struct, kw_only=True, frozen=True):
+    """The schemas and drawings of an agent, for servers that do not have its code."""
+
+    agent: str
+    kind: str = "function"
+    """function, graph or command."""
+    schemas: dict[str, Any] | None = None
+    drawings: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    """Nodes and edges: without subgraphs, with one level of them, with two, and so on."""
+    drawn: bool = True
+    """Whether the last drawing shows every level."""
+    subgraphs: dict[str, dict[str, Any]] | None = None
+    """The schemas of all subgraphs, by their path of names."""
+    problem: str | None = None
+    """Why something is missing."""
 
 
 class SpanEvent(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 import msgspec
 
-from perdure.agents.records import AgentSpec
+from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants.records import Assistant, IfExists
-from perdure.kernel.checks import check_object, check_text
+from perdure.kernel.checks import check_name, check_object, check_text
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_metadata
 
 MAX_DESCRIPTION = 8192
+MAX_AGENT_DESCRIPTION = 1 << 20
+"""How many characters the schemas and drawings of an agent may have as JSON."""
 SYSTEM_METADATA: Mapping[str, Any] = {"created_by": "system"}
 
 _SYSTEM = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
@@ -227,3 +231,47 @@ def is_outdated(row: AssistantRow | None, spec: AgentSpec) -> bool:
     if row is None or not row.system:
         return True
     return row.version == 1 and spec.description is not None and row.description != spec.description
+
+
+# --- descriptions of agents -------------------------------------------------------------------------------
+
+
+class DescriptionRow(NamedTuple):
+    """The description of an agent as JSON, if there is one. Its digest tells whether another is the same."""
+
+    agent: str
+    kind: str
+    digest: str | None
+    updated: int
+    body: str | None
+
+
+class KindRow(NamedTuple):
+    """The kind of an agent, and the digest of its description."""
+
+    agent: str
+    kind: str
+    digest: str | None
+
+
+def description_rows(descriptions: Sequence[AgentDescription]) -> list[DescriptionRow]:
+    """Descriptions as `operations.describe` takes them; of two of the same agent the last counts."""
+    rows = [_description_row(each) for each in descriptions]
+    return list({row.agent: row for row in rows}.values())
+
+
+def _description_row(description: AgentDescription) -> DescriptionRow:
+    agent = check_name(description.agent, "agent")
+    body = encode_json(description, what=f"the description of agent {agent!r}")
+    if len(body) > MAX_AGENT_DESCRIPTION:
+        raise InvalidInput(
+            f"the description of agent {agent!r} has {len(body):,} characters;"
+            f" at most {MAX_AGENT_DESCRIPTION:,} are allowed"
+        )
+    kind = check_name(description.kind, "kind")
+    return DescriptionRow(agent, kind, sha256(body.encode()).hexdigest(), 0, body)
+
+
+def description_of(body: str) -> AgentDescription:
+    """The description of an agent as it was stored."""
+    return msgspec.convert(decode_json(body), AgentDescription)

@@ -11,6 +11,8 @@ from perdure.assistants import model, sql
 from perdure.assistants.model import (
     AssistantRow,
     Body,
+    DescriptionRow,
+    KindRow,
     NewAssistant,
     NewVersionRow,
     Registration,
@@ -36,7 +38,7 @@ KIND = "assistant"
 async def create(tx: Tx, requests: Sequence[NewAssistant]) -> list[AssistantRow | PerdureError]:
     """Create assistants; answers each with its row, or with an error."""
     wanted = [request.assistant_id or ids.uuid(tx.now, tx.ids) for request in requests]
-    known = await _known_agents(tx, [*wanted, *(request.version.body.agent for request in requests)])
+    known = await known_agents(tx, [*wanted, *(request.version.body.agent for request in requests)])
     answers: dict[int, AssistantRow | PerdureError] = {}
     made: list[str] = []
     # In the order of their ids, so that two batches never wait for each other.
@@ -67,7 +69,8 @@ async def _create(
     return row or Conflict(f"Assistant {assistant_id} was just deleted")
 
 
-async def _known_agents(tx: Tx, agents: Sequence[str]) -> set[str]:
+async def known_agents(tx: Tx, agents: Sequence[str]) -> set[str]:
+    """Those of the agents that a worker has registered."""
     known = await tx.all(sql.KNOWN_AGENTS, ids=sorted({system_id(agent) for agent in agents}))
     return set(known).intersection(agents)
 
@@ -83,7 +86,7 @@ async def update(tx: Tx, assistant_id: str, known: Body, version: Version) -> As
     agent = version.body.agent
     if agent != row.agent:
         _check_not_system(row)
-        if not await _known_agents(tx, [agent]):
+        if not await known_agents(tx, [agent]):
             raise NotFound(f"Agent {agent} not found: no worker has registered it")
     after = await _next_version(tx, row, version, system=bool(row.system))
     await _written(tx, "update_assistant", [assistant_id], "updated")
@@ -135,11 +138,17 @@ async def delete(tx: Tx, assistant_id: str) -> None:
 async def outdated(tx: Tx, specs: Sequence[AgentSpec]) -> bool:
     """Whether `register` would change anything."""
     rows = {row.id: row for row in await tx.all(sql.GET, ids=[system_id(spec.name) for spec in specs])}
-    return any(model.is_outdated(rows.get(system_id(spec.name)), spec) for spec in specs)
+    known = await _kinds(tx, [spec.name for spec in specs])
+    return any(
+        model.is_outdated(rows.get(system_id(spec.name)), spec)
+        or spec.name not in known
+        or known[spec.name].kind != spec.kind
+        for spec in specs
+    )
 
 
 async def register(tx: Tx, agents: Sequence[Registration]) -> None:
-    """Give each agent its system assistant."""
+    """Give each agent its system assistant, and store its kind."""
     by_id = {system_id(each.spec.name): each for each in agents}
     rows = {row.id: row for row in await tx.all(sql.LOCK_MANY, ids=sorted(by_id))}
     changed = []
@@ -147,6 +156,8 @@ async def register(tx: Tx, agents: Sequence[Registration]) -> None:
         if model.is_outdated(rows.get(assistant_id), by_id[assistant_id].spec):
             await _register(tx, assistant_id, rows.get(assistant_id), by_id[assistant_id])
             changed.append(assistant_id)
+    kinds = [DescriptionRow(each.spec.name, each.spec.kind, None, tx.now, None) for each in by_id.values()]
+    await tx.write(sql.SAVE_KINDS.of(sorted(kinds)))
     await _written(tx, "register_agent", changed, "updated")
 
 
@@ -161,6 +172,45 @@ async def _register(tx: Tx, assistant_id: str, row: AssistantRow | None, agent: 
         # The first version of a system assistant differs in nothing but its description.
         await tx.execute(sql.DESCRIBE, id=assistant_id, description=agent.spec.description)
         await tx.execute(sql.REDESCRIBE, id=assistant_id, version=row.version, body=agent.version.text)
+
+
+# --- descriptions of agents -------------------------------------------------------------------------------
+
+
+async def is_described(tx: Tx, rows: Sequence[DescriptionRow]) -> bool:
+    """Whether `describe` would change nothing."""
+    return not await _changed(tx, rows)
+
+
+async def _changed(tx: Tx, rows: Sequence[DescriptionRow]) -> list[DescriptionRow]:
+    known = await _kinds(tx, [row.agent for row in rows])
+    return [row for row in rows if row.agent not in known or known[row.agent].digest != row.digest]
+
+
+async def _kinds(tx: Tx, agents: Sequence[str]) -> dict[str, KindRow]:
+    return {row.agent: row for row in await tx.all(sql.GET_KINDS, agents=list(agents))}
+
+
+async def describe(tx: Tx, rows: Sequence[DescriptionRow]) -> None:
+    """Store the descriptions of agents; the last one of an agent counts."""
+    known = await known_agents(tx, [row.agent for row in rows])
+    for row in rows:
+        if row.agent not in known:
+            raise NotFound(f"Agent {row.agent} not found: no worker has registered it")
+    changed = [row._replace(updated=tx.now) for row in await _changed(tx, rows)]
+    await tx.write(sql.SAVE_DESCRIPTIONS.of(sorted(changed)))
+    await audit(tx, "describe_agent", [system_id(row.agent) for row in changed])
+
+
+async def get_description(tx: Tx, agent: str) -> str | None:
+    """The description of an agent as JSON, if a worker has registered one."""
+    return await tx.one(sql.GET_DESCRIPTION, agent=agent)
+
+
+async def get_kind(tx: Tx, agent: str) -> str | None:
+    """What kind of agent it is, if a worker has registered it."""
+    known = (await _kinds(tx, [agent])).get(agent)
+    return None if known is None else known.kind
 
 
 # --- rows -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
-from perdure.agents.records import AgentSpec
+from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants import model, operations
 from perdure.assistants.model import AssistantRow, Body, Change, NewAssistant, Search, VersionRow, version_of
 from perdure.assistants.records import Assistant, IfExists
@@ -135,6 +135,15 @@ class Assistants(Service):
         outdated = await self.read(operations.outdated, list(agents))
         if outdated:
             await self.write(operations.register, model.registrations(agents))
+
+    async def description(self, agent: str) -> AgentDescription | None:
+        """The schemas and drawings of an agent, if a worker has registered them."""
+        body = await self.read(operations.get_description, agent)
+        return None if body is None else model.description_of(body)
+
+    async def kind(self, agent: str) -> str | None:
+        """Whether an agent is a `function`, `graph` or `command`, if a worker has registered it."""
+        return await self.read(operations.get_kind, agent)
 
     # --- reading ----------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.assistants.model import AssistantRow, NewVersionRow, VersionRow
-from perdure.assistants.tables import ASSISTANT_VERSIONS
+from perdure.assistants.model import AssistantRow, DescriptionRow, KindRow, NewVersionRow, VersionRow
+from perdure.assistants.tables import AGENT_DESCRIPTIONS, ASSISTANT_VERSIONS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
 
@@ -66,6 +66,22 @@ REDESCRIBE = statement(
 )
 # Delete the versions of an assistant.
 DROP_VERSIONS = statement("DELETE FROM assistant_versions WHERE ns = :ns AND id = :id")
+
+# The kinds of agents, and the digests of their descriptions.
+GET_KINDS = statement(
+    "SELECT {columns} FROM agent_descriptions WHERE ns = :ns AND agent {among:agents}", row=KindRow
+)
+# The description of an agent, as JSON.
+GET_DESCRIPTION = statement("SELECT body FROM agent_descriptions WHERE ns = :ns AND agent = :agent", row=str)
+# Kinds of agents; the last one counts.
+SAVE_KINDS = BulkInsert(AGENT_DESCRIPTIONS, DescriptionRow, on_conflict="UPDATE SET kind = excluded.kind")
+# Descriptions of agents; the last one counts.
+SAVE_DESCRIPTIONS = BulkInsert(
+    AGENT_DESCRIPTIONS,
+    DescriptionRow,
+    on_conflict="UPDATE SET kind = excluded.kind, digest = excluded.digest, updated = excluded.updated,"
+    " body = excluded.body",
+)
 
 FIELDS = {
     "assistant_id": Field("id", "text"),

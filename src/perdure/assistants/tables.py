@@ -34,4 +34,18 @@ ASSISTANT_VERSIONS = Table(
 )
 """What an assistant was in each of its versions, as JSON."""
 
-TABLES = (ASSISTANTS, ASSISTANT_VERSIONS)
+AGENT_DESCRIPTIONS = Table(
+    "agent_descriptions",
+    (
+        integer("ns"),
+        text("agent"),
+        text("kind"),
+        text("digest", null=True),
+        integer("updated"),
+        text("body", null=True),
+    ),
+    key=("ns", "agent"),
+)
+"""The kind, schemas and drawings that a worker registered last of each agent; the body is JSON."""
+
+TABLES = (ASSISTANTS, ASSISTANT_VERSIONS, AGENT_DESCRIPTIONS)

@@ -15,6 +15,7 @@ from perdure.access.base import remote
 from perdure.access.endpoints import KEY, MAX_BATCH, Endpoint, endpoints, wire_of
 from perdure.client.session import Answer, Effect, HttpSession
 from perdure.client.transport import HttpTransport
+from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.codec import encode_json, encode_wire
 from perdure.kernel.errors import (
     Conflict,
@@ -71,6 +72,7 @@ class RemoteRunQueue(RunQueue):
             request_timeout=request_timeout,
         )
         self.transport = RunQueueTransport(session)
+        self.graph_requests = GraphRequests.over(self.transport)
 
     @property
     def url(self) -> str:
@@ -125,7 +127,7 @@ class RunQueueTransport(HttpTransport):
 
     def body_of(self, endpoint: Endpoint, arguments: Arguments) -> bytes:
         """The body of a request; what users gave was encoded and checked before."""
-        if endpoint.function in (RunQueue.register, RunQueue.keep, RunQueue.do_items):
+        if endpoint.function in (RunQueue.register, RunQueue.describe, RunQueue.keep, RunQueue.do_items):
             return super().body_of(endpoint, arguments)
         return encode_wire(wire_of(endpoint.shape, arguments))
 

@@ -235,6 +235,13 @@ class NotSupported(PerdureError):
     http_status = 501
 
 
+class AgentUnavailable(PerdureError):
+    """No worker answered for this agent."""
+
+    code = "agent_unavailable"
+    http_status = 503
+
+
 class Unreachable(PerdureError, ConnectionError):
     """The server does not answer."""
 

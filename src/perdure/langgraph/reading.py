@@ -20,6 +20,14 @@ from langgraph.types import StateUpdate
 from pydantic import ValidationError
 
 from perdure.agents.context import AgentError, GraphCheckpoints
+from perdure.graph_requests.model import UnreadableState
+from perdure.graph_requests.records import (
+    GraphCall,
+    ListStates,
+    Place,
+    ReadState,
+    UpdateState,
+)
 from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
 from perdure.kernel.errors import BadRequest, NotFound, PerdureError
 from perdure.langgraph.agent import GraphAgent, command_of, with_checkpointer
@@ -29,15 +37,8 @@ from perdure.langgraph.legacy import decode_legacy
 from perdure.langgraph.saver import START, GraphSaver, Written, final_state, next_nodes, output_of
 from perdure.langgraph.wire import checkpoint_of, plain, state_of
 
-Place = Mapping[str, Any]
-"""The keys of a config that name a checkpoint: its id, its namespace, and the ids of its parents."""
-
 _REFUSED = (InvalidUpdateError, EmptyInputError, ValidationError, ValueError, TypeError, KeyError)
 """What a graph raises for an update that it refuses."""
-
-
-class UnreadableState(Exception):
-    """The types of a graph refuse a state: its first input was refused, or they have changed since."""
 
 
 @contextmanager
@@ -181,9 +182,11 @@ class GraphView:
 
     # --- changing ---------------------------------------------------------------------------------------
 
-    async def import_values(self, values: Mapping[str, Any]) -> None:
-        """Start with values that do not come from a graph."""
-        await self._updating(self._graph.aupdate_state(self._config(None), values, as_node=START))
+    async def start_with(self, found: Any) -> None:
+        """Start with the values of the latest state, if they do not come from a graph."""
+        if found is None or found.graph or found.state is not None or not isinstance(found.values, dict):
+            return
+        await self._updating(self._graph.aupdate_state(self._config(None), found.values, as_node=START))
         self._saver.mark_foreign()
 
     async def update(self, values: Any, as_node: str | None, place: Place | None) -> dict[str, Any]:
@@ -244,6 +247,34 @@ def _checkpoint_in(config: RunnableConfig) -> dict[str, Any]:
         "configurable": checkpoint,
         "checkpoint_id": checkpoint["checkpoint_id"],
     }
+
+
+class Performed(NamedTuple):
+    """The answer to a call as plain data, and what it changes in the thread."""
+
+    answer: Any
+    steps: GraphSteps | None = None
+
+
+async def perform(
+    agent: GraphAgent, checkpoints: GraphCheckpoints, thread: Thread, call: GraphCall
+) -> Performed:
+    """Read or update the states of a graph. Nothing is stored: whoever calls this stores the steps."""
+    reads = isinstance(call, ReadState | ListStates)
+    async with open_view(agent, checkpoints, thread, "threads.read" if reads else "threads.update") as view:
+        if isinstance(call, ReadState):
+            return Performed(await view.state(call.place, subgraphs=call.subgraphs))
+        if isinstance(call, ListStates):
+            found = await view.history(
+                call.place, limit=call.limit, before=call.before, metadata=call.metadata
+            )
+            return Performed(found)
+        await view.start_with(thread.found)
+        if isinstance(call, UpdateState):
+            made = await view.update(call.values, call.as_node, call.place)
+        else:
+            made = await view.supersteps(call.supersteps)
+        return Performed(made, await view.steps())
 
 
 @asynccontextmanager

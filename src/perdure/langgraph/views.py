@@ -1,7 +1,7 @@
 """Reads and updates the states of graphs, and shows their nodes and schemas, for a server.
 
-Results are JSON data in the shapes of LangGraph's API. What needs the graph itself is `NotSupported` if this
-process does not have its agent.
+Results are JSON data in the shapes of LangGraph's API. What needs the code of a graph that this process does
+not have is asked of a worker; schemas and drawings are those that workers registered.
 """
 
 from __future__ import annotations
@@ -16,28 +16,35 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.agents.agent import Agent
+from perdure.agents.records import AgentDescription
 from perdure.assistants.records import Assistant
 from perdure.assistants.service import Assistants
+from perdure.graph_requests.model import UnreadableState
+from perdure.graph_requests.records import ApplySupersteps, GraphCall, ListStates, ReadState, UpdateState
+from perdure.graph_requests.service import GraphRequests
 from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.rows import tuple_of
 from perdure.items.service import Items
-from perdure.kernel.errors import InvalidInput, NotSupported
+from perdure.kernel.errors import AgentUnavailable, InvalidInput, NotFound, NotSupported
+from perdure.langgraph.descriptions import (
+    GRAPH,
+    GRAPH_ID,
+    NO_SCHEMAS,
+    drawing_of,
+    one_node,
+    schemas_of,
+    subgraphs_of,
+)
 from perdure.threads.records import Checkpoint
 from perdure.threads.service import Threads
 
 if TYPE_CHECKING:
     from perdure.langgraph.agent import GraphAgent
-    from perdure.langgraph.factory import Access
-    from perdure.langgraph.reading import GraphView
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-GRAPH = "graph"
-GRAPH_ID = "graph_id"
-"""The metadata key of threads and states that names the graph."""
 
 
 class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,11 +99,13 @@ class GraphViews:
         agents: Mapping[str, Agent] | None,
         threads: Threads,
         assistants: Assistants,
+        requests: GraphRequests,
         items: Items | None = None,
     ) -> None:
-        self._agents = agents
+        self._agents: Mapping[str, Agent] = {} if agents is None else agents
         self._threads = threads
         self._assistants = assistants
+        self._requests = requests
         self._items = items
 
     # --- states -----------------------------------------------------------------------------------------
@@ -109,24 +118,35 @@ class GraphViews:
         Has `values`, `next`, `tasks`, `metadata`, `created_at`, `checkpoint`, `parent_checkpoint`,
         `interrupts`, `checkpoint_id` and `parent_checkpoint_id`. With `subgraphs` each task has the state of
         its subgraph. NotFound for an unknown thread or checkpoint. If this process does not have the graph,
-        it is the state that the thread stores, without subgraphs.
+        it is the state that the thread stores, and only subgraphs are asked of a worker.
         """
         found = await self._threads.peek_state(thread_id)
-        agent = await self._agent_of(thread_id, found)
-        if agent is None or not _is_of_graph(found):
+        inner = await self._needs_graph(found, checkpoint, subgraphs)
+        graph = None
+        if _is_of_graph(found) and (inner or self._agents):
+            graph = await self._graph_of(thread_id, found)
+        if graph is None or (isinstance(graph, str) and not inner):
             return await self._plain_state(thread_id, checkpoint)
-        from perdure.langgraph.reading import UnreadableState
-
+        call = ReadState(place=_place_of(checkpoint), subgraphs=subgraphs)
         try:
-            async with self._open_view(agent, thread_id, found, "threads.read") as view:
-                return await view.state(None if checkpoint is None else checkpoint.place, subgraphs=subgraphs)
+            return dict(await self._perform(graph, thread_id, found, call))
         except UnreadableState as error:
             _report_unreadable(thread_id, checkpoint, error)
         return await self._plain_state(thread_id, checkpoint)
 
+    async def _needs_graph(
+        self, found: Checkpoint | None, checkpoint: CheckpointRef | None, subgraphs: bool
+    ) -> bool:
+        """Whether a wanted state may have parts that only the graph can tell: those of subgraphs."""
+        if found is None or (checkpoint is not None and checkpoint.checkpoint_ns):
+            return found is not None
+        if subgraphs and checkpoint is not None and checkpoint.checkpoint_id:
+            found = await self._threads.peek_state(found.thread_id, checkpoint.checkpoint_id)
+        return subgraphs and found is not None and bool(found.next)
+
     async def _plain_state(self, thread_id: str, checkpoint: CheckpointRef | None) -> dict[str, Any]:
         if checkpoint is not None and checkpoint.checkpoint_ns:
-            raise NotSupported(f"the graph of thread {thread_id} is not in this process: it has no subgraphs")
+            raise NotFound(f"thread {thread_id} has no state of a graph, and so none of a subgraph")
         wanted = None if checkpoint is None else checkpoint.checkpoint_id
         return plain_state(thread_id, await self._threads.get_state(thread_id, wanted))
 
@@ -147,15 +167,11 @@ class GraphViews:
             # A graph would take a missing state for an empty one.
             await self._threads.peek_state(thread_id, checkpoint.checkpoint_id)
         found = await self._threads.peek_state(thread_id)
-        agent = await self._agent_of(thread_id, found)
-        if agent is None:
-            self._refuse_graphs(thread_id, found)
+        graph = await self._graph_of(thread_id, found)
+        if graph is None:
             return await self._plain_update(thread_id, values, checkpoint)
-        async with self._open_view(agent, thread_id, found, "threads.update") as view:
-            await self._import_values(view, found)
-            made = await view.update(values, as_node, None if checkpoint is None else checkpoint.place)
-            await self._store_changes(view, thread_id, found)
-        return made
+        call = UpdateState(values=values, as_node=as_node, place=_place_of(checkpoint))
+        return dict(await self._perform(graph, thread_id, found, call))
 
     async def history(
         self,
@@ -172,15 +188,13 @@ class GraphViews:
         """
         end = None if before is None else before.checkpoint_id
         found = await self._threads.peek_state(thread_id)
-        agent = await self._agent_of(thread_id, found)
-        if agent is None or found is None or not found.graph:
+        graph = await self._graph_of(thread_id, found) if found is not None and found.graph else None
+        inner = checkpoint is not None and checkpoint.checkpoint_ns != ""
+        if graph is None or (isinstance(graph, str) and not inner):
             return await self._plain_history(thread_id, limit, end, metadata)
-        from perdure.langgraph.reading import UnreadableState
-
-        place = None if checkpoint is None else checkpoint.place
+        call = ListStates(place=_place_of(checkpoint), limit=limit, before=end, metadata=metadata)
         try:
-            async with self._open_view(agent, thread_id, found, "threads.read") as view:
-                return await view.history(place, limit=limit, before=end, metadata=metadata)
+            return list(await self._perform(graph, thread_id, found, call))
         except UnreadableState as error:
             _report_unreadable(thread_id, checkpoint, error)
         return await self._plain_history(thread_id, limit, end, metadata)
@@ -200,23 +214,44 @@ class GraphViews:
         thread's metadata does not.
         """
         found = await self._threads.peek_state(thread_id)
-        agent = await self._agent_of(thread_id, found, graph_id)
-        if agent is None:
-            self._refuse_graphs(thread_id, found)
+        graph = await self._graph_of(thread_id, found, graph_id)
+        if graph is None:
             raise InvalidInput(f"thread {thread_id} has no graph to apply supersteps to: give its graph_id")
-        async with self._open_view(agent, thread_id, found, "threads.update") as view:
-            await self._import_values(view, found)
-            made = await view.supersteps(supersteps)
-            await self._store_changes(view, thread_id, found)
-        return made
+        return dict(await self._perform(graph, thread_id, found, ApplySupersteps(supersteps=supersteps)))
+
+    async def _perform(
+        self, graph: GraphAgent | str, thread_id: str, found: Checkpoint | None, call: GraphCall
+    ) -> Any:
+        """Let the graph do something with a thread: here, or in a worker that has it."""
+        if isinstance(graph, str):
+            return await self._requests.ask(graph, thread_id, call)
+        from perdure.langgraph.reading import Thread, perform
+
+        checkpoints = _ReadOnlyCheckpoints(self._threads, thread_id)
+        performed = await perform(graph, checkpoints, Thread(thread_id, self._store(), found), call)
+        if performed.steps is not None:
+            after = None if found is None else found.checkpoint_id
+            await self._threads.update_graph(thread_id, performed.steps, after)
+        return performed.answer
+
+    async def _plain_update(
+        self, thread_id: str, values: Any, checkpoint: CheckpointRef | None
+    ) -> dict[str, Any]:
+        wanted = None if checkpoint is None else checkpoint.checkpoint_id
+        made = await self._threads.update_state(thread_id, values, checkpoint_id=wanted)
+        place = _place(thread_id, made.checkpoint_id)
+        return {"checkpoint": place, "configurable": place, "checkpoint_id": made.checkpoint_id}
 
     # --- graphs -----------------------------------------------------------------------------------------
 
     async def graph(self, assistant_id: str, *, xray: bool | int = False) -> dict[str, Any]:
         """The `{"nodes", "edges"}` of an assistant's graph; another agent is one node."""
-        assistant, agent = await self._agent_for(assistant_id)
+        assistant = await self._assistants.get(assistant_id)
+        agent = self._agents.get(assistant.agent)
+        if agent is None:
+            return drawing_of(await self._description(assistant.agent), xray)
         if agent.spec.kind != GRAPH:
-            return _one_node(agent.spec.name)
+            return one_node(agent.spec.name)
         from perdure.langgraph.shapes import nodes_and_edges
 
         async with self._open(assistant, agent) as graph:
@@ -228,9 +263,12 @@ class GraphViews:
         Has `graph_id`, `input_schema`, `output_schema`, `state_schema`, `config_schema` and
         `context_schema`; each may be None.
         """
-        assistant, agent = await self._agent_for(assistant_id)
+        assistant = await self._assistants.get(assistant_id)
+        agent = self._agents.get(assistant.agent)
+        if agent is None:
+            return schemas_of(await self._description(assistant.agent))
         if agent.spec.kind != GRAPH:
-            return {GRAPH_ID: agent.spec.name, **_NO_SCHEMAS, "input_schema": agent.spec.input_schema}
+            return {GRAPH_ID: agent.spec.name, **NO_SCHEMAS, "input_schema": agent.spec.input_schema}
         from perdure.langgraph.shapes import schemas
 
         async with self._open(assistant, agent) as graph:
@@ -240,13 +278,26 @@ class GraphViews:
         self, assistant_id: str, *, namespace: str | None = None, recurse: bool = False
     ) -> dict[str, Any]:
         """The schemas of the subgraphs of an assistant's graph, by their names."""
-        assistant, agent = await self._agent_for(assistant_id)
+        assistant = await self._assistants.get(assistant_id)
+        agent = self._agents.get(assistant.agent)
+        if agent is None:
+            return subgraphs_of(await self._description(assistant.agent), namespace, recurse)
         if agent.spec.kind != GRAPH:
             return {}
         from perdure.langgraph.shapes import subgraphs
 
         async with self._open(assistant, agent) as graph:
             return await subgraphs(graph, namespace, recurse)
+
+    async def _description(self, agent: str) -> AgentDescription:
+        """What a worker registered of an agent whose code this process does not have."""
+        found = await self._assistants.description(agent)
+        if found is None:
+            raise AgentUnavailable(
+                f"no worker has registered the schemas and drawings of the agent {agent!r} yet:"
+                " start a worker that has it"
+            )
+        return found
 
     @asynccontextmanager
     async def _open(self, assistant: Assistant, agent: Any) -> AsyncIterator[Any]:
@@ -264,25 +315,21 @@ class GraphViews:
 
         return None if self._items is None else ItemStore(self._items.run, _wait)
 
-    # --- which agent ------------------------------------------------------------------------------------
+    # --- which graph ------------------------------------------------------------------------------------
 
-    async def _agent_for(self, assistant_id: str) -> tuple[Assistant, Agent]:
-        assistant = await self._assistants.get(assistant_id)
-        if self._agents is None or assistant.agent not in self._agents:
-            raise NotSupported(
-                f"this process does not have the agent {assistant.agent!r}: ask a process that runs it"
-            )
-        return assistant, self._agents[assistant.agent]
-
-    async def _agent_of(
+    async def _graph_of(
         self, thread_id: str, found: Checkpoint | None, named: str | None = None
-    ) -> GraphAgent | None:
-        """The graph agent of a thread, if this process has it."""
-        if self._agents is None:
-            return None
+    ) -> GraphAgent | str | None:
+        """The graph of a thread: its agent, or its name if only workers have it."""
         name = named or await self._graph_id(thread_id, found)
-        agent: Any = None if name is None else self._agents.get(name)
-        return agent if agent is not None and agent.spec.kind == GRAPH else None
+        if name is None:
+            return None
+        agent: Any = self._agents.get(name)
+        if agent is not None:
+            return agent if agent.spec.kind == GRAPH else None
+        if named is not None or (found is not None and _is_of_graph(found)):
+            return name
+        return name if await self._assistants.kind(name) == GRAPH else None
 
     async def _graph_id(self, thread_id: str, found: Checkpoint | None) -> str | None:
         """The graph of a thread, from its state, its metadata, or its last run."""
@@ -294,48 +341,16 @@ class GraphViews:
         runs = await self._threads.list_runs(thread_id=thread_id, limit=1)
         return runs.items[0].agent if runs.items else None
 
-    def _refuse_graphs(self, thread_id: str, found: Checkpoint | None) -> None:
-        if found is not None and (found.graph or found.state is not None):
-            raise NotSupported(
-                f"the state of thread {thread_id} is that of a graph which this process does not have"
-            )
 
-    # --- views ------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _open_view(
-        self, agent: GraphAgent, thread_id: str, found: Checkpoint | None, access: Access
-    ) -> AsyncIterator[GraphView]:
-        from perdure.langgraph import reading as graph_reading
-
-        thread = graph_reading.Thread(thread_id, self._store(), found)
-        checkpoints = _ReadOnlyCheckpoints(self._threads, thread_id)
-        async with graph_reading.open_view(agent, checkpoints, thread, access) as view:
-            yield view
-
-    async def _import_values(self, view: GraphView, found: Checkpoint | None) -> None:
-        """Let an update start with values that do not come from a graph."""
-        if found is not None and not found.graph and found.state is None and isinstance(found.values, dict):
-            await view.import_values(found.values)
-
-    async def _store_changes(self, view: GraphView, thread_id: str, found: Checkpoint | None) -> None:
-        after = None if found is None else found.checkpoint_id
-        await self._threads.update_graph(thread_id, await view.steps(), after)
-
-    async def _plain_update(
-        self, thread_id: str, values: Any, checkpoint: CheckpointRef | None
-    ) -> dict[str, Any]:
-        wanted = None if checkpoint is None else checkpoint.checkpoint_id
-        made = await self._threads.update_state(thread_id, values, checkpoint_id=wanted)
-        place = _place(thread_id, made.checkpoint_id)
-        return {"checkpoint": place, "configurable": place, "checkpoint_id": made.checkpoint_id}
-
-
-def _report_unreadable(thread_id: str, checkpoint: CheckpointRef | None, error: Exception) -> None:
+def _report_unreadable(thread_id: str, checkpoint: CheckpointRef | None, error: UnreadableState) -> None:
     """Log why a state is shown as it is stored; that of a subgraph cannot be."""
     if checkpoint is not None and checkpoint.checkpoint_ns:
-        raise InvalidInput(f"the graph of thread {thread_id} cannot read this state: {error}") from error
-    logger.warning("thread %s: its state is shown as stored: its graph refuses it: %s", thread_id, error)
+        raise InvalidInput(
+            f"the graph of thread {thread_id} cannot read this state: {error.message}"
+        ) from error
+    logger.warning(
+        "thread %s: its state is shown as stored: its graph refuses it: %s", thread_id, error.message
+    )
 
 
 def _is_of_graph(found: Checkpoint | None) -> bool:
@@ -343,22 +358,11 @@ def _is_of_graph(found: Checkpoint | None) -> bool:
     return found is None or found.graph or found.state is not None
 
 
-# --- agents that are not graphs ---------------------------------------------------------------------------
-
-_NO_SCHEMAS: dict[str, Any] = {
-    "input_schema": None,
-    "output_schema": None,
-    "state_schema": None,
-    "config_schema": None,
-    "context_schema": None,
-}
+def _place_of(checkpoint: CheckpointRef | None) -> dict[str, Any] | None:
+    return None if checkpoint is None else checkpoint.place
 
 
-def _one_node(name: str) -> dict[str, Any]:
-    ends = ("__start__", "__end__")
-    nodes = [{"id": each, "type": "runnable", "data": {"name": each}} for each in (ends[0], name, ends[1])]
-    edges = [{"source": ends[0], "target": name}, {"source": name, "target": ends[1]}]
-    return {"nodes": nodes, "edges": edges}
+# --- states as they are stored ----------------------------------------------------------------------------
 
 
 def _place(thread_id: str, checkpoint_id: str) -> dict[str, Any]:

@@ -88,6 +88,10 @@ DROP_ATTEMPT = statement(
     WHERE ns = :ns AND rollout_id = :id AND sequence_id = :sequence_id
     """
 )
+# Delete the attempts of rollouts.
+DROP_ATTEMPTS = statement("DELETE FROM attempts WHERE ns = :ns AND rollout_id {among:ids}")
+# Delete rollouts.
+DROP_ROLLOUTS = statement("DELETE FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} = :kind")
 # Rollouts by their ids, as callers see them.
 GET_ROLLOUTS = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds}",

@@ -86,7 +86,9 @@ class StoreApp:
     def views_for(self, caller: Caller) -> GraphViews:
         """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
         services = self.services.acting_as(caller)
-        return GraphViews(self.agents, services.threads, services.assistants, services.items)
+        return GraphViews(
+            self.agents, services.threads, services.assistants, services.graph_requests, services.items
+        )
 
     async def check_start(self) -> None:
         """Refuse to listen on other addresses than loopback while no key or token is required."""

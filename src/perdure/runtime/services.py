@@ -17,6 +17,7 @@ from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
+from perdure.graph_requests.service import GraphRequests
 from perdure.items.service import Items
 from perdure.kernel.config import Settings
 from perdure.kernel.eventlog.file_log import FileEventLog
@@ -65,6 +66,7 @@ class Services:
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
         self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
         self.run_queue = RunQueue.beside(self.threads, self.items)
+        self.graph_requests = GraphRequests.of_same(self.threads)
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
         self.schedule_timer = ScheduleTimer(storage, targets)
@@ -119,6 +121,7 @@ class Services:
         sibling.items = self.items.acting_as(caller)
         sibling.threads = self.threads.acting_as(caller)
         sibling.run_queue = self.run_queue.acting_as(caller)
+        sibling.graph_requests = self.graph_requests.acting_as(caller)
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
@@ -131,8 +134,9 @@ class Services:
         await self.storage.read(list_namespaces)
 
     def start_timers(self, settings: Settings) -> None:
-        """Start to delete expired streams, threads and items."""
+        """Start to delete expired streams, threads, requests and items."""
         self.threads.start_timers(settings.stream_ttl)
+        self.graph_requests.start_timers()
         self.items.start_timers()
 
     async def close_logs(self) -> None:
@@ -141,6 +145,7 @@ class Services:
 
     async def close(self) -> None:
         """Finish pending work, and close the database."""
+        await self.graph_requests.finish_releases()
         await self.run_queue.close()
         await self.close_logs()
         await self.store.close()

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 from perdure.access.service import start_retention
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
+from perdure.graph_requests.model import GRAPH_REQUEST_KIND
+from perdure.graph_requests.tables import TABLES as GRAPH_REQUEST_TABLES
 from perdure.graphs.tables import TABLES as GRAPH_TABLES
 from perdure.items.tables import TABLES as ITEM_TABLES
 from perdure.kernel.background import Background
@@ -48,8 +50,9 @@ TABLES = (
     *THREAD_TABLES,
     *SCHEDULE_TABLES,
     *SESSION_TABLES,
+    *GRAPH_REQUEST_TABLES,
 )
-KINDS = Kinds(Kind(TASK), RUN_KIND)
+KINDS = Kinds(Kind(TASK), RUN_KIND, GRAPH_REQUEST_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")

@@ -12,7 +12,7 @@ from perdure.graphs.rows import encode_changes
 from perdure.graphs.texts import decode_keys, encode_keys
 from perdure.kernel.checks import check_id, check_object, check_text, optional_choice, optional_id
 from perdure.kernel.clock import to_micros
-from perdure.kernel.codec import encode_json
+from perdure.kernel.codec import check_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
@@ -145,6 +145,14 @@ def checked(checkpoint: NewCheckpoint) -> Checked:
         checkpoint_id=checkpoint.checkpoint_id,
         parent_id=checkpoint.parent_id,
     )
+
+
+def check_states(steps: GraphSteps) -> GraphSteps:
+    """Refuse steps whose states cannot be shown: their values are JSON."""
+    for state in steps.states:
+        if state.body is not None:
+            check_json(state.body, "a state")
+    return steps
 
 
 def steps_of(steps: GraphSteps, thread_id: str) -> Steps:

@@ -12,9 +12,9 @@ from msgspec import Meta
 
 from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.access.model import MAX_NAME, Caller
-from perdure.agents.records import AgentSpec
-from perdure.assistants.model import registrations
-from perdure.assistants.operations import outdated, register
+from perdure.agents.records import AgentDescription, AgentSpec
+from perdure.assistants.model import description_rows, registrations
+from perdure.assistants.operations import describe, is_described, outdated, register
 from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.rows import tuple_of
@@ -38,6 +38,7 @@ from perdure.threads.encoding import (
     MAX_TEXT,
     check_events,
     check_lease,
+    check_states,
     checked,
     finish_of,
     steps_of,
@@ -157,6 +158,15 @@ class RunQueue(WatchedService):
             pass
         stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
         await self.write(beat, [Beat(worker_id, encode_json(stats))])
+
+    @call(POST(WORK + "/describe"), scope="worker", max_body=MAX_BODY, errors=(NotFound,), repeatable=True)
+    async def describe(
+        self, agents: Annotated[Sequence[AgentDescription], Meta(max_length=MAX_BATCH)]
+    ) -> Acknowledged:
+        """Store the schemas and drawings of agents, for servers without their code; the last call counts."""
+        rows = description_rows(agents)
+        if rows and not await self.read(is_described, rows):
+            await self.write(describe, rows)
 
     # --- claims -------------------------------------------------------------------------------------------
 
@@ -317,7 +327,7 @@ class RunQueue(WatchedService):
 
         `after` is that of `append`.
         """
-        new = steps_of(_shown(steps), held.thread_id)
+        new = steps_of(check_states(steps), held.thread_id)
         call = RecordSteps(check_lease(held), new, _checked(events), after)
         rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
         (answer,) = await self._each(self._record_batch, [call], rows=rows)
@@ -402,7 +412,7 @@ class RunQueue(WatchedService):
         for ending in endings:
             _checked(ending.events)
             if ending.graph is not None:
-                _shown(ending.graph)
+                check_states(ending.graph)
         found = await self._finish([finish_of(ending) for ending in endings])
         self._redis_markers.released([each.run_id for each in found if isinstance(each, Finished)])
         return [await self._run_of(each) for each in found]
@@ -524,11 +534,3 @@ def _checked(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
             raise InvalidInput(f"the body of event {number} has more than one line")
         check_json(event.body, f"the body of event {number}")
     return check_events(events)
-
-
-def _shown(steps: GraphSteps) -> GraphSteps:
-    """Refuse steps whose states cannot be shown: their values are JSON."""
-    for state in steps.states:
-        if state.body is not None:
-            check_json(state.body, "a state")
-    return steps

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.background import Background
 from perdure.kernel.clock import boottime
 from perdure.kernel.errors import PerdureError
@@ -21,6 +22,7 @@ from perdure.rollouts.contract import LightningStore
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
+from perdure.worker.graph_requests import GraphRequestLoop
 from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import WorkerOptions
 from perdure.worker.pulse import BEAT_SECONDS, Pulse
@@ -47,7 +49,8 @@ class Worker:
     """Executes the runs of a queue with its agents, from `start` to `stop`.
 
     Both may be called in any event loop. The worker closes the queue when it stops.
-    `store` stores the spans of agents and reads the resources of runs.
+    `store` stores the spans of agents and reads the resources of runs; `requests` are those of servers that
+    do not have its graphs.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Worker:
         options: WorkerOptions | None = None,
         *,
         store: LightningStore | None = None,
+        requests: GraphRequests | None = None,
         metrics: Metrics | None = None,
         queue_stats: QueueStats | None = None,
     ) -> None:
@@ -75,6 +79,7 @@ class Worker:
             spans=self._spans,
             active=lambda: self.active,
         )
+        self._graph_requests = None if requests is None else GraphRequestLoop(requests, self._deps)
         self._control = Background("perdure-worker", busy=True)
         self._executions: dict[str, Execution] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -123,6 +128,8 @@ class Worker:
             asyncio.create_task(_again(lambda: BEAT_SECONDS, self._pulse.beat)),
             asyncio.create_task(_again(lambda: self.options.stats_interval, self.statistics.log)),
         ]
+        if self._graph_requests is not None:
+            self._graph_requests.start()
 
     async def _claim(self) -> None:
         backoff = Backoff()
@@ -270,6 +277,8 @@ class Worker:
     async def _stop(self, grace: float) -> None:
         logger.info("worker %s stops; it executes %d runs", self.worker_id, len(self._executions))
         await self._end_claiming()
+        if self._graph_requests is not None:
+            await self._graph_requests.stop()
         if self._running:
             await asyncio.wait(self._running, timeout=grace)
         for execution in list(self._executions.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -236,3 +237,29 @@ _stumbling.add_edge(START, "before")
 _stumbling.add_edge("before", "stumble")
 _stumbling.add_edge("stumble", END)
 stumbling = _stumbling.compile()
+
+
+# --- a reducer that waits ---------------------------------------------------------------------------------
+
+
+def _pass(before: list[str], given: list[str]) -> list[str]:
+    """Tell by one file that it has begun, and wait for another."""
+    for begun, gate in [given] if given else ():
+        Path(begun).touch()
+        while not Path(gate).exists():
+            time.sleep(POLL_SECONDS)
+    return given
+
+
+class Gated(TypedDict, total=False):
+    """A state that is updated once a file is there."""
+
+    log: Annotated[list[str], operator.add]
+    gate: Annotated[list[str], _pass]
+
+
+_gated = StateGraph(Gated)
+_gated.add_node("one", _nothing)
+_gated.add_edge(START, "one")
+_gated.add_edge("one", END)
+gated = _gated.compile()

@@ -23,6 +23,7 @@ GRAPHS = (
     "stairs",
     "stumbling",
     "remembering",
+    "gated",
 )
 
 

@@ -101,7 +101,8 @@ async def _remote(
     options = WorkerOptions.from_settings(settings, worker_id=name)
     loopback = Loopback(lambda: OverHttp(url, token, namespace))
     async with LightningStoreClient(url, token=token, namespace=namespace) as store, running([loopback]):
-        yield Worker(RemoteRunQueue(url, token, namespace), agents, options, store=store)
+        queue = RemoteRunQueue(url, token, namespace)
+        yield Worker(queue, agents, options, store=store, requests=queue.graph_requests)
 
 
 @asynccontextmanager

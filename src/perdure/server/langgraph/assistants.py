@@ -10,7 +10,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from perdure.assistants.records import Assistant, IfExists
-from perdure.kernel.errors import BadRequest, Conflict, NotFound
+from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, NotFound, NotSupported
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import (
     CONFIGURABLE,
@@ -455,7 +455,7 @@ class GraphQuery(msgspec.Struct, kw_only=True):
     summary="Get the nodes and edges of an assistant's graph",
     query=GraphQuery,
     answer=GraphShape,
-    errors=(NotFound,),
+    errors=(NotFound, NotSupported, AgentUnavailable),
 )
 async def get_graph(call: Call) -> Response:
     return answer(await views_of(call).graph(call.path["assistant_id"], xray=call.query.xray or False))
@@ -468,7 +468,7 @@ async def get_graph(call: Call) -> Response:
     scope="read",
     summary="Get the JSON Schemas of an assistant's graph",
     answer=SchemasShape,
-    errors=(NotFound,),
+    errors=(NotFound, NotSupported, AgentUnavailable),
 )
 async def get_schemas(call: Call) -> Response:
     return answer(await views_of(call).schemas(call.path["assistant_id"]))
@@ -488,7 +488,7 @@ class SubgraphQuery(msgspec.Struct, kw_only=True):
     summary="Get the JSON Schemas of a subgraph of an assistant's graph",
     query=SubgraphQuery,
     answer=dict[str, SchemasShape],
-    errors=(NotFound,),
+    errors=(NotFound, NotSupported, AgentUnavailable),
 )
 @assistants.route(
     "GET",
@@ -498,7 +498,7 @@ class SubgraphQuery(msgspec.Struct, kw_only=True):
     summary="Get the JSON Schemas of the subgraphs of an assistant's graph",
     query=SubgraphQuery,
     answer=dict[str, SchemasShape],
-    errors=(NotFound,),
+    errors=(NotFound, NotSupported, AgentUnavailable),
 )
 async def get_subgraphs(call: Call) -> Response:
     found = await views_of(call).subgraphs(

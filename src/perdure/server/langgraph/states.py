@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 from starlette.responses import Response
 
-from perdure.kernel.errors import BadRequest, Conflict, InvalidInput, NotFound
+from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, InvalidInput, NotFound
 from perdure.langgraph.views import CheckpointRef
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import on_thread
@@ -138,7 +138,7 @@ class StateQuery(msgspec.Struct, kw_only=True):
     summary="Get the state of a thread at a checkpoint",
     query=StateQuery,
     answer=StateShape,
-    errors=(NotFound,),
+    errors=(NotFound, AgentUnavailable),
 )
 @states.route(
     "GET",
@@ -148,7 +148,7 @@ class StateQuery(msgspec.Struct, kw_only=True):
     summary="Get the latest state of a thread",
     query=StateQuery,
     answer=StateShape,
-    errors=(NotFound,),
+    errors=(NotFound, AgentUnavailable),
 )
 async def get_state(call: Call) -> Response:
     query: StateQuery = call.query
@@ -171,7 +171,7 @@ class StateBody(Body, kw_only=True):
     summary="Get a state of a thread, or of a subgraph",
     body=StateBody,
     answer=StateShape,
-    errors=(NotFound,),
+    errors=(NotFound, AgentUnavailable),
 )
 async def get_state_at(call: Call) -> Response:
     body: StateBody = call.body
@@ -203,7 +203,7 @@ class StateUpdate(Body, kw_only=True):
     summary="Update the state of a thread that is not busy, as if a node had written it",
     body=StateUpdate,
     answer=ChangeShape,
-    errors=(BadRequest, NotFound, Conflict),
+    errors=(BadRequest, NotFound, Conflict, AgentUnavailable),
 )
 async def update_state(call: Call) -> Response:
     body: StateUpdate = call.body
@@ -243,7 +243,7 @@ class HistoryBody(Body, kw_only=True):
     summary="List the states of a thread, the newest first",
     body=HistoryBody,
     answer=list[StateShape],
-    errors=(NotFound,),
+    errors=(NotFound, AgentUnavailable),
 )
 async def post_history(call: Call) -> Response:
     return await _history(call, call.body)
@@ -265,7 +265,7 @@ class HistoryQuery(msgspec.Struct, kw_only=True):
     summary="List the states of a thread, the newest first",
     query=HistoryQuery,
     answer=list[StateShape],
-    errors=(NotFound,),
+    errors=(NotFound, AgentUnavailable),
 )
 async def get_history(call: Call) -> Response:
     query: HistoryQuery = call.query

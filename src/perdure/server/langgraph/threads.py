@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from perdure.assistants.records import IfExists
 from perdure.kernel import jsonpath
-from perdure.kernel.errors import BadRequest, Conflict, InvalidInput, NotFound, PerdureError
+from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, InvalidInput, NotFound, PerdureError
 from perdure.kernel.jsonpath import Path
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import (
@@ -190,7 +190,7 @@ async def _authorize_create(request: Authorization) -> None:
     summary="Create a thread",
     body=ThreadCreate,
     answer=ThreadShape,
-    errors=(NotFound, Conflict),
+    errors=(NotFound, Conflict, AgentUnavailable),
 )
 async def create_thread(call: Call) -> Response:
     body: ThreadCreate = call.body

@@ -18,7 +18,7 @@ from perdure.server.native import changes, docs, health, metrics, wire
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
 from perdure.server.native.rollouts import ROLLOUT_ROUTES
-from perdure.server.native.run_queue_routes import RUN_QUEUE_ROUTES
+from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.sessions.service import Sessions
 
@@ -97,6 +97,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Assistants, lambda call: call.services.assistants),
     *THREAD_ROUTES,
     *RUN_QUEUE_ROUTES,
+    *GRAPH_REQUEST_ROUTES,
     *routes_of(Items, lambda call: call.services.items),
     *routes_of(Outbox, lambda call: call.services.outbox),
     *routes_of(Schedules, lambda call: call.services.schedules),

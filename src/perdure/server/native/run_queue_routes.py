@@ -1,9 +1,10 @@
-"""The native routes of workers that execute runs, with the handlers of those that wait."""
+"""The native routes of workers, which execute runs and answer requests, with the handlers that wait."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from perdure.graph_requests.service import GraphRequests
 from perdure.server.http.routes import Call, Route
 from perdure.server.native.derive import ByHand, answer_of, arguments_for, endpoint_of, routes_of
 from perdure.threads.queue import RunQueue
@@ -41,4 +42,10 @@ RUN_QUEUE_ROUTES: tuple[Route, ...] = routes_of(
         RunQueue.controls: ByHand(controls, ends_with_caller=True),
         RunQueue.do_items: do_items,
     },
+)
+
+GRAPH_REQUEST_ROUTES: tuple[Route, ...] = routes_of(
+    GraphRequests,
+    lambda call: call.services.graph_requests,
+    {GraphRequests.claim: ByHand(ends_with_caller=True)},
 )

@@ -207,12 +207,17 @@ async def _resting(tx: Tx, thread_id: str) -> ThreadRow:
 
 
 async def update_graph_state(tx: Tx, thread_id: str, steps: Steps, after: str | None) -> None:
-    """Keep what somebody changed in the graph of a thread that rests, and whose state is still the same."""
+    """Store what the caller changed in the graph of a thread."""
+    await change_graph(tx, thread_id, steps, after)
+    await audit(tx, "update_state", [thread_id])
+
+
+async def change_graph(tx: Tx, thread_id: str, steps: Steps, after: str | None) -> None:
+    """Store changes of the graph of a thread that is not busy, and whose state is still `after`."""
     thread = await _resting(tx, thread_id)
     if thread.checkpoint_id != after:
         raise Conflict(f"Thread {thread_id} has another state meanwhile; read it and change that one")
     await update_graph(tx, thread, steps)
-    await audit(tx, "update_state", [thread_id])
 
 
 async def load_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
@@ -290,9 +295,15 @@ async def history(
 
 
 async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
+    """The latest state of each thread that has one."""
+    latest = await latest_states(tx, threads)
+    return {row.thread_id: row for row in await with_values(tx, list(latest.values()))}
+
+
+async def latest_states(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
+    """The same, without values that a graph stores in pieces."""
     wanted = {thread.id: thread.checkpoint_id for thread in threads if thread.checkpoint_id is not None}
     if not wanted:
         return {}
     rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=list(wanted), ids=list(wanted.values()))
-    latest = [row for row in rows if wanted[row.thread_id] == row.id]
-    return {row.thread_id: row for row in await with_values(tx, latest)}
+    return {row.thread_id: row for row in rows if wanted[row.thread_id] == row.id}

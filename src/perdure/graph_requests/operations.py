@@ -1,0 +1,205 @@
+"""Operations on requests to workers: ask, claim, renew, answer, end and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.access.operations import add_entry
+from perdure.assistants.operations import known_agents
+from perdure.graph_requests import sql
+from perdure.graph_requests.model import (
+    GRAPH_REQUEST,
+    GRAPHS_QUEUE,
+    LIMITS,
+    AnswerRow,
+    NewAnswer,
+    RequestRow,
+)
+from perdure.graph_requests.records import RequestLease
+from perdure.kernel.errors import Conflict, Fenced, InvalidInput, NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts import sql as rollouts_sql
+from perdure.rollouts.model import ATTEMPT, CANCELLED, ENDED, LIVE, SUCCEEDED, Kinds, reported, set_to
+from perdure.rollouts.operations.claim import Claim, claim
+from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.enqueue import NewRollout, enqueue
+from perdure.rollouts.operations.lines import lock_lines
+from perdure.rollouts.operations.remove import remove_rollouts
+from perdure.rollouts.operations.report import save_all
+from perdure.rollouts.operations.work import Work
+from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.rows import HeartbeatRow
+from perdure.threads.operations.graphs import Steps
+from perdure.threads.operations.settle import load_threads
+from perdure.threads.operations.states import change_graph, latest_states
+from perdure.threads.rows import StateRow
+
+REMOVE_ROWS = 100
+
+
+async def ask(tx: Tx, request: RequestRow, lifetime: int, kinds: Kinds) -> None:
+    """Ask the workers of an agent; the request lives for so many microseconds."""
+    if request.agent not in await known_agents(tx, [request.agent]):
+        raise NotFound(f"Agent {request.agent} not found: no worker has registered it")
+    await tx.write(sql.ADD_REQUESTS.of([request._replace(expires_at=tx.now + lifetime)]))
+    rollout = NewRollout(
+        input="null",
+        config=LIMITS,
+        metadata="{}",
+        kind=GRAPH_REQUEST,
+        queue=GRAPHS_QUEUE,
+        agent=request.agent,
+        rollout_id=request.id,
+    )
+    await enqueue(tx, [rollout], kinds)
+
+
+class ClaimedRequest(NamedTuple):
+    """A claimed request, the latest state of its thread, and the time by the database."""
+
+    attempt_id: str
+    request: RequestRow
+    state: StateRow | None
+    now: int
+
+
+@watched
+async def claim_requests(
+    tx: Tx, claims: Sequence[Claim], agents: Sequence[str], kinds: Kinds
+) -> list[list[ClaimedRequest]]:
+    """Give each claim the next requests of these agents. One that has expired is ended, and not executed."""
+    shares = await claim(tx, claims, GRAPHS_QUEUE, GRAPH_REQUEST, kinds, agents)
+    claimed = [each.rollout.id for share in shares for each in share]
+    if not claimed:
+        return [[] for _ in claims]
+    requests = {row.id: row for row in await tx.all(sql.GET_REQUESTS, ids=claimed)}
+    live = {id: row for id, row in requests.items() if row.expires_at > tx.now}
+    if len(live) < len(claimed):
+        await _cancel(tx, [id for id in claimed if id not in live], kinds)
+    threads = await load_threads(tx, [row.thread_id for row in live.values()])
+    states = await latest_states(tx, list(threads.values()))
+    return [
+        [
+            ClaimedRequest(each.attempt.id, request, states.get(request.thread_id), tx.now)
+            for each in share
+            if (request := live.get(each.rollout.id)) is not None
+        ]
+        for share in shares
+    ]
+
+
+async def renew(tx: Tx, held: Sequence[RequestLease], kinds: Kinds) -> list[bool]:
+    """Renew the leases that still hold, and tell of each whether it does."""
+    work = Work(tx, kinds)
+    await work.load([each.request_id for each in held], [GRAPH_REQUEST], lined=False)
+    expired = await _expired(tx, list(work.rollouts))
+    kept = [_holds(work, each) and each.request_id not in expired for each in held]
+    latest = [work.latest(each.request_id) for each, holds in zip(held, kept, strict=True) if holds]
+    rows = [HeartbeatRow(a.rollout_id, a.sequence_id, tx.now) for a in latest if a is not None]
+    await tx.write(rollouts_sql.HEARTBEAT.of(rows))
+    return kept
+
+
+async def _expired(tx: Tx, request_ids: Sequence[str]) -> set[str]:
+    if not request_ids:
+        return set()
+    return {row.id for row in await tx.all(sql.GET_REQUESTS, ids=request_ids) if row.expires_at <= tx.now}
+
+
+def _holds(work: Work, held: RequestLease) -> bool:
+    """Whether an attempt is still the one that executes a request."""
+    rollout = work.rollouts.get(held.request_id)
+    latest = None if rollout is None else work.latest(held.request_id)
+    if rollout is None or latest is None:
+        return False
+    return latest.id == held.attempt_id and latest.status in LIVE and rollout.status in LIVE
+
+
+class GraphChange(NamedTuple):
+    """What a request changes in the state of its thread, if that is still the state `after`."""
+
+    thread_id: str
+    steps: Steps
+    after: str | None
+
+
+async def answer(
+    tx: Tx, held: RequestLease, given: NewAnswer, change: GraphChange | None, kinds: Kinds
+) -> None:
+    """Answer a request, and store what it changes, in one transaction.
+
+    Fenced if another attempt executes it now, or if it has expired. A repeated answer does nothing.
+    """
+    request = await _request(tx, held)
+    if change is not None:
+        # Lines are locked before rollouts.
+        await lock_lines(tx, [request.thread_id])
+    work = Work(tx, kinds)
+    await work.load([request.id], [GRAPH_REQUEST], lined=False)
+    if await tx.one(sql.ANSWERED_BY, id=request.id) == held.attempt_id:
+        return
+    if change is not None and change.thread_id != request.thread_id:
+        raise InvalidInput(
+            f"request {request.id} is about thread {request.thread_id}, not {change.thread_id}"
+        )
+    if not _holds(work, held) or request.expires_at <= tx.now:
+        raise Fenced(f"attempt {held.attempt_id} holds request {held.request_id} no longer; stop")
+    if change is not None:
+        try:
+            await change_graph(tx, request.thread_id, change.steps, change.after)
+        except (Conflict, NotFound) as error:
+            change = None
+            given = given._replace(error_code=error.code, error=error.message, answer=None)
+    rollout, attempt = work.rollouts[request.id], work.attempt(work.rollouts[request.id], held.attempt_id)
+    attempt.status, attempt.end_time = ATTEMPT.step(attempt.status, reported(SUCCEEDED)), tx.now
+    attempt.watch(rollout.limits)
+    work.move(rollout, reported(SUCCEEDED), SUCCEEDED)
+    await tx.write(sql.ADD_ANSWERS.of([given]))
+    await save_all(work, Workers(tx), False)
+    if change is not None and request.actor is not None:
+        # The change is that of whoever asked for it, not of the worker.
+        await add_entry(tx, request.actor, "update_state", [request.thread_id])
+
+
+async def _request(tx: Tx, held: RequestLease) -> RequestRow:
+    for row in await tx.all(sql.GET_REQUESTS, ids=[held.request_id]):
+        return row
+    raise Fenced(f"request {held.request_id} was removed; stop")
+
+
+async def get_answer(tx: Tx, request_id: str) -> AnswerRow | None:
+    """The answer to a request, once it has ended."""
+    row = await tx.one(sql.GET_ANSWER, id=request_id)
+    return row if row is not None and row.status in ENDED else None
+
+
+async def end(tx: Tx, request_id: str, kinds: Kinds) -> AnswerRow | None:
+    """End a request that nobody waits for any more; gives the answer if it came before."""
+    await _cancel(tx, [request_id], kinds)
+    return await tx.one(sql.GET_ANSWER, id=request_id)
+
+
+async def _cancel(tx: Tx, request_ids: Sequence[str], kinds: Kinds) -> None:
+    work = Work(tx, kinds)
+    await work.load(request_ids, [GRAPH_REQUEST], lined=False)
+    for rollout in work.rollouts.values():
+        if rollout.status not in ENDED:
+            work.move(rollout, set_to(CANCELLED))
+    await save_all(work, Workers(tx), False)
+
+
+async def remove_expired(tx: Tx, linger: int) -> int:
+    """Delete some of the requests that expired so many microseconds ago, in every namespace."""
+    rows = await tx.all(sql.EXPIRED, before=tx.now - linger, n=REMOVE_ROWS)
+    here = tx.ns
+    try:
+        for ns in sorted({row.ns for row in rows}):
+            tx.ns = ns
+            ids = sorted(row.id for row in rows if row.ns == ns)
+            await remove_rollouts(tx, ids, GRAPH_REQUEST)
+            await tx.execute(sql.DROP_ANSWERS, ids=ids)
+            await tx.execute(sql.DROP_REQUESTS, ids=ids)
+    finally:
+        tx.ns = here
+    return len(rows)

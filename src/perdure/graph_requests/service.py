@@ -1,0 +1,223 @@
+"""The requests to workers of one namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
+from perdure.graph_requests import operations
+from perdure.graph_requests.model import (
+    DEADLINE_SECONDS,
+    GRAPHS_QUEUE,
+    LEASE_SECONDS,
+    MAX_ANSWER,
+    MAX_MESSAGE,
+    AnswerRow,
+    NewAnswer,
+    RequestRow,
+    refusal_of,
+)
+from perdure.graph_requests.operations import ClaimedRequest, GraphChange
+from perdure.graph_requests.records import (
+    GraphAssignment,
+    GraphCall,
+    GraphError,
+    RequestLease,
+    check_lease,
+)
+from perdure.graphs.records import GraphSteps
+from perdure.kernel import ids
+from perdure.kernel.checks import Id, check_id, check_name, check_text
+from perdure.kernel.clock import MICROS, to_micros
+from perdure.kernel.codec import check_json, decode_json, encode_json
+from perdure.kernel.errors import AgentUnavailable, Fenced, InvalidInput
+from perdure.kernel.signals.port import until
+from perdure.rollouts.operations.claim import Claim, release_rollouts
+from perdure.rollouts.operations.work import ENDED_CHANNEL, READY_CHANNEL, ended_key, ready_key
+from perdure.rollouts.watchdog import WatchedService
+from perdure.threads.encoding import check_states, steps_of
+from perdure.threads.queue import MAX_BODY, WORK, Wait, WorkerId
+from perdure.threads.rows import checkpoint_of
+
+REQUESTS = WORK + "/requests"
+"""Where the methods of workers are reached."""
+POLL_SECONDS = 1.0
+"""After how long a caller looks for its answer although no hint came."""
+LINGER_SECONDS = 30.0
+"""How long an expired request stays in the database."""
+REMOVE_SECONDS = 15.0
+
+Leases = Annotated[Sequence[RequestLease], Meta(max_length=MAX_BATCH)]
+AgentNames = Annotated[Sequence[Id], Meta(max_length=MAX_BATCH)]
+
+
+class GraphRequests(WatchedService):
+    """Asks workers for what needs the code of a graph, and gives them what was asked.
+
+    A request is a rollout of its own kind: it is in no line and in no list of runs. At most one answer is
+    applied, together with what it changes.
+    """
+
+    async def ask(self, agent: str, thread_id: str, call: GraphCall) -> Any:
+        """Ask a worker that has the agent; gives its answer.
+
+        AgentUnavailable if none came before the deadline: then the request is never executed later.
+        """
+        request_id = ids.rollout_id(self.storage.ids)
+        body = encode_json(call, what="the request")
+        request = RequestRow(request_id, check_name(agent, "agent"), thread_id, self.actor, 0, body)
+        await self.write(operations.ask, request, to_micros(DEADLINE_SECONDS), self.kinds)
+        try:
+            found = await self._answer(request_id)
+        except asyncio.CancelledError:
+            self.release_later(partial(self._end, request_id))
+            raise
+        return _value_of(agent, found)
+
+    async def _answer(self, request_id: str) -> AnswerRow | None:
+        found = await until(
+            self.storage.signals,
+            ENDED_CHANNEL,
+            [ended_key(await self.ns(), request_id)],
+            lambda _: self.read(operations.get_answer, request_id),
+            timeout=DEADLINE_SECONDS,
+            poll=POLL_SECONDS,
+        )
+        return found or await self.write(operations.end, request_id, self.kinds)
+
+    async def _end(self, request_id: str) -> None:
+        await self.write(operations.end, request_id, self.kinds)
+
+    # --- what workers do ----------------------------------------------------------------------------------
+
+    @call(POST(REQUESTS + "/claim"), scope="worker", repeatable=True)
+    async def claim(
+        self,
+        worker_id: WorkerId,
+        agents: AgentNames,
+        limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1,
+        wait: Wait = 0.0,
+    ) -> Annotated[list[GraphAssignment], under("assignments", list[GraphAssignment], "GraphAssignments")]:
+        """Claim up to `limit` requests of agents as soon as there is one; none if none came within `wait` s.
+
+        A claim that is lost is claimed again when its lease has ended.
+        """
+        check_id(worker_id, "worker_id")
+        wanted = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
+        claimed: Sequence[ClaimedRequest] = await until(
+            self.storage.signals,
+            READY_CHANNEL,
+            [ready_key(GRAPHS_QUEUE, each) for each in wanted],
+            lambda _: self._claim(Claim(None, limit), wanted),
+            timeout=wait,
+        )
+        return [_assignment_of(each) for each in claimed]
+
+    def _claim(self, claim: Claim, agents: tuple[str, ...]) -> Awaitable[Sequence[ClaimedRequest]]:
+        return self.write_once(
+            None,
+            operations.claim_requests,
+            claim,
+            agents,
+            self.kinds,
+            rows=claim.limit,
+            undelivered=self._unclaimed,
+        )
+
+    def _unclaimed(self, claimed: Sequence[ClaimedRequest]) -> None:
+        """Release requests whose claimer was cancelled meanwhile."""
+        if claimed:
+            held = [RequestLease(each.request.id, each.attempt_id) for each in claimed]
+            self.release_later(lambda: self.release(held))
+
+    @call(POST(REQUESTS + "/release"), scope="worker", repeatable=True)
+    async def release(self, held: Leases) -> Acknowledged:
+        """Release requests, so that another worker answers them."""
+        claimed = tuple((each.request_id, each.attempt_id) for each in map(check_lease, held))
+        if claimed:
+            await self.write(release_rollouts, claimed, self.kinds)
+
+    @call(POST(REQUESTS + "/renew"), scope="worker", repeatable=True)
+    async def renew(self, held: Leases) -> Annotated[list[bool], under("held", list[bool], "HeldRequests")]:
+        """Renew leases, and tell of each request, in their order, whether it is still held."""
+        return await self.write(operations.renew, tuple(map(check_lease, held)), self.kinds)
+
+    @call(POST(REQUESTS + "/answer"), scope="worker", max_body=MAX_BODY, errors=(Fenced,), repeatable=True)
+    async def answer(
+        self,
+        held: RequestLease,
+        thread_id: str,
+        answer: str | None = None,
+        error: GraphError | None = None,
+        steps: GraphSteps | None = None,
+        after: str | None = None,
+    ) -> Acknowledged:
+        """Answer a request with a value as JSON or with an error, and store what its graph changed.
+
+        The change is applied if `after` is still the latest state of the thread, and once.
+        """
+        if (answer is None) is (error is None):
+            raise InvalidInput("a request is answered with either a value or an error")
+        lease = check_lease(held)
+        given = NewAnswer(lease.request_id, lease.attempt_id)
+        if error is not None:
+            code = check_text(error.code, "the code of an error", max_length=64)
+            given = given._replace(error_code=code, error=error.message[:MAX_MESSAGE])
+        elif answer is not None:
+            given = given._replace(answer=check_answer(answer))
+        change = None
+        if steps is not None and error is None:
+            check_id(thread_id, "thread_id")
+            change = GraphChange(thread_id, steps_of(check_states(steps), thread_id), after)
+        await self.write(operations.answer, lease, given, change, self.kinds)
+
+    # --- what has expired ---------------------------------------------------------------------------------
+
+    def start_timers(self) -> None:
+        """Start to remove expired requests."""
+        self.storage.timers.every(REMOVE_SECONDS, self.remove_expired)
+
+    async def remove_expired(self) -> None:
+        """Remove the requests that expired a while ago, of every namespace."""
+        while await self.storage.background(operations.remove_expired, to_micros(LINGER_SECONDS)):
+            pass
+
+
+def check_answer(answer: str) -> str:
+    """An answer that may be stored."""
+    if len(answer) > MAX_ANSWER:
+        raise InvalidInput(f"the answer has {len(answer):,} characters; at most {MAX_ANSWER:,} are allowed")
+    return check_json(answer, "the answer")
+
+
+def _value_of(agent: str, found: AnswerRow | None) -> Any:
+    if found is not None and found.error_code is not None:
+        raise refusal_of(found.error_code, found.error or "")
+    if found is None or found.answer is None:
+        raise AgentUnavailable(
+            f"no worker answered for the agent {agent!r} within {DEADLINE_SECONDS:g} s, and nothing was"
+            " changed; check with `perdure worker ls` that a worker has this agent"
+        )
+    return decode_json(found.answer)
+
+
+_call = msgspec.json.Decoder(GraphCall)
+
+
+def _assignment_of(claimed: ClaimedRequest) -> GraphAssignment:
+    request = claimed.request
+    return GraphAssignment(
+        held=RequestLease(request.id, claimed.attempt_id),
+        agent=request.agent,
+        thread_id=request.thread_id,
+        call=_call.decode(request.call),
+        checkpoint=None if claimed.state is None else checkpoint_of(claimed.state),
+        lease_seconds=LEASE_SECONDS,
+        seconds_left=(request.expires_at - claimed.now) / MICROS,
+    )

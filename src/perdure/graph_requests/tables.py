@@ -1,0 +1,35 @@
+"""The tables of requests to workers. Each is a rollout; what is asked and answered stands here."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.schema import Index, Table, integer, text
+
+GRAPH_REQUESTS = Table(
+    "graph_requests",
+    (
+        integer("ns"),
+        text("id"),
+        text("agent"),
+        text("thread_id"),
+        text("actor", null=True),
+        integer("expires_at"),
+        text("call"),
+    ),
+    key=("ns", "id"),
+    indexes=(Index("graph_requests_expired", ("expires_at",)),),
+)
+
+GRAPH_ANSWERS = Table(
+    "graph_answers",
+    (
+        integer("ns"),
+        text("id"),
+        text("attempt_id"),
+        text("error_code", null=True),
+        text("error", null=True),
+        text("answer", null=True),
+    ),
+    key=("ns", "id"),
+)
+
+TABLES = (GRAPH_REQUESTS, GRAPH_ANSWERS)

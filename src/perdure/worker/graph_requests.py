@@ -1,0 +1,291 @@
+"""What a worker does for servers that do not have its graphs: it describes them, and answers requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.agents.context import AgentError
+from perdure.graph_requests.model import MAX_ANSWER
+from perdure.graph_requests.records import GraphAssignment, GraphError, RequestLease
+from perdure.graph_requests.service import GraphRequests
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.kernel.errors import Fenced, NotSupported, PerdureError
+from perdure.kernel.retry import Backoff, retry_until
+from perdure.langgraph.descriptions import GRAPH, describe
+from perdure.threads.queue import RunQueue
+from perdure.threads.work import Lease
+from perdure.worker.context import CallInControlLoop, RunItems
+from perdure.worker.isolation import Ended, Job
+
+if TYPE_CHECKING:
+    from perdure.agents.records import AgentDescription
+    from perdure.worker.execution import WorkerDeps
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+CONCURRENCY = 8
+"""How many requests a worker answers at the same time, beside its runs."""
+POLL_SECONDS = 3.0
+"""How often it looks for requests, if no signal arrives."""
+DESCRIBE_SECONDS = 10.0
+"""How long the code of an agent may take to be described."""
+STOP_SECONDS = 1.0
+"""How long requests may take to end when the worker stops; the others are released."""
+CANCEL_SECONDS = 0.5
+
+
+class GraphRequestLoop:
+    """Answers the requests for the graphs of a worker, in the worker's loop, from `start` to `stop`."""
+
+    def __init__(self, requests: GraphRequests, deps: WorkerDeps) -> None:
+        self._requests = requests
+        self._deps = deps
+        self._graphs = [name for name in deps.agents if deps.agents[name].spec.kind == GRAPH]
+        self._answering: dict[asyncio.Task[None], RequestLease] = {}
+        self._loops: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._freed = asyncio.Event()
+        self._loops = [asyncio.create_task(self._describe())]
+        if self._graphs:
+            self._loops.append(asyncio.create_task(self._claim()))
+
+    async def stop(self) -> None:
+        """Stop claiming, let requests end for a moment, and release the others."""
+        await _cancelled(self._loops)
+        if not self._answering:
+            return
+        await asyncio.wait(self._answering, timeout=STOP_SECONDS)
+        left = dict(self._answering)
+        await _cancelled(list(left))
+        if left:
+            with suppress(PerdureError):
+                # What is not released is claimed by another worker when its lease has ended.
+                await self._requests.release(list(left.values()))
+
+    # --- descriptions
+
+    async def _describe(self) -> None:
+        """Register the schemas and drawings of all agents."""
+        found = [await self._description(name) for name in self._deps.agents]
+        described = [each for each in found if each is not None]
+        try:
+            await retry_until(
+                lambda: self._deps.queue.describe(described), what="describing the agents", idempotent=True
+            )
+        except PerdureError as error:
+            logger.warning("the agents are not described: %s: %s", error.code, error.message)
+
+    async def _description(self, name: str) -> AgentDescription | None:
+        agent = self._deps.agents[name]
+        store = _store(self._deps.queue) if agent.spec.kind == GRAPH else None
+        job = self._deps.loops.start(lambda: describe(agent, store), f"the description of agent {name}")
+        ended = await self._end_of(job, DESCRIBE_SECONDS)
+        if ended is None or ended.error is not None:
+            error = None if ended is None else ended.error
+            logger.warning("agent %r cannot be described", name, exc_info=error)
+            return None
+        described: AgentDescription = ended.value
+        return described
+
+    async def _end_of(self, job: Job, seconds: float) -> Ended | None:
+        """How a job ended; None if it did not within so many seconds: then it is cancelled."""
+        await asyncio.wait((job.done,), timeout=seconds)
+        if not job.done.done():
+            await self._stop_job(job)
+            return None
+        return job.done.result()
+
+    async def _stop_job(self, job: Job) -> None:
+        job.cancel()
+        await asyncio.wait((job.done,), timeout=CANCEL_SECONDS)
+        if not job.done.done():
+            self._deps.loops.abandon(job)
+
+    # --- requests
+
+    async def _claim(self) -> None:
+        backoff = Backoff()
+        wait = min(POLL_SECONDS, self._deps.options.interval)
+        while True:
+            free = CONCURRENCY - len(self._answering)
+            if free <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            try:
+                claimed = await self._requests.claim(self._deps.options.worker_id, self._graphs, free, wait)
+                backoff.reset()
+            except PerdureError as error:
+                pause = backoff.next()
+                logger.warning(
+                    "cannot claim requests: %s: %s; retrying in %.1f s", error.code, error.message, pause
+                )
+                await asyncio.sleep(pause)
+                continue
+            for assignment in claimed:
+                self._begin(assignment)
+
+    def _begin(self, assignment: GraphAssignment) -> None:
+        task = asyncio.create_task(self._answer(assignment))
+        self._answering[task] = assignment.held
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._answering.pop(task, None)
+        self._freed.set()
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a request could not be answered", exc_info=task.exception())
+
+    async def _answer(self, assignment: GraphAssignment) -> None:
+        """Execute one request and send its answer, unless its caller stops waiting before."""
+        until = time.monotonic() + assignment.seconds_left
+        name = f"request {assignment.held.request_id} of agent {assignment.agent}"
+        checkpoints = RequestGraphs(self._deps.queue, assignment)
+        store = _store(self._deps.queue)
+        job = self._deps.loops.start(lambda: _perform(self._deps, assignment, checkpoints, store), name)
+        try:
+            ended = await self._watched(job, assignment, until)
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+        if ended is None:
+            logger.warning("%s: its caller does not wait any more", name)
+            return
+        try:
+            await self._send(assignment, ended, name, until)
+        except Fenced:
+            logger.warning("%s: its answer came too late", name)
+        except PerdureError as error:
+            logger.error("%s: cannot be answered: %s: %s", name, error.code, error.message)
+
+    async def _watched(self, job: Job, assignment: GraphAssignment, until: float) -> Ended | None:
+        """Renew the lease until the job ends; None if the lease or the deadline ended before."""
+        while True:
+            left = min(assignment.lease_seconds / 3, until - time.monotonic())
+            await asyncio.wait((job.done,), timeout=max(left, 0.0))
+            if job.done.done():
+                return job.done.result()
+            if time.monotonic() >= until or not await self._is_held(assignment.held):
+                await self._stop_job(job)
+                return None
+
+    async def _is_held(self, held: RequestLease) -> bool:
+        try:
+            (kept,) = await self._requests.renew([held])
+        except PerdureError as error:
+            logger.warning("cannot renew a request: %s: %s", error.code, error.message)
+            return True
+        return kept
+
+    async def _send(self, assignment: GraphAssignment, ended: Ended, name: str, until: float) -> None:
+        answer, steps = ended.value if ended.error is None else (None, None)
+        error = None if ended.error is None else _error_of(ended.error, name)
+        after = None if assignment.checkpoint is None else assignment.checkpoint.checkpoint_id
+
+        async def send(answer: str | None, error: GraphError | None, steps: GraphSteps | None) -> None:
+            await retry_until(
+                lambda: self._requests.answer(
+                    assignment.held, assignment.thread_id, answer, error, steps, after
+                ),
+                what=name,
+                still_owned=lambda: time.monotonic() < until,
+                idempotent=True,
+            )
+
+        try:
+            await send(answer, error, steps)
+        except Fenced:
+            raise
+        except PerdureError as refused:
+            if refused.http_status >= 500:
+                raise
+            # The server does not take what the graph made, so its caller is told why.
+            await send(None, _error_of(refused, name), None)
+
+
+async def _perform(
+    deps: WorkerDeps, assignment: GraphAssignment, checkpoints: RequestGraphs, store: Any
+) -> tuple[str, GraphSteps | None]:
+    """Execute a request in the agents' loop; gives the answer as JSON, and what it changes."""
+    from perdure.langgraph.reading import Thread, perform
+    from perdure.langgraph.wire import body_of
+
+    agent: Any = deps.agents[assignment.agent]
+    thread = Thread(assignment.thread_id, store, assignment.checkpoint)
+    performed = await perform(agent, checkpoints, thread, assignment.call)
+    body = body_of(performed.answer)
+    if len(body) > MAX_ANSWER:
+        raise NotSupported(
+            f"the answer has {len(body):,} characters, and a worker's answer may have {MAX_ANSWER:,}:"
+            " ask a server that has the graph, or ask for less"
+        )
+    return body, performed.steps
+
+
+def _error_of(error: BaseException, name: str) -> GraphError:
+    """What the caller is told; what only the graph's author understands is in the worker's log."""
+    if isinstance(error, PerdureError):
+        return GraphError(code=error.code, message=error.message)
+    logger.error("%s failed", name, exc_info=error)
+    return GraphError(
+        code=AgentError.code,
+        message=f"the graph failed with {type(error).__name__}; the worker's log has the details of {name}",
+    )
+
+
+class RequestGraphs:
+    """Implements `perdure.agents.context.GraphCheckpoints` for one request, which stores at its end."""
+
+    def __init__(self, queue: RunQueue, assignment: GraphAssignment) -> None:
+        self._queue = queue
+        held = assignment.held
+        self._lease = Lease(held.request_id, assignment.thread_id, held.attempt_id)
+        self._call = _calling()
+
+    def put(self, steps: GraphSteps) -> None:
+        raise NotSupported("a request stores its changes at its end")
+
+    async def ready(self) -> None: ...
+
+    async def settle(self) -> None: ...
+
+    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+        return await self._call(lambda: self._queue.find_graphs(self._lease, query))
+
+    async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
+        return await self._call(lambda: self._queue.find_deltas(self._lease, query))
+
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        raise NotSupported("a sync call would block the worker here: use the async one")
+
+
+def _calling() -> CallInControlLoop:
+    """Runs coroutines in the worker's loop, which is the current one, from the agents' loop."""
+    control = asyncio.get_running_loop()
+
+    async def call(action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(action(), control))
+
+    return call
+
+
+def _store(queue: RunQueue) -> Any:
+    """The store that factories of graphs get."""
+    from perdure.langgraph.store import ItemStore
+
+    items = RunItems(queue, _calling(), lambda: None)
+    return ItemStore(items.batch, items.wait)
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
