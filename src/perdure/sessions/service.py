@@ -194,7 +194,7 @@ class Sessions(Service):
         """
         name = check_name(LogName(_project(project, cwd), session_id, sub_agent))
         bodies = [encode_line(_checked(line)) for line in lines]
-        ns = await self.ns()
+        ns = await self.ns("write")
         after = await self.log.append(ns, name, bodies, attempt_id=writer, first=first)
         self.storage.signals.publish([(CHANNEL, hint_key(ns, name))])
         return Appended(after=after)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.server.native.support import House
 
+from perdure.client.native import PerdureClient
 from perdure.errors import Conflict, InvalidInput, NotFound
 
 TRANSCRIPTS = Path(__file__).parents[2] / "sessions" / "transcripts"
@@ -112,3 +113,11 @@ async def test_what_does_not_exist_and_what_is_wrong(house: House) -> None:
         await sessions.get("s")
     assert (await sessions.get("s", project="-b")).project == "-b"
     assert (await sessions.list()).total == 2
+
+
+async def test_the_first_line_of_a_namespace_creates_it(house: House) -> None:
+    async with PerdureClient(house.client.url, namespace="fresh") as client:
+        assert list(await client.sessions.list()) == []
+        await client.sessions.append("s", [user("one")])
+        assert [each.session_id for each in await client.sessions.list()] == ["s"]
+    assert list(await house.client.sessions.list()) == []
