@@ -80,7 +80,7 @@ async def test_a_batch_makes_runs_with_threads_of_their_own(client: LangGraphCli
 
 async def test_a_batch_is_made_whole_or_not_at_all(client: LangGraphClient) -> None:
     payloads: list[Any] = [{"assistant_id": "noop"}, {"assistant_id": "nobody"}]
-    with pytest.raises(NotFoundError):
+    with pytest.raises(UnprocessableEntityError):
         await client.runs.create_batch(payloads)
     with pytest.raises(UnprocessableEntityError):
         await client.runs.create_batch([])

@@ -16,6 +16,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import (
     APIStatusError,
+    BadRequestError,
     ConflictError,
     NotFoundError,
     UnprocessableEntityError,
@@ -238,10 +239,11 @@ async def test_an_id_that_is_no_uuid_is_refused(client: LangGraphClient) -> None
         client.threads.get_state("mine"),
         client.threads.get_history("mine"),
         client.threads.prune(["mine"]),
-        client.threads.search(ids=["mine"]),
     ):
         with pytest.raises(UnprocessableEntityError):
             await call
+    with pytest.raises(BadRequestError):
+        await client.threads.search(ids=["mine"])
 
 
 # --- what runs leave --------------------------------------------------------------------------------------
@@ -395,7 +397,6 @@ async def test_threads_of_stateless_runs_are_not_found(client: LangGraphClient, 
         {"limit": 0},
         {"limit": 1001},
         {"offset": -1},
-        {"ids": ["mine"]},
         {"extract": {"a": "secrets.of"}},
         {"extract": {"a": "values..b"}},
         {"extract": {"a": "values[x]"}},
