@@ -17,6 +17,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # The extras that a part of the source may count on, beside what is always installed.
 EXTRAS = {
+    "pandas": "dataframes",
+    "pyarrow": "dataframes",
     "asyncpg": "postgres",
     "redis": "redis",
     "opentelemetry-api": "otel",

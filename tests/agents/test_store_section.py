@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ async def test_how_items_are_searched(tmp_path: Path) -> None:
     assert list(await found.index.of_query("x")) == [1.0, 0.0]
 
 
+def test_the_name_of_a_model_needs_langchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "langchain.embeddings", None)
+    (failure,) = read(tmp_path, {"index": {"embed": "nobody:knows-this"}}).failures
+    assert "for the name of a model install langchain" in failure
+
+
 @pytest.mark.parametrize(
     ("store", "message"),
     [
@@ -50,7 +57,7 @@ async def test_how_items_are_searched(tmp_path: Path) -> None:
         ({"ttl": {"default_ttl": 0}}, "store.ttl: default_ttl is 0"),
         ({"index": {"dims": 2}}, "store.index: Object missing required field `embed`"),
         ({"index": {"embed": "./none.py:embed"}}, "store.index: embed './none.py:embed' cannot be loaded"),
-        ({"index": {"embed": "nobody:knows-this"}}, "for the name of a model install langchain"),
+        ({"index": {"embed": "nobody:knows-this"}}, "embed 'nobody:knows-this' cannot be loaded"),
         ({"index": {"embed": "math:pi"}}, "embed must be a function"),
     ],
 )

@@ -19,6 +19,11 @@ from perdure.kernel.errors import InvalidInput, NotSupported
 # the fields of a pydantic model in two generations, an array of numbers, a value of many changes.
 _ONE, _MANY, _NAMED, _METHOD, _FIELDS_V1, _FIELDS, _ARRAY, _SNAPSHOT = range(8)
 
+FRAMES = "msgpack-arrow"
+"""The form of values that hold DataFrames."""
+FRAME = 32
+"""The number of a DataFrame: the names of its columns, the number of its rows, and its bytes."""
+
 _UUID = ["uuid", "UUID"]
 _TIMEDELTA = ["datetime", "timedelta"]
 
@@ -35,7 +40,7 @@ def view(typed: Typed) -> Any:
         return _plain(bytes(body))
     if form == "json":
         return _decoded(msgspec.json.decode, body)
-    if form == "msgpack":
+    if form in ("msgpack", FRAMES):
         return _plain(_decoded(_unpack, body))
     raise NotSupported(f"a value of the form {form!r} cannot be shown")
 
@@ -83,6 +88,8 @@ def _object(code: int, data: memoryview) -> Any:
         return content
     if not isinstance(content, list) or len(content) < 3:
         return content
+    if code == FRAME:
+        return {"columns": content[0], "rows": content[1]}
     if code == _ARRAY:
         return {"dtype": content[0], "shape": content[1]}
     if code == _ONE and content[:2] == _UUID:

@@ -21,12 +21,20 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
 from perdure.agents.project import PROJECT
+from perdure.graphs.view import FRAMES
+from perdure.langgraph import frames
 
 Name = tuple[str, str]
 """The module and the name of a class."""
 
 MOST_REPORTED = 1000
 """So many types are named in the log, each once."""
+
+STORABLE = (
+    "It may hold plain data, dates, bytes, sets, messages, documents, arrays of numbers, DataFrames of pandas"
+    " in dictionaries and lists, and dataclasses, pydantic models, enums and named tuples of plain data;"
+    " convert everything else in the node, or keep it out of the state"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +45,18 @@ class StrictSerializer(JsonPlusSerializer):
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         # LangGraph would revive what the JSON of its early releases names.
         form, body = data
+        if form == FRAMES:
+            return frames.load(body, self._unpack_ext_hook)
         return msgspec.json.decode(body) if form == "json" else super().loads_typed(data)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         try:
-            return super().dumps_typed(obj)
+            try:
+                return super().dumps_typed(obj)
+            except TypeError:
+                return frames.dump(obj)
         except (TypeError, ValueError, RecursionError) as error:
-            raise TypeError(
-                f"a state cannot be stored: {error}. It may hold plain data, dates, bytes, sets, messages,"
-                " documents, arrays of numbers, and dataclasses, pydantic models, enums and named tuples of"
-                " these; convert everything else in the node, or keep it out of the state"
-            ) from error
+            raise TypeError(f"a state cannot be stored: {error}. {STORABLE}") from error
 
 
 def strict_serializer(allowed: Iterable[type | tuple[str, ...]] = ()) -> StrictSerializer:

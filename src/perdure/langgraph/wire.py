@@ -18,6 +18,7 @@ import msgspec
 from langgraph.types import Interrupt, Send, StateSnapshot
 
 from perdure.kernel.codec import decode_json, encode_json
+from perdure.langgraph.frames import is_frame, shown
 
 CHECKPOINT_KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 """The keys of a config that name a checkpoint."""
@@ -34,6 +35,8 @@ def _other(value: Any) -> Any:
         return {"node": value.node, "args": value.arg}
     if isinstance(value, type):
         return value.__qualname__
+    if is_frame(value):
+        return shown(value)
     if callable(dump := getattr(value, "model_dump", None)):
         return dump()
     if isinstance(value, Mapping):

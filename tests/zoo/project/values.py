@@ -12,6 +12,7 @@ from enum import Enum, StrEnum
 from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
+import pandas
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import END, START, StateGraph
@@ -130,3 +131,27 @@ def echo(state: Values) -> Values:
 
 
 echoing = chain(Values, echo)
+
+
+# --- DataFrames -------------------------------------------------------------------------------------------
+
+
+def measure(state: Values) -> Values:
+    frame = pandas.DataFrame({"name": ["a", "b"], "size": [1.5, None], "on": [date(2026, 1, 1), None]})
+    return {"anything": frame.set_index("name"), "listed": [{"frame": frame}], "point": Point(1, 2)}
+
+
+def total(state: Values) -> Values:
+    interrupt("go on?")
+    inner = state["listed"][0]["frame"]
+    return {"classes": [classes_of(state["anything"]), list(inner.columns), float(inner["size"].sum())]}
+
+
+frames = chain(Values, measure, total)
+
+
+def hide(state: Values) -> Values:
+    return {"anything": pandas.DataFrame({"lock": [threading.Lock()]})}
+
+
+unstorable_frame = chain(Values, hide)
