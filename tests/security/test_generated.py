@@ -37,6 +37,7 @@ ENDLESS = {
     "/api/v1/work/claim",
     "/api/v1/work/controls",
     "/api/v1/work/requests/claim",
+    "/threads/{thread_id}/stream/events",
 }
 """What lasts for as long as it is asked to."""
 INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")

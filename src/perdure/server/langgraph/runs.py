@@ -153,10 +153,10 @@ async def _creates_thread(request: Authorization, body: RunBody, thread_id: str)
     return False
 
 
-async def created(call: Call, body: RunBody | None = None) -> Run:
-    """Create the run of the body, on the thread of the path if there is one."""
+async def created(call: Call, body: RunBody | None = None, thread_id: str | None = None) -> Run:
+    """Create the run of a body, on a thread, or on that of the path if there is one."""
     body = call.body if body is None else body
-    thread_id = await _free_thread(call, body, call.path.get("thread_id"))
+    thread_id = await _free_thread(call, body, thread_id or call.path.get("thread_id"))
     request = with_caller(call, request_of(body, thread_id))
     async with _known_graphs(call, [request]):
         return await call.threads.create_run(request, idempotency_key=idempotency_key_of(call))
@@ -225,7 +225,7 @@ async def create_and_wait(call: Call) -> Response:
     run = await created(call)
     return FinalValues(
         call,
-        _new_final_values(call.threads, run.run_id),
+        new_final_values(call.threads, run.run_id),
         headers=locations(run, "/join"),
         on_disconnect=cancel_on_disconnect(call.threads, run.run_id, run.on_disconnect == "cancel"),
     )
@@ -266,7 +266,7 @@ class FinalValues(DelayedJson):
         await self._send(send, b"\n", more=True)
 
 
-async def _new_final_values(threads: Threads, run_id: str) -> Any:
+async def new_final_values(threads: Threads, run_id: str) -> Any:
     return values_of(await threads.join_new_run(run_id))
 
 

@@ -1,0 +1,98 @@
+"""JSON-RPC 2.0, as the protocols of tools and of agents use it: one message in, one answer out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from perdure.kernel.errors import Forbidden, PerdureError, Unauthorized
+from perdure.server.http.delayed_json import DelayedJson
+from perdure.server.langgraph.protocol import PROTOCOL
+from perdure.server.langgraph.wire import Body
+
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+Record = dict[str, Any]
+
+
+class RpcMessage(Body, kw_only=True):
+    """A request; without an id it is a notification, which has no answer."""
+
+    jsonrpc: str | None = None
+    id: str | int | float | UnsetType | None = UNSET
+    method: str | None = None
+    params: Any = None
+
+    @property
+    def parameters(self) -> Record:
+        return self.params if isinstance(self.params, dict) else {}
+
+
+class RpcError(Exception):
+    """A request that cannot be answered, with JSON-RPC's code for it."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RpcResult(DelayedJson):
+    """The answer to a request that may take long; blank lines before it keep the connection alive."""
+
+    protocol = PROTOCOL
+
+
+def result_of(message: RpcMessage, result: Any) -> Record:
+    return {"jsonrpc": "2.0", "id": _id_of(message), "result": result}
+
+
+def error_of(message: RpcMessage, code: int, text: str) -> Record:
+    return {"jsonrpc": "2.0", "id": _id_of(message), "error": {"code": code, "message": text}}
+
+
+def _id_of(message: RpcMessage) -> Any:
+    return None if message.id is UNSET else message.id
+
+
+async def answered(message: RpcMessage, answering: Callable[[], Awaitable[Any]]) -> Record:
+    """The answer to a request. Errors of its caller are part of it; what the server lacks is not."""
+    try:
+        return result_of(message, await answering())
+    except RpcError as error:
+        return error_of(message, error.code, str(error))
+    except PerdureError as error:
+        if isinstance(error, Forbidden | Unauthorized) or error.http_status >= 500:
+            raise
+        code = INVALID_PARAMS if error.http_status < 500 else INTERNAL_ERROR
+        return error_of(message, code, error.message)
+
+
+def converted(params: Record, kind: type[Any]) -> Any:
+    """The parameters of a request as their type."""
+    try:
+        return msgspec.convert(params, kind)
+    except msgspec.ValidationError as error:
+        raise RpcError(INVALID_PARAMS, f"params: {error}") from None
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    texts = [part if isinstance(part, str) else str(part.get("text") or "") for part in parts if part]
+    return "".join(texts)
+
+
+def last_answer(values: Any) -> str | None:
+    """The text of the last message in the values of a run, if they have messages."""
+    messages = values.get("messages") if isinstance(values, dict) else None
+    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
+        return None
+    return text_of(messages[-1].get("content"))

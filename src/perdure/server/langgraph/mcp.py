@@ -1,0 +1,223 @@
+"""The Model Context Protocol at `/mcp`: assistants as tools, over streamable HTTP without sessions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from msgspec import UNSET
+from starlette.responses import Response
+
+from perdure.assistants.records import Assistant
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import PerdureError
+from perdure.kernel.version import VERSION
+from perdure.server.http.disconnect import cancel_on_disconnect
+from perdure.server.http.routes import Call
+from perdure.server.langgraph.authorization import Authorization, before
+from perdure.server.langgraph.filters import matches
+from perdure.server.langgraph.json_rpc import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Record,
+    RpcError,
+    RpcMessage,
+    RpcResult,
+    answered,
+    error_of,
+    last_answer,
+)
+from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.run_requests import RunBody
+from perdure.server.langgraph.runs import authorize_run, created, new_final_values
+from perdure.server.langgraph.wire import answer, views_of
+
+mcp = Resource("mcp")
+
+VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")
+"""The releases of the protocol that are spoken; the first is offered to a client of another one."""
+PAGE: Final = 50
+ACCEPTED: Final = 202
+STAMPED: Final = "run_metadata"
+"""The key of a request's scope with the metadata of its run, on which custom auth has stamped the owner."""
+FILTER: Final = "mcp_filter"
+"""The key of a request's scope with the filter of custom auth for the assistants that its user may see."""
+MESSAGE: Final = {"type": "string", "description": "The message to the agent."}
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@before
+async def _authorize(request: Authorization) -> None:
+    message: RpcMessage = request.call.body
+    if message.method != "tools/call":
+        value: Record = {"metadata": {}, "limit": PAGE, "offset": 0}
+        request.call.request.scope[FILTER] = await request.authorize("assistants", "search", value)
+        return
+    assistant = await _assistant(request.call, str(message.parameters.get("name")))
+    if assistant is None:
+        await request.authorize("assistants", "search", {"metadata": {}})
+        return
+    body = RunBody(assistant_id=assistant.assistant_id)
+    await authorize_run(request, body, None)
+    request.call.request.scope[STAMPED] = body.metadata
+
+
+@mcp.route(
+    "POST",
+    "/mcp",
+    rule=_authorize,
+    scope="write",
+    summary="The Model Context Protocol: list assistants as tools, and call them",
+    body=RpcMessage,
+    answer=Record,
+)
+async def serve_mcp(call: Call) -> Response:
+    message: RpcMessage = call.body
+    if message.method is None or message.id is UNSET:
+        # A notification, or an answer to a question that was never asked.
+        return Response(status_code=ACCEPTED)
+    if message.jsonrpc != "2.0":
+        return answer(error_of(message, INVALID_REQUEST, "jsonrpc must be 2.0"))
+    if message.method == "tools/call":
+        return await _call_tool(call, message)
+    return answer(await answered(message, partial(_answer, call, message)))
+
+
+async def _answer(call: Call, message: RpcMessage) -> Any:
+    if message.method == "initialize":
+        return _initialized(message.parameters)
+    if message.method == "ping":
+        return {}
+    if message.method == "tools/list":
+        return await _tools(call, message.parameters)
+    raise RpcError(METHOD_NOT_FOUND, f"there is no method {str(message.method)[:64]!r}")
+
+
+def _initialized(params: Record) -> Record:
+    asked = params.get("protocolVersion")
+    return {
+        "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+        "capabilities": {"tools": {"listChanged": False}},
+        "serverInfo": {"name": "perdure", "version": VERSION},
+    }
+
+
+# --- tools ------------------------------------------------------------------------------------------------
+
+
+async def _tools(call: Call, params: Record) -> Record:
+    cursor = params.get("cursor") or "0"
+    if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > 9:
+        raise RpcError(INVALID_PARAMS, "the cursor is not one of ours")
+    found = await call.assistants.search(limit=PAGE, offset=int(cursor), sort_by="created_at")
+    filter = call.request.scope.get(FILTER) or {}
+    visible = [each for each in found.items if each.system or matches(filter, each.metadata)]
+    tools = [await _tool(call, each) for each in visible]
+    more = int(cursor) + PAGE
+    return {"tools": tools, **({"nextCursor": str(more)} if more < found.total else {})}
+
+
+async def _tool(call: Call, assistant: Assistant) -> Record:
+    about = assistant.description or f"Run the assistant {assistant.name}"
+    return {
+        "name": name_of(assistant),
+        "title": assistant.name,
+        "description": about,
+        "inputSchema": await _input_schema(call, assistant.assistant_id),
+        "annotations": {"readOnlyHint": False, "openWorldHint": True},
+    }
+
+
+def name_of(assistant: Assistant) -> str:
+    """The name of a tool: that of a graph, or an assistant's name with the beginning of its id."""
+    if assistant.system:
+        return assistant.agent
+    plain = _NOT_IN_NAMES.sub("_", assistant.name)[:80]
+    return f"{plain}-{assistant.assistant_id[:8]}"
+
+
+async def _input_schema(call: Call, assistant_id: str) -> Record:
+    """What the assistant takes; the text of a message is enough for one that takes messages."""
+    try:
+        known = await views_of(call).schemas(assistant_id)
+        schema = known.get("input_schema") or known.get("state_schema")
+    except PerdureError:
+        # A tool can be called although nobody can tell what it takes.
+        schema = None
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return {"type": "object"}
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or "messages" not in properties:
+        return schema
+    simple = {**schema, "properties": {**properties, "messages": MESSAGE}}
+    definitions = simple.pop("$defs", {})
+    return {**simple, "$defs": definitions} if "#/$defs/" in encode_json(simple) else simple
+
+
+async def _assistant(call: Call, name: str) -> Assistant | None:
+    """The assistant that a tool's name stands for."""
+    found = (await call.assistants.resolve([name])).get(name)
+    if found is not None:
+        return found
+    offset = 0
+    while True:
+        page = await call.assistants.search(limit=1000, offset=offset)
+        for each in page.items:
+            if name_of(each) == name:
+                return each
+        offset += 1000
+        if offset >= page.total:
+            return None
+
+
+async def _call_tool(call: Call, message: RpcMessage) -> Response:
+    params = message.parameters
+    name, arguments = str(params.get("name")), params.get("arguments")
+    assistant = await _assistant(call, name)
+    if assistant is None:
+        return answer(error_of(message, INVALID_PARAMS, f"there is no tool {name[:100]!r}"))
+    if not isinstance(arguments, dict | None):
+        return answer(error_of(message, INVALID_PARAMS, "arguments must be an object"))
+    body = RunBody(
+        assistant_id=assistant.assistant_id,
+        input=_input(arguments or {}),
+        on_disconnect="cancel",
+        metadata=call.request.scope.get(STAMPED),
+    )
+    try:
+        run = await created(call, body)
+    except PerdureError as error:
+        if error.http_status >= 500:
+            raise
+        return answer(error_of(message, INVALID_PARAMS, error.message))
+    return RpcResult(
+        call,
+        answered(message, lambda: _outcome(call, run.run_id)),
+        on_disconnect=cancel_on_disconnect(call.threads, run.run_id, True),
+    )
+
+
+def _input(arguments: Record) -> Record:
+    if isinstance(arguments.get("messages"), str):
+        return {**arguments, "messages": [{"role": "user", "content": arguments["messages"]}]}
+    return arguments
+
+
+async def _outcome(call: Call, run_id: str) -> Record:
+    """What a tool gives: the text of the last message, or all values as JSON."""
+    values = await new_final_values(call.threads, run_id)
+    failure = values.get("__error__") if isinstance(values, dict) else None
+    if failure is not None:
+        return {"content": _text(f"{failure['error']}: {failure['message']}"), "isError": True}
+    waits = isinstance(values, dict) and "__interrupt__" in values
+    text = None if waits else last_answer(values)
+    content = _text(encode_json(values) if text is None else text)
+    structured = {"structuredContent": values} if isinstance(values, dict) else {}
+    return {"content": content, "isError": False, **structured}
+
+
+def _text(text: str) -> Sequence[Record]:
+    return [{"type": "text", "text": text}]
