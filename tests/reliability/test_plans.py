@@ -39,6 +39,7 @@ EXPECTED = {
     "PROMOTE_DUE": {"rollouts_due"},
     "HEADS_OF_LINES": {"rollouts_behind"},
     "OVERDUE": {"attempts_check"},
+    "HAS_OVERDUE": {"attempts_check"},
     "OVERDUE_NAMESPACES": {"attempts_check"},
     "OVERDUE_ROLLOUTS": {"attempts_check"},
     "BY_IDEMPOTENCY_KEY": {"rollouts_idempotency"},

@@ -315,7 +315,14 @@ SHORTEN_DELAYS = statement(
     """
 )
 # The namespaces in which an attempt is overdue.
-OVERDUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now", row=int)
+OVERDUE_NAMESPACES = statement(
+    "SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now AND {plain:kind} {among:kinds}", row=int
+)
+# Whether an attempt of one of these kinds is overdue, where one of any kind is.
+HAS_OVERDUE = statement(
+    "SELECT 1 FROM attempts WHERE check_at <= :now AND {plain:kind} {among:kinds} ORDER BY check_at LIMIT 1",
+    row=int,
+)
 # Lock a namespace for a sweep.
 LOCK_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {lock}", row=int)
 # Lock a namespace for a sweep, unless another sweeps it.
@@ -325,7 +332,7 @@ OVERDUE_ROLLOUTS = statement(
     """
     SELECT rollout_id
     FROM attempts
-    WHERE {plain:ns} = :ns AND check_at <= :now
+    WHERE {plain:ns} = :ns AND check_at <= :now AND {plain:kind} {among:kinds}
     ORDER BY check_at
     LIMIT :n
     """,

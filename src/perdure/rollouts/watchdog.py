@@ -63,7 +63,7 @@ class Watchdog:
     async def _sweep(self, *, patient: bool) -> None:
         if not self._shortened:
             await self._shorten()
-        for ns in await self.storage.read(report.overdue_namespaces):
+        for ns in await self.storage.read(report.overdue_namespaces, self.kinds):
             await self.storage.run(claim.promote_due, ns=ns)
             while (swept := await self._sweep_some(ns, patient)).looked:
                 self.ended.update(swept.statuses)
@@ -141,7 +141,7 @@ class WatchedService(Service):
     async def _run_watched(self, access: Access, operation: Any, call: tuple[Any, ...]) -> Any:
         if getattr(operation, "watched", False):
             try:
-                return await self._in_transaction(access, (unless_overdue, *call))
+                return await self._in_transaction(access, (unless_overdue, self.kinds, *call))
             except SweepDue:
                 await self.watchdog.sweep()
         return await self._in_transaction(access, call)

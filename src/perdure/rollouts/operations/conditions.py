@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from perdure.kernel.storage.port import Operation, Result, Tx
-from perdure.rollouts import tables
+from perdure.rollouts import sql, tables
+from perdure.rollouts.model import Kinds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,8 +38,8 @@ def locks_lines(operation: F) -> F:
     return operation
 
 
-async def unless_overdue(tx: Tx, operation: Operation[..., Result], *args: Any) -> Result:
-    """Run an operation, unless something is overdue, which is `SweepDue`."""
-    if await tx.probe(tables.OVERDUE):
+async def unless_overdue(tx: Tx, kinds: Kinds, operation: Operation[..., Result], *args: Any) -> Result:
+    """Run an operation, unless something of a known kind is overdue, which is `SweepDue`."""
+    if await tx.probe(tables.OVERDUE) and await tx.one(sql.HAS_OVERDUE, kinds=kinds.names()):
         raise SweepDue
     return await operation(tx, *args)

@@ -216,13 +216,13 @@ class Swept(NamedTuple):
 
 
 async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
-    """End the live attempts of this namespace that are overdue, some at a time.
+    """End the live attempts of this namespace that are overdue, some at a time, of the kinds that are known.
 
     One at a time sweeps a namespace. Whoever is not patient leaves it to the one who is at it.
     """
     if not await tx.all(sql.LOCK_SWEEP if patient else sql.TRY_SWEEP):
         return Swept(0)
-    overdue = await tx.all(sql.OVERDUE_ROLLOUTS, n=SWEEP_ROWS)
+    overdue = await tx.all(sql.OVERDUE_ROLLOUTS, kinds=kinds.names(), n=SWEEP_ROWS)
     if not overdue:
         return Swept(0)
     work = Work(tx, kinds)
@@ -293,8 +293,8 @@ async def shorten_deadlines(tx: Tx) -> int:
     return await tx.execute(sql.SHORTEN_ATTEMPTS) + await tx.execute(sql.SHORTEN_DELAYS)
 
 
-async def overdue_namespaces(tx: Tx) -> list[int]:
-    """The namespaces in which something is overdue or due."""
-    overdue = await tx.all(sql.OVERDUE_NAMESPACES)
+async def overdue_namespaces(tx: Tx, kinds: Kinds) -> list[int]:
+    """The namespaces in which something of a known kind is overdue, or something is due."""
+    overdue = await tx.all(sql.OVERDUE_NAMESPACES, kinds=kinds.names())
     due = await tx.all(sql.DUE_NAMESPACES)
     return sorted({*overdue, *due})

@@ -120,7 +120,7 @@ class _Adding:
             if key in self._attempts:
                 continue
             attempt = self._find(*key)
-            if attempt is None:
+            if attempt is None or attempt.kind not in self.work.kinds:
                 raise CareNeeded
             self._attempts[key] = attempt
             if self._is_final(attempt):

@@ -1,0 +1,112 @@
+"""Kinds of rollouts: which of them a process sweeps."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.threads.support import age, open_storage
+
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.port import Storage
+from perdure.rollouts.encoding import attempted_from
+from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.operations import enqueue as enqueues
+from perdure.rollouts.operations import queries
+from perdure.rollouts.operations.enqueue import NewRollout
+from perdure.rollouts.operations.queries import Query
+from perdure.rollouts.operations.report import SWEEP_ROWS
+from perdure.rollouts.rows import Claimed
+from perdure.rollouts.service import Rollouts
+from perdure.testing.clock import ManualClock
+from perdure.testing.contract.support import make_span
+
+NEWER = "newer"
+"""A kind that only one of two processes knows."""
+LIMITED = '{"timeout_seconds":10.0,"unresponsive_seconds":null,"max_attempts":1,"retry_condition":[]}'
+EVERYTHING = Query()
+PATIENCE = 20.0
+
+
+class House:
+    """The rollouts of a database, with a hand on its clock."""
+
+    def __init__(self, storage: Storage, clock: ManualClock) -> None:
+        self.storage = storage
+        self._clock = clock
+        self.namespace = f"test {uuid.uuid4().hex}"
+
+    def rollouts(self, *kinds: Kind) -> Rollouts:
+        """The service of a process that knows these kinds."""
+        return Rollouts(self.storage, Kinds(*kinds), namespace=self.namespace, kind=kinds[0].name)
+
+    async def advance(self, seconds: float) -> None:
+        if self.storage.engine == "postgres":
+            await age(self.storage, seconds, await self.rollouts(Kind(TASK)).ns())
+        else:
+            self._clock.advance(seconds)
+
+
+@pytest.fixture
+async def house(shared_engine_url: str) -> AsyncIterator[House]:
+    clock = ManualClock()
+    storage = open_storage(shared_engine_url, clock=clock)
+    yield House(storage, clock)
+    await storage.close()
+
+
+# --- the sweep --------------------------------------------------------------------------------------------
+
+
+async def _start(rollouts: Rollouts, count: int) -> list[Claimed]:
+    new = NewRollout(input="1", config=LIMITED, metadata="{}", resources_id="r", kind=rollouts.kind)
+    return await rollouts.write(enqueues.start_rollouts, [new] * count, rollouts.kinds)
+
+
+async def _statuses(house: House, kind: str) -> set[str]:
+    """As they are stored: nothing is swept first."""
+    ns = await house.rollouts(Kind(kind)).ns()
+    (rows, _), _ = await house.storage.read(queries.query_rollouts, EVERYTHING, kind, ns=ns)
+    return {row.status for row in rows}
+
+
+async def test_a_sweep_leaves_alone_what_its_process_does_not_know(house: House) -> None:
+    """As many as one sweep takes at once, all of them overdue for longer than a task."""
+    newer, tasks = house.rollouts(Kind(NEWER)), house.rollouts(Kind(TASK))
+    await _start(newer, SWEEP_ROWS)
+    await house.advance(1)
+    await _start(tasks, 1)
+    await house.advance(20)
+    await asyncio.wait_for(tasks.watchdog.sweep(), PATIENCE)
+    assert await _statuses(house, TASK) == {"failed"}
+    assert await _statuses(house, NEWER) == {"preparing"}
+    await newer.watchdog.sweep()
+    assert await _statuses(house, NEWER) == {"failed"}
+
+
+async def test_nobody_sweeps_for_what_is_overdue_and_unknown(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer, tasks = house.rollouts(Kind(NEWER)), house.rollouts(Kind(TASK))
+    await _start(newer, 1)
+    await _start(tasks, 1)
+    await house.advance(20)
+    assert {each.status for each in (await tasks.search()).items} == {"failed"}
+    swept: list[None] = []
+
+    async def sweep() -> None:
+        swept.append(None)
+
+    monkeypatch.setattr(tasks.watchdog, "sweep", sweep)
+    await tasks.search()
+    assert not swept
+    await newer.watchdog.sweep()
+
+
+async def test_spans_of_an_unknown_kind_are_refused(house: House) -> None:
+    newer, tasks = house.rollouts(Kind(NEWER)), house.rollouts(Kind(TASK))
+    (started,) = await _start(newer, 1)
+    with pytest.raises(NotFound):
+        await tasks.store_spans([make_span(attempted_from(started))])
