@@ -30,14 +30,26 @@ SELECT t.relname, c.relname, i.indisprimary, i.indisunique, i.indisvalid, pg_get
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 WHERE t.relnamespace = current_schema()::regnamespace
 """
-TYPES = {"INTEGER": "int", "TEXT": "text", "BLOB": "blob", "bigint": "int", "text": "text", "bytea": "blob"}
+FOREIGN_KEYS = """
+SELECT c.relname, t.relname, k.confdeltype = 'c',
+       ARRAY(SELECT a.attname FROM unnest(k.conkey) WITH ORDINALITY AS n (number, place)
+             JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = n.number ORDER BY place),
+       ARRAY(SELECT a.attname FROM unnest(k.confkey) WITH ORDINALITY AS n (number, place)
+             JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = n.number ORDER BY place)
+FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_class t ON t.oid = k.confrelid
+WHERE k.contype = 'f' AND c.relnamespace = current_schema()::regnamespace
+"""
+TYPES = {
+    **{"INTEGER": "int", "REAL": "real", "TEXT": "text", "BLOB": "blob"},
+    **{"bigint": "int", "double precision": "real", "text": "text", "bytea": "blob"},
+}
 DESCENDING = 1
 
 
 class ColumnSeen(NamedTuple):
     type: str
     null: bool
-    default: int | None
+    default: int | float | str | None
 
 
 class IndexSeen(NamedTuple):
@@ -46,12 +58,20 @@ class IndexSeen(NamedTuple):
     unique: bool
 
 
+class ForeignKeySeen(NamedTuple):
+    columns: tuple[str, ...]
+    table: str
+    key: tuple[str, ...]
+    cascade: bool
+
+
 class TableSeen(NamedTuple):
     """A table as it stands; columns by name, since an upgrade appends what a declaration has in its place."""
 
     columns: dict[str, ColumnSeen]
     key: tuple[str, ...]
     indexes: dict[str, IndexSeen]
+    foreign_keys: frozenset[ForeignKeySeen]
 
 
 Catalog = dict[str, TableSeen]
@@ -60,14 +80,29 @@ Rows = dict[str, list[dict[str, Any]]]
 
 def declared(tables: Iterable[Table]) -> Catalog:
     """What the declaration says a database has."""
+    schema = Schema(tables)
     return {
         table.name: TableSeen(
             {each.name: ColumnSeen(each.type, each.null, each.default) for each in table.columns},
             table.key,
             {each.name: IndexSeen(each.columns, each.where, each.unique) for each in table.indexes},
+            frozenset(
+                ForeignKeySeen(each.columns, each.table, schema.tables[each.table].key, each.cascade)
+                for each in table.foreign_keys
+                if each.enforced
+            ),
         )
-        for table in Schema(tables).tables.values()
+        for table in schema.tables.values()
     }
+
+
+def _default(kind: str, text: str | None) -> int | float | str | None:
+    """A default as it is declared; an engine shows it as SQL, PostgreSQL perhaps with a type behind it."""
+    if text is None:
+        return None
+    quoted = re.fullmatch(r"'(.*)'(::[a-z ]+)?", text, re.DOTALL)
+    plain = quoted.group(1).replace("''", "'") if quoted else text.strip("()")
+    return {"int": int, "real": float, "text": str}[kind](plain)
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------
@@ -85,11 +120,37 @@ def of_sqlite(path: Path) -> Catalog:
 def _sqlite_table(connection: apsw.Connection, table: str) -> TableSeen:
     rows: list[Any] = connection.execute("SELECT * FROM pragma_table_info(?)", (table,)).fetchall()
     columns = {
-        name: ColumnSeen(TYPES[kind], not strict, None if default is None else int(default))
+        name: ColumnSeen(TYPES[kind], not strict, _default(TYPES[kind], default))
         for _, name, kind, strict, default, _ in rows
     }
-    key = sorted((place, name) for _, name, _, _, _, place in rows if place)
-    return TableSeen(columns, tuple(name for _, name in key), _sqlite_indexes(connection, table))
+    return TableSeen(
+        columns,
+        _sqlite_key(connection, table),
+        _sqlite_indexes(connection, table),
+        _sqlite_foreign_keys(connection, table),
+    )
+
+
+def _sqlite_key(connection: apsw.Connection, table: str) -> tuple[str, ...]:
+    asked = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk"
+    return tuple(str(name) for (name,) in connection.execute(asked, (table,)).fetchall())
+
+
+def _sqlite_foreign_keys(connection: apsw.Connection, table: str) -> frozenset[ForeignKeySeen]:
+    asked = 'SELECT id, "table", "from", "to", on_delete FROM pragma_foreign_key_list(?) ORDER BY id, seq'
+    found: dict[int, list[Any]] = {}
+    for number, *row in connection.execute(asked, (table,)).fetchall():
+        found.setdefault(int(str(number)), []).append(row)
+    return frozenset(
+        ForeignKeySeen(
+            tuple(own for _, own, _, _ in rows),
+            rows[0][0],
+            # SQLite does not write down that it is the key.
+            tuple(other for _, _, other, _ in rows if other) or _sqlite_key(connection, rows[0][0]),
+            rows[0][3] == "CASCADE",
+        )
+        for rows in found.values()
+    )
 
 
 def _sqlite_indexes(connection: apsw.Connection, table: str) -> dict[str, IndexSeen]:
@@ -134,12 +195,21 @@ async def of_postgres(url: str) -> Catalog:
         columns: dict[str, dict[str, ColumnSeen]] = {}
         for table, name, kind, null, default, collation in await connection.fetch(COLUMNS):
             assert collation in (None, "C"), f"{table}.{name} sorts otherwise than on SQLite"
-            seen = ColumnSeen(TYPES[kind], null, None if default is None else int(re.sub(r"\D", "", default)))
+            seen = ColumnSeen(TYPES[kind], null, _default(TYPES[kind], default))
             columns.setdefault(table, {})[name] = seen
         found = await connection.fetch(INDEXES)
+        foreign_keys: dict[str, list[ForeignKeySeen]] = {}
+        for table, target, cascade, own, key in await connection.fetch(FOREIGN_KEYS):
+            foreign_key = ForeignKeySeen(tuple(own), target, tuple(key), cascade)
+            foreign_keys.setdefault(table, []).append(foreign_key)
     finally:
         await connection.close()
-    return {table: TableSeen(columns[table], *_postgres_indexes(table, found)) for table in sorted(columns)}
+    return {
+        table: TableSeen(
+            columns[table], *_postgres_indexes(table, found), frozenset(foreign_keys.get(table, ()))
+        )
+        for table in sorted(columns)
+    }
 
 
 def _postgres_indexes(table: str, found: Iterable[Any]) -> tuple[tuple[str, ...], dict[str, IndexSeen]]:

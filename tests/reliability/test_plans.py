@@ -79,7 +79,7 @@ The last one looks at all live attempts, once in a process.
 def _default(column: Column) -> Any:
     if column.null or column.default is not None:
         return column.default
-    return {"int": 0, "text": "", "blob": b""}[column.type]
+    return {"int": 0, "real": 0.0, "text": "", "blob": b""}[column.type]
 
 
 @cache

@@ -22,13 +22,51 @@ from tests.reliability.places import (
 )
 
 from perdure import __version__
-from perdure.kernel.errors import NewerSchema
-from perdure.kernel.storage.schema import META, SCHEMA_GENERATION, Column, Index, Schema, Table
+from perdure.kernel.errors import NewerSchema, StorageError
+from perdure.kernel.storage.dialect import statement
+from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.schema import (
+    META,
+    SCHEMA_GENERATION,
+    Column,
+    ForeignKey,
+    Index,
+    Schema,
+    Table,
+    integer,
+    real,
+    text,
+)
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import ROLLOUTS
 from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
+FLOWS = Table(
+    "sample_flows",
+    (
+        integer("ns"),
+        text("id"),
+        real("cost", default=-0.5),
+        real("seconds", null=True),
+        text("state", default="it's new\\"),
+        integer("level", default=-3),
+    ),
+    key=("ns", "id"),
+)
+STEPS = Table(
+    "sample_steps",
+    (integer("ns"), text("id"), text("flow_id"), text("after", null=True), text("seen_by", null=True)),
+    key=("ns", "id"),
+    indexes=(Index("sample_steps_flow", ("ns", "flow_id")), Index("sample_steps_after", ("ns", "after"))),
+    foreign_keys=(
+        ForeignKey(("ns", "flow_id"), "sample_flows", cascade=True),
+        ForeignKey(("ns", "after"), "sample_steps"),
+        ForeignKey(("ns", "seen_by"), "sample_flows", enforced=False),
+    ),
+)
+SAMPLES = (FLOWS, STEPS)
+"""What tables may have, and those of the releases so far have not."""
 RELEASES = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0")
 
 
@@ -57,9 +95,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, postgres_server_url: s
 
 
 async def test_both_engines_have_what_is_declared(sqlite: SqlitePlace, postgres: PostgresPlace) -> None:
-    await open_once(sqlite)
-    await open_once(postgres)
-    expected = catalog.declared(TABLES)
+    await open_once(sqlite, [*TABLES, *SAMPLES])
+    await open_once(postgres, [*TABLES, *SAMPLES])
+    expected = catalog.declared([*TABLES, *SAMPLES])
     assert await sqlite.catalog() == expected
     assert await postgres.catalog() == expected
 
@@ -89,6 +127,84 @@ def test_names_are_not_used_twice() -> None:
     assert len(set(names)) == len(names)
     with pytest.raises(AssertionError, match="twice"):
         Schema([ROLLOUTS, ROLLOUTS])
+
+
+# --- reals, defaults and foreign keys ---------------------------------------------------------------------
+
+ADD_FLOW = statement("INSERT INTO sample_flows (ns, id) VALUES (1, :id)")
+DROP_FLOW = statement("DELETE FROM sample_flows WHERE ns = 1 AND id = :id")
+DROP_STEP = statement("DELETE FROM sample_steps WHERE ns = 1 AND id = :id")
+
+
+async def _do(tx: Tx, sql: Any, id: str) -> None:
+    await tx.execute(sql, id=id)
+
+
+async def test_reals_come_back_as_they_were_given(place: Place) -> None:
+    given = [0.0, 1.0, 0.1, -1e308, 5e-324, float("inf"), 2.0**53 + 2]
+    rows = [
+        (1, f"{number}", cost, None if number % 2 else cost, "s", 0) for number, cost in enumerate(given)
+    ]
+    async with opened(place, SAMPLES) as storage:
+        await storage.run(insert, FLOWS, rows)
+        await storage.run(insert, FLOWS, [(2, "whole", 3, 4, "s", 0)])
+    seen = {(row["ns"], row["id"]): (row["cost"], row["seconds"]) for row in (await place.rows())[FLOWS.name]}
+    assert [seen[1, id] for _, id, *_ in rows] == [(cost, seconds) for _, _, cost, seconds, *_ in rows]
+    assert [type(value) for value in seen[2, "whole"]] == [float, float]
+
+
+async def test_defaults_hold_for_rows_that_do_not_say_and_for_rows_that_came_before(place: Place) -> None:
+    expected = {"cost": -0.5, "seconds": None, "state": "it's new\\", "level": -3}
+    async with opened(place, [without_columns(FLOWS)]) as storage:
+        await storage.run(_do, ADD_FLOW, "before")
+    async with opened(place, SAMPLES) as storage:
+        await storage.run(_do, ADD_FLOW, "after")
+    assert (await place.rows())[FLOWS.name] == [
+        {"ns": 1, "id": id, **expected} for id in ("after", "before")
+    ]
+    assert await place.catalog() == catalog.declared(SAMPLES)
+
+
+async def test_a_foreign_key_is_enforced(place: Place) -> None:
+    async with opened(place, SAMPLES) as storage:
+        await storage.run(_do, ADD_FLOW, "flow")
+        await storage.run(insert, STEPS, [(1, "first", "flow", None, "nobody")])
+        await storage.run(insert, STEPS, [(1, "second", "flow", "first", None)])
+        for wrong in [(1, "x", "none", None, None), (2, "x", "flow", None, None), (1, "x", "flow", "z", None)]:
+            with pytest.raises(StorageError):
+                await storage.run(insert, STEPS, [wrong])
+        with pytest.raises(StorageError):
+            await storage.run(_do, DROP_STEP, "first")
+        assert len((await place.rows())[STEPS.name]) == 2
+        await storage.run(_do, DROP_STEP, "second")
+        await storage.run(_do, DROP_FLOW, "flow")
+        assert (await place.rows())[STEPS.name] == []
+
+
+async def test_a_table_with_a_foreign_key_is_added_to_a_database(place: Place) -> None:
+    async with opened(place, [FLOWS]) as storage:
+        await storage.run(_do, ADD_FLOW, "flow")
+    async with opened(place, SAMPLES) as storage:
+        await storage.run(insert, STEPS, [(1, "first", "flow", None, None)])
+        with pytest.raises(StorageError):
+            await storage.run(insert, STEPS, [(1, "second", "none", None, None)])
+    assert await place.catalog() == catalog.declared(SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ((STEPS, FLOWS), "declared before"),
+        ((FLOWS, dataclasses.replace(STEPS, indexes=())), "no index begins with ns, flow_id"),
+        (
+            (FLOWS, dataclasses.replace(STEPS, foreign_keys=(ForeignKey(("flow_id",), "sample_flows"),))),
+            "must be those of its key, ns, id",
+        ),
+    ],
+)
+def test_a_foreign_key_that_cannot_be_is_refused(tables: tuple[Table, ...], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        Schema(tables)
 
 
 # --- older declarations -----------------------------------------------------------------------------------
@@ -129,7 +245,12 @@ def fewer_of_everything() -> list[Table]:
 def example(column: Column, number: int) -> Any:
     if column.null and number % 2:
         return None
-    return {"int": number, "text": f"{column.name}-{number}", "blob": bytes([number])}[column.type]
+    return {
+        "int": number,
+        "real": number + 0.5,
+        "text": f"{column.name}-{number}",
+        "blob": bytes([number]),
+    }[column.type]
 
 
 def examples(table: Table) -> list[tuple[Any, ...]]:

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from perdure.kernel.storage.rows import Maker, R, R_co, Reader, Row, columns_of
 
 if TYPE_CHECKING:
-    from perdure.kernel.storage.schema import Column, Index, Probe, Table
+    from perdure.kernel.storage.schema import Column, ForeignKey, Index, Probe, Table
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 _WORD = re.compile(r"[a-z_]+")
@@ -61,9 +61,9 @@ _MARKS = (
 )
 """Each mark, and what SQLite and PostgreSQL read in its place."""
 
-SQLITE_TYPES = {"int": "INTEGER", "text": "TEXT", "blob": "BLOB"}
-POSTGRES_TYPES = {"int": "BIGINT", "text": 'TEXT COLLATE "C"', "blob": "BYTEA"}
-POSTGRES_SCALARS = {"int": "bigint", "text": "text", "blob": "bytea"}
+SQLITE_TYPES = {"int": "INTEGER", "real": "REAL", "text": "TEXT", "blob": "BLOB"}
+POSTGRES_TYPES = {"int": "BIGINT", "real": "DOUBLE PRECISION", "text": 'TEXT COLLATE "C"', "blob": "BYTEA"}
+POSTGRES_SCALARS = {"int": "bigint", "real": "double precision", "text": "text", "blob": "bytea"}
 
 _EAGER_VACUUM = (
     "fillfactor = 85",
@@ -459,10 +459,17 @@ def create_table(table: Table, engine: str) -> str:
     types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
     parts = [column_definition(column, types) for column in table.columns]
     parts.append("PRIMARY KEY (" + ", ".join(table.key) + ")")
+    parts += [_foreign_key(each) for each in table.foreign_keys if each.enforced]
     tail = ""
     if engine == "postgres" and table.hot:
         tail = " WITH (" + ", ".join(_EAGER_VACUUM) + ")"
     return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail
+
+
+def _foreign_key(foreign_key: ForeignKey) -> str:
+    """It refers to the other table's key."""
+    words = ["FOREIGN KEY (" + ", ".join(foreign_key.columns) + ")", "REFERENCES", foreign_key.table]
+    return " ".join([*words, "ON DELETE CASCADE"] if foreign_key.cascade else words)
 
 
 def column_definition(column: Column, types: Mapping[str, str]) -> str:
@@ -470,8 +477,13 @@ def column_definition(column: Column, types: Mapping[str, str]) -> str:
     if not column.null:
         parts.append("NOT NULL")
     if column.default is not None:
-        parts.append("DEFAULT " + str(int(column.default)))
+        parts.append("DEFAULT " + _literal(column.default))
     return " ".join(parts)
+
+
+def _literal(value: int | float | str) -> str:
+    """A value of a declaration as both engines read it."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
 
 
 def add_column(table: Table, column: Column, engine: str) -> str:

@@ -1,7 +1,8 @@
 """Tables, declared once. A domain declares its own; the drivers create and extend them on open.
 
 The upgrade is additive: tables, nullable (or defaulted) columns and indexes are added; nothing is dropped,
-narrowed or renamed. So a release can open what an older one made, and the older one still works on it.
+narrowed or renamed. So a release can open what an older one made, and the older one still works on it. A
+foreign key comes with its table: SQLite cannot add one to a table that exists.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-ColumnType = Literal["int", "text", "blob"]
+ColumnType = Literal["int", "real", "text", "blob"]
 
 SCHEMA_GENERATION = 1
 """Raised only by a change that older releases cannot live with."""
@@ -21,10 +22,12 @@ LARGE_TABLE_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """A column. `real` is a float of 64 bits, never NaN, which SQLite stores as null."""
+
     name: str
     type: ColumnType
     null: bool = False
-    default: int | None = None
+    default: int | float | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,20 @@ class Index:
     columns: tuple[str, ...]
     where: str | None = None
     unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """The columns that name a row of another table by its key; a row with a null among them names none.
+
+    A row that is referred to cannot be deleted; with `cascade`, the rows that refer to it go with it. Where
+    the columns came after their table, it is not `enforced`: then it is only written down.
+    """
+
+    columns: tuple[str, ...]
+    table: str
+    cascade: bool = False
+    enforced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,8 @@ class Table:
     probes: tuple[Probe, ...] = ()
     deadlines: tuple[str, ...] = ()
     """The deadline of a row, null where it has none, and the times that it counts from."""
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    """Small tables have them; on tables that every call writes to they would cost too much."""
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -91,8 +110,12 @@ def integer(name: str, *, null: bool = False, default: int | None = None) -> Col
     return Column(name, "int", null, default)
 
 
-def text(name: str, *, null: bool = False) -> Column:
-    return Column(name, "text", null)
+def real(name: str, *, null: bool = False, default: float | None = None) -> Column:
+    return Column(name, "real", null, default)
+
+
+def text(name: str, *, null: bool = False, default: str | None = None) -> Column:
+    return Column(name, "text", null, default)
 
 
 def blob(name: str, *, null: bool = False) -> Column:
@@ -108,6 +131,23 @@ class Schema:
             if table.name in self.tables:
                 raise AssertionError(f"table {table.name} is declared twice")
             self.tables[table.name] = table
+            for foreign_key in table.foreign_keys:
+                self._check(table, foreign_key)
+
+    def _check(self, table: Table, foreign_key: ForeignKey) -> None:
+        """A foreign key names a table that is created before its own, and an index finds its rows."""
+        what = f"the foreign key of {table.name} to {foreign_key.table}"
+        target = self.tables.get(foreign_key.table)
+        if target is None:
+            raise AssertionError(f"{what}: that table must be declared before")
+        own = [table.column(name).type for name in foreign_key.columns]
+        if own != [target.column(name).type for name in target.key]:
+            raise AssertionError(f"{what}: the columns must be those of its key, {', '.join(target.key)}")
+        found = [table.key, *(index.columns for index in table.indexes)]
+        if foreign_key.enforced and not any(
+            columns[: len(foreign_key.columns)] == foreign_key.columns for columns in found
+        ):
+            raise AssertionError(f"{what}: no index begins with {', '.join(foreign_key.columns)}")
 
     @property
     def probes(self) -> tuple[Probe, ...]:
