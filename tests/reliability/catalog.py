@@ -40,8 +40,14 @@ FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_class t ON t.
 WHERE k.contype = 'f' AND c.relnamespace = current_schema()::regnamespace
 """
 TYPES = {
-    **{"INTEGER": "int", "REAL": "real", "TEXT": "text", "BLOB": "blob"},
-    **{"bigint": "int", "double precision": "real", "text": "text", "bytea": "blob"},
+    "INTEGER": "int",
+    "REAL": "real",
+    "TEXT": "text",
+    "BLOB": "blob",
+    "bigint": "int",
+    "double precision": "real",
+    "text": "text",
+    "bytea": "blob",
 }
 DESCENDING = 1
 

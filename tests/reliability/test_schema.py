@@ -142,9 +142,7 @@ async def _do(tx: Tx, sql: Any, id: str) -> None:
 
 async def test_reals_come_back_as_they_were_given(place: Place) -> None:
     given = [0.0, 1.0, 0.1, -1e308, 5e-324, float("inf"), 2.0**53 + 2]
-    rows = [
-        (1, f"{number}", cost, None if number % 2 else cost, "s", 0) for number, cost in enumerate(given)
-    ]
+    rows = [(1, f"{number}", cost, None if number % 2 else cost, "s", 0) for number, cost in enumerate(given)]
     async with opened(place, SAMPLES) as storage:
         await storage.run(insert, FLOWS, rows)
         await storage.run(insert, FLOWS, [(2, "whole", 3, 4, "s", 0)])
@@ -159,9 +157,7 @@ async def test_defaults_hold_for_rows_that_do_not_say_and_for_rows_that_came_bef
         await storage.run(_do, ADD_FLOW, "before")
     async with opened(place, SAMPLES) as storage:
         await storage.run(_do, ADD_FLOW, "after")
-    assert (await place.rows())[FLOWS.name] == [
-        {"ns": 1, "id": id, **expected} for id in ("after", "before")
-    ]
+    assert (await place.rows())[FLOWS.name] == [{"ns": 1, "id": id, **expected} for id in ("after", "before")]
     assert await place.catalog() == catalog.declared(SAMPLES)
 
 
@@ -170,7 +166,8 @@ async def test_a_foreign_key_is_enforced(place: Place) -> None:
         await storage.run(_do, ADD_FLOW, "flow")
         await storage.run(insert, STEPS, [(1, "first", "flow", None, "nobody")])
         await storage.run(insert, STEPS, [(1, "second", "flow", "first", None)])
-        for wrong in [(1, "x", "none", None, None), (2, "x", "flow", None, None), (1, "x", "flow", "z", None)]:
+        unknown = [(1, "x", "none", None, None), (2, "x", "flow", None, None), (1, "x", "flow", "z", None)]
+        for wrong in unknown:
             with pytest.raises(StorageError):
                 await storage.run(insert, STEPS, [wrong])
         with pytest.raises(StorageError):
