@@ -108,7 +108,7 @@ def _default(kind: str, text: str | None) -> int | float | str | None:
         return None
     quoted = re.fullmatch(r"'(.*)'(::[a-z ]+)?", text, re.DOTALL)
     plain = quoted.group(1).replace("''", "'") if quoted else text.strip("()")
-    return {"int": int, "real": float, "text": str}[kind](plain)
+    return int(plain) if kind == "int" else float(plain) if kind == "real" else plain
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------

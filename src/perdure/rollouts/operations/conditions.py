@@ -40,6 +40,6 @@ def locks_lines(operation: F) -> F:
 
 async def unless_overdue(tx: Tx, kinds: Kinds, operation: Operation[..., Result], *args: Any) -> Result:
     """Run an operation, unless something of a known kind is overdue, which is `SweepDue`."""
-    if await tx.probe(tables.OVERDUE) and await tx.one(sql.HAS_OVERDUE, kinds=kinds.names()):
+    if await tx.probe(tables.OVERDUE) and await tx.all(sql.HAS_OVERDUE, kinds=kinds.names()):
         raise SweepDue
     return await operation(tx, *args)
