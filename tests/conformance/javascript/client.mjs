@@ -6,6 +6,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Client } from "@langchain/langgraph-sdk";
+import { useStream } from "@langchain/langgraph-sdk/react";
+import React from "react";
+import TestRenderer, { act } from "react-test-renderer";
 
 const STEPS = ["one", "two", "three"];
 const NO_UUID = "00000000-0000-4000-8000-000000000000";
@@ -20,6 +23,30 @@ const events = (parts) => parts.map((part) => part.event);
 const data = (parts, event) => parts.filter((part) => part.event === event).map((part) => part.data);
 const fails = (status) => (error) => error.status === status || String(error).includes(String(status));
 const newThread = async (client) => (await client.threads.create()).thread_id;
+
+// A page with one hook, without a browser; `until` lets time pass until the page shows something.
+globalThis.IS_REACT_ACT_ENVIRONMENT = true;
+console.error = () => {};
+const page = async (options) => {
+  const shown = {};
+  const Page = () => {
+    shown.stream = useStream({ ...options, onError: (error) => (shown.error = error) });
+    return null;
+  };
+  let root;
+  await act(async () => (root = TestRenderer.create(React.createElement(Page))));
+  const until = async (test) => {
+    const deadline = performance.now() + 30_000;
+    while (shown.stream.isLoading || !test(shown.stream)) {
+      if (shown.error) throw shown.error;
+      if (performance.now() > deadline) throw new Error("the page never showed it");
+      await act(() => new Promise((resolve) => setTimeout(resolve, 10)));
+    }
+    return shown.stream;
+  };
+  const submit = (...given) => act(async () => void shown.stream.submit(...given));
+  return { submit, until, close: () => act(async () => root.unmount()) };
+};
 
 const checks = {
   "a thread is created, read, changed, searched for and deleted": async ({ client }) => {
@@ -138,7 +165,7 @@ const checks = {
   "what is wrong is refused": async ({ client }) => {
     const threadId = await newThread(client);
     await assert.rejects(client.runs.create(NO_UUID, "steps"), fails(404));
-    await assert.rejects(client.runs.create(threadId, "nobody"), fails(404));
+    await assert.rejects(client.runs.create(threadId, "nobody"), fails(422));
     await assert.rejects(client.runs.create(threadId, "steps", { streamMode: "nonsense" }), fails(422));
     await client.runs.create(threadId, "steps", { input: { n: 0 }, afterSeconds: 3600 });
     const strategy = { input: { n: 0 }, multitaskStrategy: "reject" };
@@ -148,6 +175,24 @@ const checks = {
     const runs = await client.runs.createBatch([0, 1].map((n) => ({ assistantId: "steps", input: { n } })));
     const values = await Promise.all(runs.map((run) => client.runs.join(run.thread_id, run.run_id)));
     assert.deepEqual(values.map((each) => each.n), [3, 4]);
+  },
+  "useStream shows messages as they come": async ({ url }) => {
+    const chat = await page({ apiUrl: url, apiKey: key, assistantId: "chat" });
+    await chat.submit({ messages: [{ type: "human", content: "hi" }] });
+    const { messages } = await chat.until((stream) => stream.messages.length === 2);
+    assert.deepEqual(messages.map((each) => each.type), ["human", "ai"]);
+    assert.equal(messages[1].content, "hello there friend");
+    await chat.close();
+  },
+  "useStream shows a question and sends its answer": async ({ url }) => {
+    const approval = await page({ apiUrl: url, apiKey: key, assistantId: "approval" });
+    await approval.submit({ n: 0 });
+    const { interrupt } = await approval.until((stream) => stream.interrupt);
+    assert.deepEqual(interrupt.value, { question: "go on?" });
+    await approval.submit(undefined, { command: { resume: "yes" } });
+    const { values } = await approval.until((stream) => stream.values.log?.length === 3);
+    assert.deepEqual(values.log, ["before", "approved: yes", "after"]);
+    await approval.close();
   },
   "a stream goes on over the death of its server": async ({ client, folder, engine }) => {
     const threadId = await newThread(client);
@@ -184,7 +229,7 @@ for (const target of process.argv.slice(2)) {
     const began = performance.now();
     let error = null;
     try {
-      await action({ client, folder, engine });
+      await action({ client, folder, engine, url });
     } catch (caught) {
       error = caught.stack ?? String(caught);
     }
