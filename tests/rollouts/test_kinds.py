@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec import UNSET
 from tests.threads.support import age, open_storage
 
 from perdure.kernel.errors import NotFound
@@ -18,6 +21,7 @@ from perdure.rollouts.operations import queries
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.report import SWEEP_ROWS
+from perdure.rollouts.records import AttemptedRollout
 from perdure.rollouts.rows import Claimed
 from perdure.rollouts.service import Rollouts
 from perdure.testing.clock import ManualClock
@@ -61,7 +65,7 @@ async def house(shared_engine_url: str) -> AsyncIterator[House]:
 
 
 async def _start(rollouts: Rollouts, count: int) -> list[Claimed]:
-    new = NewRollout(input="1", config=LIMITED, metadata="{}", resources_id="r", kind=rollouts.kind)
+    new = _part(rollouts.kind)
     return await rollouts.write(enqueues.start_rollouts, [new] * count, rollouts.kinds)
 
 
@@ -110,3 +114,34 @@ async def test_spans_of_an_unknown_kind_are_refused(house: House) -> None:
     (started,) = await _start(newer, 1)
     with pytest.raises(NotFound):
         await tasks.store_spans([make_span(attempted_from(started))])
+
+
+# --- parts of something -----------------------------------------------------------------------------------
+
+
+def _part(kind: str, parent: str | None = None, **fields: Any) -> NewRollout:
+    new = NewRollout(input="1", config=LIMITED, metadata="{}", resources_id="r", kind=kind, parent=parent)
+    return msgspec.structs.replace(new, **fields)
+
+
+async def test_a_rollout_shows_what_it_is_a_part_of(house: House) -> None:
+    tasks = house.rollouts(Kind(TASK), Kind(NEWER))
+    queued = [
+        await tasks.enqueue_new(new)
+        for new in (_part(TASK), _part(TASK, "whole"), _part(NEWER, "whole"), _part(NEWER, "other"))
+    ]
+    alone, task, newer, _ = [each.rollout_id for each in queued]
+    assert [each.parent for each in queued] == [UNSET, "whole", "whole", "other"]
+    assert "parent" not in queued[0].model_dump()
+    assert (await tasks.get(newer)).parent == "whole"
+    parts = await tasks.search(parent="whole", sort_order="asc")
+    assert ([each.rollout_id for each in parts.items], parts.total) == ([task, newer], 2)
+    (claimed,) = await tasks.claim("w", limit=1)
+    assert (claimed.rollout_id, claimed.parent) == (alone, UNSET)
+    (claimed,) = await tasks.claim("w", limit=1)
+    assert (claimed.rollout_id, claimed.parent) == (task, "whole")
+    found = await tasks.search(parent="whole", status=["preparing"])
+    assert [each.rollout_id for each in found.items] == [task]
+    assert isinstance(found.items[0], AttemptedRollout)
+    assert {each.rollout_id for each in (await tasks.search()).items} == {alone, task}
+    assert not (await tasks.search(parent="nobody")).items

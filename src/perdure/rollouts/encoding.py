@@ -179,6 +179,7 @@ def rollout_from(row: RolloutView, attempt: AttemptView | None = None, input: An
         "status": row.status,
         "config": _config_decoder.decode(row.config),
         "metadata": {} if row.metadata == "{}" else decode_json(row.metadata),
+        "parent": msgspec.UNSET if row.parent is None else row.parent,
     }
     if attempt is None:
         return Rollout(**fields)

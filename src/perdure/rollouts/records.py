@@ -115,6 +115,8 @@ class Rollout(Record, kw_only=True):
     status: RolloutStatus = "queuing"
     config: RolloutConfig = field(default_factory=RolloutConfig)
     metadata: dict[str, Any] | None = None
+    parent: str | Unset = UNSET
+    """The id of what it is a part of; left out of what stands alone."""
 
     def __post_init__(self) -> None:
         if self.status not in ROLLOUT_STATUSES:

@@ -25,6 +25,7 @@ class RolloutView(NamedTuple):
     metadata: str
     input: str
     attempts: int
+    parent: str | None = None
 
 
 _rollout_view = projection(RolloutView)
@@ -45,6 +46,7 @@ class NewRolloutRow(msgspec.Struct):
     due_at: int | None
     behind: int | None
     line: str | None
+    parent: str | None
     queued_as: str | None
     attempts: int
     mode: str | None
@@ -76,6 +78,7 @@ class RolloutRow(msgspec.Struct):
     due_at: int | None
     behind: int | None
     line: str | None
+    parent: str | None
     queued_as: str | None
     attempts: int
     end_time: int | None
@@ -121,6 +124,7 @@ class KnownRow(NamedTuple):
     metadata: str
     input: str
     attempts: int
+    parent: str | None
 
     @property
     def view(self) -> RolloutView:
@@ -144,6 +148,7 @@ class ClaimedRow(NamedTuple):
     priority: int
     position: int
     line: str | None
+    parent: str | None
     queued_as: str
 
     @property
@@ -165,6 +170,7 @@ class EndedRow(NamedTuple):
     input: str
     attempts: int
     kind: str
+    parent: str | None
 
     @property
     def view(self) -> RolloutView:

@@ -50,7 +50,7 @@ from perdure.rollouts.operations import report as report_ops
 from perdure.rollouts.operations import spans as span_ops
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.enqueue import NewRollout
-from perdure.rollouts.operations.queries import Found, Query
+from perdure.rollouts.operations.queries import Found, Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
@@ -101,6 +101,12 @@ AnyRollout = Annotated[Rollout, WireForm(ShownRollout, lambda rollout: rollout, 
 """A rollout, with its latest attempt if it has one."""
 
 
+def _page(found: tuple[Page[RolloutView], Mapping[str, AttemptView]], query: Query) -> Pages[Rollout]:
+    (rows, total), attempts = found
+    items = [encoding.rollout_from(row, attempts.get(row.id)) for row in rows]
+    return Pages(items=items, limit=query.limit, offset=query.offset, total=total)
+
+
 class Rollouts(WatchedService):
     """The rollouts of one namespace: lists and changes those of one `kind`, and reads any by its id."""
 
@@ -136,6 +142,7 @@ class Rollouts(WatchedService):
         status: list[RolloutStatus] | None = None,
         rollout_id: list[str] | None = None,
         contains: str | None = None,
+        parent: str | None = None,
         logic: Logic = "and",
         sort_by: str | None = "start_time",
         sort_order: SortOrder = "desc",
@@ -144,7 +151,8 @@ class Rollouts(WatchedService):
     ) -> Pages[AnyRollout]:
         """List rollouts, the newest first.
 
-        `contains` is a part of the id; with `logic=or` one of the filters is enough.
+        `contains` is a part of the id; with `logic=or` one of the filters is enough. With `parent`, the list
+        has the rollouts of every kind that are parts of it, whatever the logic.
         """
         check_page(limit, offset)
         conditions = given(
@@ -152,15 +160,15 @@ class Rollouts(WatchedService):
             ("rollout_id", "within", optional_id_filter(rollout_id, "rollout_id")),
             ("rollout_id", "contains", contains),
         )
-        return await self.query_rollouts(
-            arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
-        )
+        query = arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
+        if parent is None:
+            return await self.query_rollouts(query)
+        named = check_text(parent, "parent")
+        return _page(await self.read(queries.query_children, query, named, self._kind_names), query)
 
     async def query_rollouts(self, query: Query) -> Pages[Rollout]:
         """A page of rollouts, each with its latest attempt."""
-        (rows, total), attempts = await self.read(queries.query_rollouts, query, self.kind)
-        items = [encoding.rollout_from(row, attempts.get(row.id)) for row in rows]
-        return Pages(items=items, limit=query.limit, offset=query.offset, total=total)
+        return _page(await self.read(queries.query_rollouts, query, self.kind), query)
 
     @call(POST("/rollouts"), scope="write", status=201)
     async def enqueue(self, request: EnqueueRolloutRequest, *, idempotency_key: str | None = None) -> Rollout:

@@ -482,6 +482,12 @@ _SPANS_OF = (
 )
 # Rollouts of one kind.
 LIST_ROLLOUTS = Listing("{columns}", "rollouts WHERE ns = :ns AND kind = :kind", rows.RolloutView)
+# The rollouts of some kinds that are parts of one thing.
+LIST_CHILDREN = Listing(
+    "{columns}",
+    "rollouts WHERE ns = :ns AND parent = :parent AND {plain:kind} {among:kinds}",
+    rows.RolloutView,
+)
 # The attempts of a rollout.
 LIST_ATTEMPTS = Listing("{columns}", "attempts WHERE ns = :ns AND rollout_id = :rollout_id", rows.AttemptView)
 # The spans of a rollout.

@@ -169,6 +169,7 @@ class RolloutView(NamedTuple):
     metadata: str
     input: str
     attempts: int
+    parent: str | None
 
 
 class AttemptView(NamedTuple):

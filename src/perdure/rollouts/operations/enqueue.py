@@ -52,6 +52,8 @@ class NewRollout(msgspec.Struct, frozen=True):
     priority: int = 0
     not_before: int | None = None
     line: str | None = None
+    parent: str | None = None
+    """What it is a part of, whose id this is; None for what stands alone."""
     idempotency_key: str | None = None
     worker_id: str | None = None
     rollout_id: str | None = None
@@ -156,6 +158,7 @@ def _row(
         due_at=due_at,
         behind=behind,
         line=request.line,
+        parent=request.parent,
         queued_as=None,
         attempts=0,
         mode=request.mode,

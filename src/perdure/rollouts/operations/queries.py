@@ -47,6 +47,7 @@ ROLLOUT_FIELDS: Mapping[str, Field] = {
     "mode": Field("mode", "text", null=True),
     "resources_id": Field("resources_id", "text", null=True),
     "status": Field("status", "text"),
+    "parent": Field("parent", "text", null=True),
 }
 ATTEMPT_FIELDS: Mapping[str, Field] = {
     "rollout_id": Field("rollout_id", "text"),
@@ -109,6 +110,18 @@ async def query_rollouts(
     rows, total = await _rollout_page(tx, query, kind)
     begun = [row.id for row in rows if row.attempts]
     return (rows, total), await _latest(tx, begun, [kind])
+
+
+@watched
+async def query_children(
+    tx: Tx, query: Query, parent: str, kinds: Sequence[str]
+) -> tuple[Page[RolloutView], Mapping[str, AttemptView]]:
+    """A page of the rollouts that are parts of one thing, and the latest attempt of each that has one."""
+    order = order_by(ROLLOUT_FIELDS, query.sort_by, query.sort_order, "start_time, id")
+    clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
+    clause = Clause(clause.sql, {**clause.values, "parent": parent, "kinds": list(kinds)})
+    rows, total = await _page(tx, sql.LIST_CHILDREN, clause, order, query)
+    return (rows, total), await _latest(tx, [row.id for row in rows if row.attempts], kinds)
 
 
 async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page[RolloutView]:
