@@ -9,6 +9,10 @@ from tests.kernel.support import until_true
 from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.diagnostics.service import Diagnostics
+from perdure.graph_requests.model import RequestRow
+from perdure.graph_requests.operations import ask
+from perdure.graph_requests.service import GraphRequests
+from perdure.kernel.clock import to_micros
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
@@ -392,3 +396,38 @@ async def thread_deleted(house: House) -> str:
     thread_id = await house.thread()
     await house.ann.delete_thread(thread_id)
     return thread_id
+
+
+# --- requests for graphs ----------------------------------------------------------------------------------
+
+
+async def _asked(house: House, seconds: float = 60.0) -> str:
+    """A request to the agent about a thread."""
+    await house.worker()
+    row = RequestRow("rq-1", "echo", await house.thread(), None, 0, '{"type":"read_state"}')
+    await house.threads.write(ask, row, to_micros(seconds), KINDS)
+    return row.id
+
+
+async def request_waiting(house: House) -> str:
+    return await _asked(house)
+
+
+async def request_running(house: House) -> str:
+    request_id = await _asked(house)
+    await GraphRequests.of_same(house.threads).claim("w1", ["echo"])
+    return request_id
+
+
+async def request_answered(house: House) -> str:
+    request_id = await _asked(house)
+    requests = GraphRequests.of_same(house.threads)
+    (claimed,) = await requests.claim("w1", ["echo"])
+    await requests.answer(claimed.held, claimed.thread_id, "1")
+    return request_id
+
+
+async def request_expired(house: House) -> str:
+    request_id = await _asked(house, 0.0)
+    assert await GraphRequests.of_same(house.threads).claim("w1", ["echo"]) == []
+    return request_id

@@ -22,6 +22,7 @@ RUN = r"Run [0-9a-f-]{36}"
 ID = r"[0-9a-f-]{36}"
 TASKS = r"Rollout ro-[0-9a-f]{12}"
 THREAD = r"Thread [0-9a-f-]{36}"
+REQUEST = rf"Request rq-1 to agent 'echo' about thread {ID}"
 
 SITUATIONS: list[tuple[Situation, str, str, str]] = [
     (
@@ -286,6 +287,25 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         f"{THREAD} is in error since its last run {ID} failed with ConnectionError: refused.",
     ),
     (situations.thread_deleted, "deleted", "deleted", f"{THREAD} was deleted by ann at {T}."),
+    (
+        situations.request_waiting,
+        "request_waiting",
+        "queuing",
+        f"{REQUEST} is waiting for a worker that has this agent; its caller waits until {T}.",
+    ),
+    (
+        situations.request_running,
+        "request_running",
+        "preparing",
+        f"{REQUEST} is executed by a worker since {T}; its caller waits until {T}.",
+    ),
+    (situations.request_answered, "request_answered", "succeeded", f"{REQUEST} was answered at {T}."),
+    (
+        situations.request_expired,
+        "request_expired",
+        "cancelled",
+        f"{REQUEST} ended at {T} without an answer, and nothing was changed.",
+    ),
 ]
 
 

@@ -14,6 +14,8 @@ from langgraph_sdk.runtime import ServerRuntime
 from tests.kernel.support import until_true
 from tests.worker.graph_agents import Graphs, State
 
+from perdure.assistants.service import Assistants
+from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.langgraph.views import CheckpointRef, GraphViews
 from perdure.runtime.perdure import Perdure
@@ -48,9 +50,14 @@ async def perdure(request: pytest.FixtureRequest, tmp_path: Path, graphs: Graphs
 
 
 @pytest_asyncio.fixture(params=["here", "elsewhere"])
-async def views(request: pytest.FixtureRequest, perdure: Perdure, graphs: Graphs) -> GraphViews:
-    """The views of a process that has the graphs, and of one that asks a worker for them."""
+async def views(
+    request: pytest.FixtureRequest, perdure: Perdure, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> GraphViews:
+    """The views of a process that has the graphs, which asks nobody, and of one that asks a worker."""
     await described(perdure, "plain")
+    if request.param == "here":
+        monkeypatch.delattr(GraphRequests, "ask")
+        monkeypatch.delattr(Assistants, "description")
     return views_of(perdure, graphs.agents if request.param == "here" else None)
 
 

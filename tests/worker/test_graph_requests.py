@@ -12,19 +12,22 @@ from typing import Annotated, Any
 import pytest
 import pytest_asyncio
 from langgraph.graph import START, StateGraph
+from msgspec.structs import replace
 from tests.kernel.support import until, until_true
 from typing_extensions import TypedDict
 
 from perdure.agents.context import AgentError
 from perdure.graph_requests import service
-from perdure.kernel.errors import AgentUnavailable, InvalidInput, NotSupported
+from perdure.kernel.clock import boottime
+from perdure.kernel.errors import AgentUnavailable, InvalidInput, NotFound, NotSupported
 from perdure.langgraph.descriptions import describe, drawing_of, fitting, schemas_of, subgraphs_of
 from perdure.langgraph.views import GraphViews
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import worker_of
 from perdure.runtime.perdure import Perdure
 from perdure.runtime.stores import open_store
-from perdure.worker import graph_requests
+from perdure.threads.records import RunRequest
+from perdure.worker import graph_requests, pulse
 from perdure.worker.registry import Agents, make_agent
 
 
@@ -118,6 +121,70 @@ async def test_a_graph_that_takes_too_long_changes_nothing(
     # The worker goes on with others, and what came too late is not applied.
     await views.update_state(thread, {"said": ["later"]}, as_node="one")
     assert [each["values"]["said"] for each in await views.history(thread)] == [["later"]]
+
+
+async def test_a_frozen_worker_does_not_begin_a_request_after_its_lease(
+    perdure: Perdure,
+    views: GraphViews,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As if the process had been stopped while the answer to its claim was on its way."""
+    monkeypatch.setattr(service, "DEADLINE_SECONDS", 1.0)
+    gate.open.set()
+    frozen, claim = [0.0], service.GraphRequests.claim
+
+    async def freezing(*given: Any) -> Any:
+        claimed = await claim(*given)
+        frozen[0] += 60.0 * len(claimed)
+        return claimed
+
+    for module in (graph_requests, pulse):
+        monkeypatch.setattr(module, "boottime", lambda: boottime() + frozen[0])
+    monkeypatch.setattr(service.GraphRequests, "claim", freezing)
+    # The claim that waits already is the one before the freeze.
+    thread = await thread_of(perdure)
+    await views.update_state(thread, {"gate": "wait"}, as_node="one")
+    with pytest.raises(AgentUnavailable):
+        await views.update_state(thread, {"gate": "wait"}, as_node="one")
+    assert gate.reached == 1
+    assert "its lease is over" in caplog.text
+    assert len(await views.history(thread)) == 1
+
+
+async def test_requests_do_not_wait_for_a_slot(tmp_path: Path, gate: Gate) -> None:
+    agents = graphs_of(gate)
+    begun = threading.Event()
+
+    @agents.agent("busy")
+    def busy(ctx: Any, input: Any) -> Any:
+        begun.set()
+        gate.open.wait(30)
+
+    async with Perdure(f"sqlite:///{tmp_path}/graphs.db", agents=agents, jobs_per_worker=1) as perdure:
+        run = await perdure.threads.create_run(RunRequest(assistant_id="busy"))
+        await until(begun.is_set)
+        services = perdure.services
+        views = GraphViews(None, services.threads, services.assistants, services.graph_requests)
+        await views.update_state(await thread_of(perdure), {"said": ["x"]}, as_node="one")
+        assert (await perdure.threads.get_run(run.run_id)).status == "running"
+        gate.open.set()
+
+
+async def test_the_last_registration_of_an_agent_counts(perdure: Perdure) -> None:
+    """Two workers may have different versions of a graph."""
+    (found,) = (await perdure.assistants.search(agent="gated")).items
+    queue, old = perdure.services.run_queue, await perdure.assistants.description("gated")
+    assert old is not None
+    for version in (replace(old, subgraphs={"new": {}}), old):
+        await queue.describe([version])
+        assert await perdure.assistants.description("gated") == version
+    with pytest.raises(NotFound, match="Agent nobody not found"):
+        await queue.describe([replace(old, agent="nobody")])
+    with pytest.raises(InvalidInput, match="at most 1,048,576 are allowed"):
+        await queue.describe([replace(old, problem="x" * (1 << 20))])
+    assert (await perdure.assistants.get(found.assistant_id)) == found
 
 
 async def test_an_answer_that_is_too_large(

@@ -11,6 +11,7 @@ from typing import Any
 from perdure.diagnostics.model import (
     AttemptFacts,
     LineFacts,
+    RequestFacts,
     RolloutFacts,
     ThreadFacts,
     Why,
@@ -26,6 +27,7 @@ from perdure.rollouts.model import (
     LAPSED,
     LIVE,
     QUEUED,
+    SUCCEEDED,
     TIMEOUT,
     UNRESPONSIVE,
     deadline_of,
@@ -53,7 +55,7 @@ def explain_rollout(facts: RolloutFacts, now: int) -> Why:
     rule, sentence = explain(facts, now)
     return Why(
         id=facts.id,
-        kind="run" if is_run else "rollout",
+        kind="run" if is_run else "request" if facts.request is not None else "rollout",
         status=run_status(facts.status, facts.outcome) if is_run else facts.status,
         rule=rule,
         sentence=sentence,
@@ -67,6 +69,8 @@ def explain(facts: RolloutFacts, now: int) -> Explanation:
             f"{noun(facts)} is of the kind {facts.kind!r}, which this server does not know: it neither "
             "starts nor ends it. Use a server of the version that created it."
         )
+    if facts.request is not None:
+        return _request(facts, facts.request, now)
     if facts.status in QUEUED:
         return _waiting(facts, now)
     if facts.status in LIVE:
@@ -313,6 +317,23 @@ def _still(facts: RolloutFacts, now: int) -> str:
         return ""
     until = at(latest.check_at, now)
     return f"; worker {latest.worker_id} has not stopped yet, and its thread waits for it until {until}"
+
+
+# --- requests for graphs ----------------------------------------------------------------------------------
+
+
+def _request(facts: RolloutFacts, request: RequestFacts, now: int) -> Explanation:
+    name = f"Request {facts.id} to agent {request.agent!r} about thread {request.thread_id}"
+    until = f"its caller waits until {at(request.expires_at, now)}"
+    when = "" if facts.end_time is None else f" at {at(facts.end_time, now)}"
+    if facts.status in QUEUED:
+        return "request_waiting", f"{name} is waiting for a worker that has this agent; {until}."
+    if facts.status in LIVE and facts.latest is not None:
+        since = at(facts.latest.start_time, now)
+        return "request_running", f"{name} is executed by a worker since {since}; {until}."
+    if facts.status == SUCCEEDED:
+        return "request_answered", f"{name} was answered{when}."
+    return "request_expired", f"{name} ended{when} without an answer, and nothing was changed."
 
 
 # --- threads ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from perdure.graph_requests.model import RequestRow
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
@@ -22,7 +23,7 @@ class Why(Record, kw_only=True):
     """Why something is waiting or how it ended: a sentence, the rule and the facts behind it."""
 
     id: str
-    kind: Literal["rollout", "run", "thread", "schedule"]
+    kind: Literal["rollout", "run", "request", "thread", "schedule"]
     status: str
     rule: str
     """A short code that stays the same when the sentence changes."""
@@ -130,6 +131,7 @@ class FoundRollout(msgspec.Struct, frozen=True, kw_only=True):
 
     row: RolloutRow
     run: RunRow | None
+    request: RequestRow | None = None
     attempt: AttemptRow | None
     uncharged: int
     line: LineFacts | None = None
@@ -207,6 +209,14 @@ class RunFacts(msgspec.Struct, frozen=True):
     failure: Failure | None
 
 
+class RequestFacts(msgspec.Struct, frozen=True):
+    """What only requests for graphs have."""
+
+    agent: str
+    thread_id: str
+    expires_at: int
+
+
 class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A rollout with everything that may keep it waiting."""
 
@@ -227,6 +237,7 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     uncharged: int = 0
     latest: AttemptFacts | None = None
     run: RunFacts | None = None
+    request: RequestFacts | None = None
     in_line: LineFacts | None = None
     ahead: int = 0
     workers: WorkerFacts = WorkerFacts()
@@ -271,6 +282,9 @@ def shown(facts: RolloutFacts) -> dict[str, Any]:
     if run is not None:
         known |= {"thread_id": run.thread_id, "agent": run.agent, "multitask_strategy": run.strategy}
         known |= {"deleted_at": _seconds(run.gone_at), "error": _failure(run.failure)}
+    if facts.request is not None:
+        known |= {"thread_id": facts.request.thread_id, "agent": facts.request.agent}
+        known |= {"expires_at": _seconds(facts.request.expires_at)}
     if latest is not None:
         known |= {"attempt_id": latest.attempt_id, "attempt_status": latest.status, "reason": latest.reason}
         known |= {"worker_id": latest.worker_id, "started_at": _seconds(latest.start_time)}
@@ -334,6 +348,7 @@ def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
         uncharged=found.uncharged,
         latest=None if found.attempt is None else _attempt_facts(found.attempt),
         run=None if run is None else _run_facts(run),
+        request=None if found.request is None else _request_facts(found.request),
         in_line=found.line,
         ahead=found.ahead,
         workers=_worker_facts(found.workers, row.kind, row.queue, since),
@@ -358,6 +373,10 @@ def thread_facts(found: FoundThread, busy: RolloutFacts | None) -> ThreadFacts:
         next=[] if asked is None else decode_json(asked.next),
         audit=found.audit,
     )
+
+
+def _request_facts(row: RequestRow) -> RequestFacts:
+    return RequestFacts(row.agent, row.thread_id, row.expires_at)
 
 
 def _attempt_facts(row: AttemptRow) -> AttemptFacts:

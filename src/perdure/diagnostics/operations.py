@@ -16,6 +16,8 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRows,
 )
+from perdure.graph_requests.model import GRAPH_REQUEST
+from perdure.graph_requests.operations import get_request
 from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.model import DEAD, PENDING
@@ -61,6 +63,7 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
     if row is None:
         return None
     run = (await load_runs(tx, [id])).get(id) if row.kind == RUN else None
+    request = await get_request(tx, id) if row.kind == GRAPH_REQUEST else None
     line, ahead, workers, audit = None, 0, WorkerRows(), None
     if row.status in ENDED:
         audit = await _end_of(tx, row, run)
@@ -72,6 +75,7 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
     return FoundRollout(
         row=row,
         run=run,
+        request=request,
         attempt=await tx.one(sql.LATEST_ATTEMPT, id=id),
         uncharged=await tx.one(sql.COUNT_UNCHARGED, id=id) or 0,
         line=line,

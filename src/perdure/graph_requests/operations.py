@@ -163,9 +163,15 @@ async def answer(
 
 
 async def _request(tx: Tx, held: RequestLease) -> RequestRow:
-    for row in await tx.all(sql.GET_REQUESTS, ids=[held.request_id]):
-        return row
-    raise Fenced(f"request {held.request_id} was removed; stop")
+    request = await get_request(tx, held.request_id)
+    if request is None:
+        raise Fenced(f"request {held.request_id} was removed; stop")
+    return request
+
+
+async def get_request(tx: Tx, request_id: str) -> RequestRow | None:
+    """A request, until it is removed."""
+    return await tx.one(sql.GET_REQUESTS, ids=[request_id])
 
 
 async def get_answer(tx: Tx, request_id: str) -> AnswerRow | None:

@@ -121,11 +121,10 @@ class GraphViews:
         it is the state that the thread stores, and only subgraphs are asked of a worker.
         """
         found = await self._threads.peek_state(thread_id)
-        inner = await self._needs_graph(found, checkpoint, subgraphs)
-        graph = None
-        if _is_of_graph(found) and (inner or self._agents):
-            graph = await self._graph_of(thread_id, found)
-        if graph is None or (isinstance(graph, str) and not inner):
+        graph = await self._graph_of(thread_id, found) if _is_of_graph(found) else None
+        if isinstance(graph, str) and not await self._needs_graph(found, checkpoint, subgraphs):
+            graph = None
+        if graph is None:
             return await self._plain_state(thread_id, checkpoint)
         call = ReadState(place=_place_of(checkpoint), subgraphs=subgraphs)
         try:

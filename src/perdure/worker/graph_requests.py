@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +13,7 @@ from perdure.graph_requests.model import MAX_ANSWER
 from perdure.graph_requests.records import GraphAssignment, GraphError, RequestLease
 from perdure.graph_requests.service import GraphRequests
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.kernel.clock import boottime
 from perdure.kernel.errors import Fenced, NotSupported, PerdureError
 from perdure.kernel.retry import Backoff, retry_until
 from perdure.langgraph.descriptions import GRAPH, describe
@@ -21,6 +21,7 @@ from perdure.threads.queue import RunQueue
 from perdure.threads.work import Lease
 from perdure.worker.context import CallInControlLoop, RunItems
 from perdure.worker.isolation import Ended, Job
+from perdure.worker.pulse import Pulse
 
 if TYPE_CHECKING:
     from perdure.agents.records import AgentDescription
@@ -44,9 +45,10 @@ CANCEL_SECONDS = 0.5
 class GraphRequestLoop:
     """Answers the requests for the graphs of a worker, in the worker's loop, from `start` to `stop`."""
 
-    def __init__(self, requests: GraphRequests, deps: WorkerDeps) -> None:
+    def __init__(self, requests: GraphRequests, deps: WorkerDeps, pulse: Pulse) -> None:
         self._requests = requests
         self._deps = deps
+        self._pulse = pulse
         self._graphs = [name for name in deps.agents if deps.agents[name].spec.kind == GRAPH]
         self._answering: dict[asyncio.Task[None], RequestLease] = {}
         self._loops: list[asyncio.Task[None]] = []
@@ -120,6 +122,7 @@ class GraphRequestLoop:
                 self._freed.clear()
                 await self._freed.wait()
                 continue
+            sent = boottime()
             try:
                 claimed = await self._requests.claim(self._deps.options.worker_id, self._graphs, free, wait)
                 backoff.reset()
@@ -130,11 +133,12 @@ class GraphRequestLoop:
                 )
                 await asyncio.sleep(pause)
                 continue
+            answered = self._pulse.answered(sent)
             for assignment in claimed:
-                self._begin(assignment)
+                self._begin(assignment, answered)
 
-    def _begin(self, assignment: GraphAssignment) -> None:
-        task = asyncio.create_task(self._answer(assignment))
+    def _begin(self, assignment: GraphAssignment, claimed: float) -> None:
+        task = asyncio.create_task(self._answer(assignment, claimed))
         self._answering[task] = assignment.held
         task.add_done_callback(self._end)
 
@@ -144,9 +148,15 @@ class GraphRequestLoop:
         if not task.cancelled() and task.exception() is not None:
             logger.error("a request could not be answered", exc_info=task.exception())
 
-    async def _answer(self, assignment: GraphAssignment) -> None:
-        """Execute one request and send its answer, unless its caller stops waiting before."""
-        until = time.monotonic() + assignment.seconds_left
+    async def _answer(self, assignment: GraphAssignment, claimed: float) -> None:
+        """Execute one request and send its answer, unless its caller stops waiting before.
+
+        `claimed` is since when, by `boottime`, it is certainly held.
+        """
+        until = claimed + assignment.seconds_left
+        if boottime() >= claimed + min(assignment.seconds_left, assignment.lease_seconds):
+            logger.warning("request %s: its lease is over", assignment.held.request_id)
+            return
         name = f"request {assignment.held.request_id} of agent {assignment.agent}"
         checkpoints = RequestGraphs(self._deps.queue, assignment)
         store = _store(self._deps.queue)
@@ -169,11 +179,11 @@ class GraphRequestLoop:
     async def _watched(self, job: Job, assignment: GraphAssignment, until: float) -> Ended | None:
         """Renew the lease until the job ends; None if the lease or the deadline ended before."""
         while True:
-            left = min(assignment.lease_seconds / 3, until - time.monotonic())
+            left = min(assignment.lease_seconds / 3, until - boottime())
             await asyncio.wait((job.done,), timeout=max(left, 0.0))
             if job.done.done():
                 return job.done.result()
-            if time.monotonic() >= until or not await self._is_held(assignment.held):
+            if boottime() >= until or not await self._is_held(assignment.held):
                 await self._stop_job(job)
                 return None
 
@@ -196,7 +206,7 @@ class GraphRequestLoop:
                     assignment.held, assignment.thread_id, answer, error, steps, after
                 ),
                 what=name,
-                still_owned=lambda: time.monotonic() < until,
+                still_owned=lambda: boottime() < until,
                 idempotent=True,
             )
 

@@ -79,13 +79,15 @@ class Worker:
             spans=self._spans,
             active=lambda: self.active,
         )
-        self._graph_requests = None if requests is None else GraphRequestLoop(requests, self._deps)
+        self._pulse = Pulse()
+        self._graph_requests = (
+            None if requests is None else GraphRequestLoop(requests, self._deps, self._pulse)
+        )
         self._control = Background("perdure-worker", busy=True)
         self._executions: dict[str, Execution] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._pulse = Pulse()
 
     @property
     def active(self) -> int:
