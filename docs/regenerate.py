@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from perdure.kernel import errors
-from perdure.rollouts.model import MACHINES
+from perdure.diagnostics.machines import MACHINES
 from perdure.server.http.openapi import document
 from perdure.server.table import ROUTES
 

@@ -17,7 +17,7 @@ import pytest
 from docs import regenerate
 
 from perdure.cli import app
-from perdure.rollouts.model import MACHINES
+from perdure.diagnostics.machines import MACHINES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure import SqliteLightningStore, __version__
-from perdure.rollouts.model import MACHINES
+from perdure.diagnostics.machines import MACHINES
 
 from .command import COMMAND, ROOT, after, commands, new_perdure, perdure, settings
 

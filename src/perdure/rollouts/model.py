@@ -83,8 +83,6 @@ WORKER.always("found nothing", IDLE)
 WORKER.on("attempt reported", WORKER_STATUSES, IDLE)
 WORKER.on("attempt lapsed", WORKER_STATUSES, UNKNOWN)
 
-MACHINES: Final = (ROLLOUT, ATTEMPT, WORKER)
-
 
 class Limits(msgspec.Struct, frozen=True):
     """The part of a rollout's config that the rules read."""

@@ -6,8 +6,9 @@ A run has no status of its own: it is a function of its rollout's status and out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
+from perdure.kernel.machine import Machine
 from perdure.kernel.retry import Backoff
 from perdure.rollouts.model import (
     CANCELLED,
@@ -18,6 +19,7 @@ from perdure.rollouts.model import (
     QUEUED,
     QUEUING,
     REQUEUING,
+    ROLLOUT,
     RUNNING,
     SUCCEEDED,
     TIMEOUT,
@@ -66,6 +68,24 @@ FAILURES: Final[tuple[RunStatus, ...]] = ("error", "timeout")
 def run_status(rollout_status: str, outcome: str | None) -> RunStatus:
     """A run's status, by its rollout's status and outcome."""
     return _ENDINGS.get((rollout_status, outcome or ""), _DEFAULTS[rollout_status])
+
+
+def _run_machine() -> Machine:
+    """How the status of a run changes: the rollout's table, as far as runs use it, seen as statuses of runs."""
+    statuses: tuple[RunStatus, ...] = get_args(RunStatus)
+    ends = [status for status in statuses if status not in LIVE_STATUSES]
+    machine = Machine("run", statuses, start={"created": run_status(QUEUING, None)}, final=ends)
+    for event in ("claimed", "lapsed, retry", "reported failure, retry"):
+        for source in ROLLOUT.sources(event):
+            old, new = run_status(source, None), run_status(ROLLOUT.step(source, event), None)
+            if old in LIVE_STATUSES and not machine.moves(old, event):
+                machine.on(event, [old], new)
+    for (ended, outcome), status in _ENDINGS.items():
+        machine.on(outcome, LIVE_STATUSES if ended == CANCELLED else [run_status(RUNNING, None)], status)
+    return machine
+
+
+RUN_MACHINE: Final = _run_machine()
 
 
 def rollouts_of(status: RunStatus) -> tuple[tuple[str, ...], tuple[str, ...]]:

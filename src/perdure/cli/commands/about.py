@@ -26,7 +26,7 @@ def version(as_json: JsonOption = False) -> None:
 
 def machines(as_json: JsonOption = False) -> None:
     """Print the state machines of rollouts, attempts and workers as mermaid charts."""
-    from perdure.rollouts.model import MACHINES
+    from perdure.diagnostics.machines import MACHINES
 
     if as_json:
         print_json({machine.name: machine.chart() for machine in MACHINES})

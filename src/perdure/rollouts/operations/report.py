@@ -92,7 +92,7 @@ def _workers_of(work: Work, reports: Sequence[AttemptReport]) -> list[str | None
 def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptReport) -> None:
     attempt.dirty = True
     if report.worker_id is not UNSET:
-        attempt.worker_id = report.worker_id or None
+        attempt.worker_id = report.worker_id
     if report.last_heartbeat_time is not UNSET:
         attempt.hear(report.last_heartbeat_time, work.rollouts[attempt.rollout_id].limits)
     if report.metadata is not UNSET:

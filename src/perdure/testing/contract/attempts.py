@@ -164,8 +164,8 @@ class TestUpdateAttempt(Contract):
     async def test_worker_can_be_set_and_cleared(self, store: LightningStore) -> None:
         started = await new_rollout(store)
         assert (await store.update_attempt(started.rollout_id, "latest", worker_id="w")).worker_id == "w"
-        assert not (await store.update_attempt(started.rollout_id, "latest", worker_id="")).worker_id
-        assert not (await latest(store, started.rollout_id)).worker_id
+        assert (await store.update_attempt(started.rollout_id, "latest", worker_id="")).worker_id == ""
+        assert (await latest(store, started.rollout_id)).worker_id == ""
 
     async def test_unknown_rollout(self, store: LightningStore) -> None:
         with pytest.raises(ValueError, match="Rollout ro-missing not found"):
