@@ -72,6 +72,8 @@ def test_the_command_comes_in_without_a_token(tmp_path: Path, runtime: dict[str,
         assert [each["name"] for each in server.json("token", "list", more=runtime)["items"]] == ["reader"]
         other = {"PERDURE_TOKEN": made["secret"], **runtime}
         assert server.run("token", "list", more=other).returncode == 1
+        in_url = {"PERDURE_URL": server.url.replace("//", f"//default:{made['secret']}@"), **runtime}
+        assert server.run("token", "list", more=in_url).returncode == 1
         assert server.run("token", "list", more={"XDG_RUNTIME_DIR": ""}).returncode == 1
         named = {"PERDURE_URL": server.url.replace("127.0.0.1", "localhost"), **runtime}
         assert server.run("token", "list", more=named).returncode == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import quote
@@ -85,7 +85,7 @@ class HttpSession:
         self,
         base_url: str,
         *,
-        token: str | None = None,
+        token: str | Callable[[], str | None] | None = None,
         namespace: str | None = None,
         retry_delays: Sequence[float] = RETRY_DELAYS,
         health_retry_delays: Sequence[float] = HEALTH_RETRY_DELAYS,
@@ -100,8 +100,13 @@ class HttpSession:
         self.health_retry_delays = tuple(map(float, health_retry_delays))
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
-        self._headers = _headers(self.token, self.namespace)
+        self._fixed_headers = _headers(None if callable(self.token) else self.token, self.namespace)
         self._pools = Pools(connection_timeout)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        # A secret that is asked for may be another one after a restart of the server.
+        return _headers(self.token(), self.namespace) if callable(self.token) else self._fixed_headers
 
     @property
     def closed(self) -> bool:
@@ -116,7 +121,7 @@ class HttpSession:
         """A session of the same caller in another namespace; closing either closes both."""
         sibling = self._sibling()
         sibling.namespace = namespace
-        sibling._headers = _headers(self.token, namespace)
+        sibling._fixed_headers = _headers(None if callable(self.token) else self.token, namespace)
         return sibling
 
     def with_retries(self, retry_delays: Sequence[float]) -> Self:

@@ -71,7 +71,7 @@ def run_status(rollout_status: str, outcome: str | None) -> RunStatus:
 
 
 def _run_machine() -> Machine:
-    """How the status of a run changes: the rollout's table, as far as runs use it, seen as statuses of runs."""
+    """How the status of a run changes: the part of the rollout's table that runs use, as statuses of runs."""
     statuses: tuple[RunStatus, ...] = get_args(RunStatus)
     ends = [status for status in statuses if status not in LIVE_STATUSES]
     machine = Machine("run", statuses, start={"created": run_status(QUEUING, None)}, final=ends)

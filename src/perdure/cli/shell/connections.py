@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +37,7 @@ Document = dict[str, Any]
 class Remote:
     """A connection to a server. Requests are not retried, since a person is waiting."""
 
-    def __init__(self, url: str, token: str | None, namespace: str | None) -> None:
+    def __init__(self, url: str, token: str | Callable[[], str | None] | None, namespace: str | None) -> None:
         options: Document = {"token": token, "namespace": namespace, "retry_delays": ()}
         self.store: LightningStore = LightningStoreClient(url, **options)
         self.session: HttpSession = HttpSession(url, **options)

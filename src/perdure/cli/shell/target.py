@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
@@ -87,7 +88,8 @@ class Target:
         from perdure.runtime.local_secret import local_secret_of
 
         url = self.url or DEFAULT_URL
-        return Remote(url, self.token or local_secret_of(url), self.namespace)
+        has_token = self.token or urlsplit(url).password
+        return Remote(url, self.token if has_token else lambda: local_secret_of(url), self.namespace)
 
     def _direct(self, create: bool) -> Connection:
         from perdure.cli.shell.connections import Direct
