@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from perdure.kernel import errors
 from perdure.diagnostics.machines import MACHINES
+from perdure.kernel import errors
 from perdure.server.http.openapi import document
 from perdure.server.table import ROUTES
 
