@@ -78,7 +78,7 @@ async def no_worker(house: House) -> str:
 
 
 async def worker_gone(house: House) -> str:
-    await RunQueue.beside(house.hasty).register("w9", [])
+    await RunQueue.beside(house.hasty).register("w9", [AgentSpec(name="echo")])
     run = await house.run(house.hasty)
 
     async def gone() -> bool:
@@ -86,6 +86,20 @@ async def worker_gone(house: House) -> str:
 
     await until_true(gone)
     house.threads = house.hasty
+    return run.run_id
+
+
+async def worker_stopped(house: House) -> str:
+    await house.worker("w9")
+    await house.queue.deregister("w9")
+    return (await house.run()).run_id
+
+
+async def no_agent(house: House) -> str:
+    await house.worker()
+    await house.queue.register("w2", [AgentSpec(name="other"), AgentSpec(name="more")])
+    run = await house.run()
+    await house.queue.deregister("w1")
     return run.run_id
 
 

@@ -40,6 +40,20 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         f"last heard from at {T}. Start one with `perdure worker`.",
     ),
     (
+        situations.worker_stopped,
+        "no_worker",
+        "pending",
+        f"{RUN} is waiting for a worker; no worker is alive for queue 'agents': the last one, w9, has "
+        f"stopped; it was last heard from at {T}. Start one with `perdure worker`.",
+    ),
+    (
+        situations.no_agent,
+        "no_agent",
+        "pending",
+        f"{RUN} is waiting for a worker; no live worker has agent 'echo'; live workers have: more, other. "
+        f"Start one that has it with `perdure worker`.",
+    ),
+    (
         situations.next_in_queue,
         "in_queue",
         "pending",
@@ -50,8 +64,8 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         situations.in_queue,
         "in_queue",
         "pending",
-        f"{RUN} is waiting for a worker; 2 are ahead of it in queue 'agents'; 2 workers are alive, "
-        f"with 4 of 5 slots free.",
+        f"{RUN} is waiting for a worker; 2 of agent 'echo' are ahead of it in queue 'agents'; "
+        f"2 workers are alive, with 4 of 5 slots free.",
     ),
     (
         situations.behind,

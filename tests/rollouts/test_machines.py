@@ -65,6 +65,7 @@ TABLES: dict[str, tuple[Machine, str]] = {
         found nothing    | idle    idle    idle
         attempt reported | idle    idle    idle
         attempt lapsed   | unknown unknown unknown
+        stopped          | unknown unknown unknown
         """,
     ),
 }

@@ -73,6 +73,9 @@ class RecordingQueue(RunQueue):
     ) -> None:
         await self._queue.register(worker_id, agents, concurrency)
 
+    async def deregister(self, worker_id: str) -> None:
+        await self._queue.deregister(worker_id)
+
     async def claim(
         self,
         worker_id: str,

@@ -47,6 +47,11 @@ AGE = (
     statement("UPDATE spans SET born = born - :age WHERE ns = :ns"),
     statement("UPDATE lines SET release_by = release_by - :age WHERE ns = :ns"),
     statement(
+        "UPDATE workers SET last_heartbeat_time = last_heartbeat_time - :age,"
+        " last_dequeue_time = last_dequeue_time - :age, last_busy_time = last_busy_time - :age,"
+        " last_idle_time = last_idle_time - :age, stopped_at = stopped_at - :age WHERE ns = :ns"
+    ),
+    statement(
         "UPDATE threads SET created_at = created_at - :age, updated_at = updated_at - :age,"
         " state_at = state_at - :age, gone_at = gone_at - :age WHERE ns = :ns"
     ),

@@ -130,7 +130,7 @@ async def test_runs_that_an_earlier_release_queued_get_their_agent(world: World)
     await world.storage.run(_forget_agents, ns=await world.threads.ns())
     await world.advance(30)
     assert await claim(world, "echo", "other") == []
-    await world.threads.fill_agents()
+    await world.queue.fill_agents()
     assert await claim(world, "echo") == [late.run_id]
 
 

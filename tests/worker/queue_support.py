@@ -125,6 +125,9 @@ class MemoryQueue(RunQueue):
         await self._called("register", worker_id)
         self.agents = list(agents)
 
+    async def deregister(self, worker_id: str) -> None:
+        await self._called("deregister", worker_id)
+
     async def claim(
         self,
         worker_id: str,

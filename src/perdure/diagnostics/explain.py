@@ -41,6 +41,8 @@ MANY = 1000
 """How many are counted at most."""
 SHOWN = 200
 """How many characters of a value are shown in a sentence."""
+SHOWN_AGENTS = 20
+"""How many agents of live workers are named."""
 OVERDUE_SECONDS = 10.0
 """After how many seconds a due schedule counts as not fired by any server."""
 
@@ -156,9 +158,20 @@ def _how(latest: AttemptFacts) -> str:
 def _in_queue(facts: RolloutFacts, now: int) -> Explanation:
     rule, before = _history(facts, now)
     workers = facts.workers
+    if workers.other_agents is not None:
+        known = ", ".join(workers.other_agents[:SHOWN_AGENTS]) or "none"
+        more = len(workers.other_agents) - SHOWN_AGENTS
+        known = f"{known} and {more} more" if more > 0 else known
+        return "no_agent", (
+            f"{before}; no live worker has agent {facts.agent!r}; live workers have: {known}. "
+            "Start one that has it with `perdure worker`."
+        )
     if not workers.alive:
         return "no_worker", f"{before}; no worker is alive for queue {facts.queue!r}{_last(facts, now)}."
-    ahead = "it is next in queue" if not facts.ahead else f"{_many(facts.ahead)} are ahead of it in queue"
+    agent = "" if facts.agent is None else f" of agent {facts.agent!r}"
+    ahead = (
+        "it is next in queue" if not facts.ahead else f"{_many(facts.ahead)}{agent} are ahead of it in queue"
+    )
     return rule, f"{before}; {ahead} {facts.queue!r}; {_alive(workers)}."
 
 
@@ -191,7 +204,8 @@ def _last(facts: RolloutFacts, now: int) -> str:
     if workers.last_id is None or workers.last_heard is None:
         heard = ": none has connected yet"
     else:
-        heard = f": the last one, {workers.last_id}, was last heard from at {at(workers.last_heard, now)}"
+        left = "has stopped; it was" if workers.stopped else "was"
+        heard = f": the last one, {workers.last_id}, {left} last heard from at {at(workers.last_heard, now)}"
     advice = (
         ". Start one with `perdure worker`"
         if facts.kind == RUN

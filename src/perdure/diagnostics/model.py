@@ -12,7 +12,7 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
-from perdure.rollouts.model import Limits, limits_of
+from perdure.rollouts.model import UNKNOWN, Limits, limits_of
 from perdure.threads.model import AGENTS_QUEUE, RUN
 from perdure.threads.operations.queries import QueueStats
 from perdure.threads.records import Failure, Interrupt
@@ -40,6 +40,7 @@ class RolloutRow(NamedTuple):
     id: str
     kind: str
     queue: str
+    agent: str | None
     status: str
     outcome: str | None
     priority: int
@@ -79,11 +80,13 @@ class WorkerRow(NamedTuple):
     """A worker, when it was heard from, and what its heartbeat said, as JSON."""
 
     id: str
+    status: str
     heartbeat_stats: str | None
     last_heartbeat_time: int | None
     last_dequeue_time: int | None
     last_busy_time: int | None
     last_idle_time: int | None
+    stopped_at: int | None
 
 
 class HeldRow(NamedTuple):
@@ -179,13 +182,17 @@ class LineFacts(msgspec.Struct, frozen=True):
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """The live workers of a queue; if there are none, the one that was heard from last."""
+    """The live workers of a queue that have the agent; if it has none, the one that was heard from last."""
 
     alive: int = 0
     places: int | None = None
     free: int | None = None
     last_id: str | None = None
     last_heard: int | None = None
+    stopped: bool = False
+    """Whether that last one has signed off."""
+    other_agents: tuple[str, ...] | None = None
+    """The agents of the live workers of the queue, if none of them has the agent."""
 
 
 class AuditMatch(msgspec.Struct, frozen=True):
@@ -224,6 +231,7 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     known: bool
     queue: str
+    agent: str | None = None
     status: str
     outcome: str | None
     ready: int | None
@@ -294,6 +302,7 @@ def shown(facts: RolloutFacts) -> dict[str, Any]:
     if facts.ready is not None or facts.due_at is not None:
         known |= {"workers_alive": workers.alive, "places": workers.places, "places_free": workers.free}
         known |= {"last_worker_id": workers.last_id, "last_worker_heard_at": _seconds(workers.last_heard)}
+        known |= {"agents_alive": None if workers.other_agents is None else list(workers.other_agents)}
     known |= {"actor": match.actor, "action": match.action, "made_way_for": match.instead}
     return _without_none(known)
 
@@ -335,6 +344,7 @@ def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
         kind=row.kind,
         known=known,
         queue=row.queue,
+        agent=row.agent or (None if run is None else run.agent),
         status=row.status,
         outcome=row.outcome,
         ready=row.ready,
@@ -351,7 +361,7 @@ def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
         request=None if found.request is None else _request_facts(found.request),
         in_line=found.line,
         ahead=found.ahead,
-        workers=_worker_facts(found.workers, row.kind, row.queue, since),
+        workers=_worker_facts(found.workers, row, since),
         audit=found.audit or AuditMatch(),
     )
 
@@ -434,12 +444,14 @@ class NamespaceStats(NamedTuple):
 
 
 class _Presence(NamedTuple):
-    """A worker: when it was heard from, its queue and its slots, if it has reported them."""
+    """A worker: when it was heard from, and its queue, its slots and its agents, if it has reported them."""
 
     id: str
     heard: int
+    stopped: bool
     queue: str | None
     slots: int | None
+    agents: frozenset[str]
 
     def serves(self, kind: str, queue: str) -> bool:
         """Whether it claims from a queue. One that names no queue may claim tasks from any."""
@@ -452,20 +464,28 @@ def _presence(row: WorkerRow) -> _Presence:
     except InvalidInput:
         stats = None
     known = stats if isinstance(stats, dict) else {}
-    queue, slots = known.get("queue"), known.get("max")
-    times = (row.last_heartbeat_time, row.last_dequeue_time, row.last_busy_time, row.last_idle_time)
+    queue, slots, agents = known.get("queue"), known.get("max"), known.get("agents")
+    own = [row.last_heartbeat_time, row.last_dequeue_time, row.last_busy_time]
+    # One whose attempt lapsed did not say so itself: that is no sign of life.
+    times = own if row.status == UNKNOWN else [*own, row.last_idle_time]
     return _Presence(
         row.id,
         max(time or 0 for time in times),
+        row.stopped_at is not None,
         queue if isinstance(queue, str) else None,
         slots if isinstance(slots, int) else None,
+        frozenset(map(str, agents)) if isinstance(agents, list) else frozenset(),
     )
+
+
+def _alive(workers: Sequence[_Presence], since: int) -> list[_Presence]:
+    return [each for each in workers if each.heard >= since and not each.stopped]
 
 
 def live_workers(rows: WorkerRows, since: int) -> LiveWorkers:
     """The workers that execute runs and were heard from since then."""
     serving = [each for each in map(_presence, rows.workers) if each.serves(RUN, AGENTS_QUEUE)]
-    return _count(rows, [each for each in serving if each.heard >= since])
+    return _count(rows, _alive(serving, since))
 
 
 def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
@@ -475,12 +495,19 @@ def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
     return LiveWorkers(len(alive), slots, active, max(slots - active, 0))
 
 
-def _worker_facts(rows: WorkerRows, kind: str, queue: str, since: int) -> WorkerFacts:
-    serving = [each for each in map(_presence, rows.workers) if each.serves(kind, queue)]
-    alive = [each for each in serving if each.heard >= since]
+def _worker_facts(rows: WorkerRows, rollout: RolloutRow, since: int) -> WorkerFacts:
+    serving = [each for each in map(_presence, rows.workers) if each.serves(rollout.kind, rollout.queue)]
+    alive = _alive(serving, since)
     if not alive:
         last = max(serving, key=lambda worker: worker.heard, default=None)
-        return WorkerFacts() if last is None else WorkerFacts(last_id=last.id, last_heard=last.heard)
+        if last is None:
+            return WorkerFacts()
+        return WorkerFacts(last_id=last.id, last_heard=last.heard, stopped=last.stopped)
+    if rollout.agent is not None:
+        others = tuple(sorted(set().union(*(each.agents for each in alive))))
+        alive = [each for each in alive if rollout.agent in each.agents]
+        if not alive:
+            return WorkerFacts(other_agents=others)
     if any(worker.slots is None for worker in alive):
         return WorkerFacts(len(alive))
     counted = _count(rows, alive)

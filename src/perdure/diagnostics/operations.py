@@ -101,8 +101,11 @@ async def _ahead_in_queue(tx: Tx, row: RolloutRow) -> int:
     if row.ready is None:
         return 0
     terms = {"queue": row.queue, "priority": row.priority, "n": MANY + 1}
-    above = await tx.one(sql.ABOVE_IN_QUEUE, **terms) or 0
-    return above + (await tx.one(sql.AHEAD_IN_QUEUE, **terms, place=row.ready) or 0)
+    if row.agent is None:
+        above = await tx.one(sql.ABOVE_IN_QUEUE, **terms) or 0
+        return above + (await tx.one(sql.AHEAD_IN_QUEUE, **terms, place=row.ready) or 0)
+    above = await tx.one(sql.ABOVE_OF_AGENT, **terms, agent=row.agent) or 0
+    return above + (await tx.one(sql.AHEAD_OF_AGENT, **terms, agent=row.agent, place=row.ready) or 0)
 
 
 async def workers_of(tx: Tx, kind: str) -> WorkerRows:

@@ -21,7 +21,7 @@ from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.model import ScheduleRow, schedule_of
 from perdure.threads.policy import Policy
 
-ALIVE_LEASES = 6
+ALIVE_LEASES = 3
 """After how many leases without a sign of life a worker does not count as alive."""
 
 

@@ -34,21 +34,40 @@ COUNT_UNCHARGED = statement(
 )
 # The run that holds a line.
 GET_LINE = statement("SELECT {columns} FROM lines WHERE ns = :ns AND line = :line", row=LineRow)
-# How many of the same priority are ahead in a queue. Each part of the count is one range of the index.
+# How many of the same priority and without an agent are ahead in a queue. Each part of the count is one range
+# of the index.
 AHEAD_IN_QUEUE = statement(
     """
     SELECT count(*)
     FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
-      AND priority = :priority AND ready < :place LIMIT :n) AS ahead
+      AND agent IS NULL AND priority = :priority AND ready < :place LIMIT :n) AS ahead
     """,
     row=int,
 )
-# How many of a higher priority are in a queue.
+# How many of a higher priority and without an agent are in a queue.
 ABOVE_IN_QUEUE = statement(
     """
     SELECT count(*)
     FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
-      AND priority > :priority LIMIT :n) AS ahead
+      AND agent IS NULL AND priority > :priority LIMIT :n) AS ahead
+    """,
+    row=int,
+)
+# How many of the same priority and agent are ahead in a queue.
+AHEAD_OF_AGENT = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
+      AND agent = :agent AND priority = :priority AND ready < :place LIMIT :n) AS ahead
+    """,
+    row=int,
+)
+# How many of a higher priority and the same agent are in a queue.
+ABOVE_OF_AGENT = statement(
+    """
+    SELECT count(*)
+    FROM (SELECT 1 AS one FROM rollouts WHERE ns = :ns AND queue = :queue AND ready IS NOT NULL
+      AND agent = :agent AND priority > :priority LIMIT :n) AS ahead
     """,
     row=int,
 )

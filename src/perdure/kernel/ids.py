@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Protocol
 
 
@@ -19,6 +20,16 @@ class RandomIds:
 
     def hex(self, size: int) -> str:
         return os.urandom(size // 2).hex()
+
+
+def process_id() -> str:
+    """Names this process and no other: pids are used again."""
+    return _process_id(os.getpid())
+
+
+@cache
+def _process_id(pid: int) -> str:
+    return RandomIds().hex(16)
 
 
 def rollout_id(ids: Ids) -> str:

@@ -24,15 +24,18 @@ from perdure.rollouts.records import (
     AttemptedRollout,
     AttemptStatus,
     EnqueueRolloutRequest,
+    HeldAttempt,
     Rollout,
     RolloutConfig,
     Worker,
+    WorkerDetails,
     WorkerStatus,
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate_resources
 from perdure.rollouts.rows import (
     AttemptView,
     Claimed,
+    HeldRow,
     PartRow,
     ResourcesRow,
     RolloutView,
@@ -220,6 +223,22 @@ def worker_from(row: WorkerRow) -> Worker:
         current_attempt_id=row.current_attempt_id,
         heartbeat_stats=decode_json(row.heartbeat_stats),
     )
+
+
+def details_from(row: WorkerRow, held: Sequence[HeldRow]) -> WorkerDetails:
+    """A worker with those of the attempts that it executes."""
+    own = [
+        HeldAttempt(
+            rollout_id=each.rollout_id,
+            attempt_id=each.attempt_id,
+            kind=each.kind,
+            start_time=to_seconds(each.start_time),
+        )
+        for each in held
+        if each.worker_id == row.id
+    ]
+    known = msgspec.structs.asdict(worker_from(row))
+    return WorkerDetails(**known, held=own, stopped_at=to_seconds_or_none(row.stopped_at))
 
 
 @_stored

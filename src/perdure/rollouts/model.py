@@ -82,6 +82,7 @@ WORKER.always("assigned", BUSY)
 WORKER.always("found nothing", IDLE)
 WORKER.on("attempt reported", WORKER_STATUSES, IDLE)
 WORKER.on("attempt lapsed", WORKER_STATUSES, UNKNOWN)
+WORKER.always("stopped", UNKNOWN)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -214,6 +215,9 @@ class Kind:
     on_stopped: StoppedHandler | None = None
     final: bool = False
     """Whether an end is for ever, and only its holder's own words keep an attempt alive: spans do not."""
+    counted: bool = False
+    """Whether a worker's attempts are counted: it is told of each end, and busy until it has none. Without it
+    a worker shows the last that it claimed."""
 
 
 class Kinds:

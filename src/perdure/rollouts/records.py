@@ -238,6 +238,25 @@ class Worker(Record, kw_only=True):
             check_choice(self.status, WORKER_STATUSES, "Worker.status")
 
 
+class HeldAttempt(Record, kw_only=True):
+    """An attempt that a worker executes."""
+
+    rollout_id: str
+    attempt_id: str
+    kind: str
+    """`run`, `task` or another kind of rollout."""
+    start_time: float
+
+
+class WorkerDetails(Worker, kw_only=True):
+    """A worker with everything that it executes."""
+
+    held: list[HeldAttempt] = field(default_factory=list)
+    """What it executes, as the attempts tell; the oldest first, at most 1,000 in one answer."""
+    stopped_at: float | None = None
+    """When it signed off, or was found dead; None while it may claim."""
+
+
 def is_queuing(rollout: Rollout) -> bool:
     """Say whether the rollout waits in the queue."""
     return rollout.status in ("queuing", "requeuing")

@@ -345,11 +345,47 @@ class WorkerRow(msgspec.Struct):
     current_rollout_id: str | None
     current_attempt_id: str | None
     heartbeat_stats: str | None
+    held: int | None
+    """How many runs it executes; tasks are not counted, since a worker shows the last one alone."""
+    stopped_at: int | None
+    """When it signed off, or was found dead; None while it may claim."""
+    process: str | None
+    """The process that it is in, if that has the database open itself."""
 
 
 def new_worker(worker_id: str) -> WorkerRow:
     """A worker of which nothing is known yet."""
-    return WorkerRow(worker_id, UNKNOWN, None, None, None, None, None, None, None)
+    return WorkerRow(
+        id=worker_id,
+        status=UNKNOWN,
+        last_heartbeat_time=None,
+        last_dequeue_time=None,
+        last_busy_time=None,
+        last_idle_time=None,
+        current_rollout_id=None,
+        current_attempt_id=None,
+        heartbeat_stats=None,
+        held=None,
+        stopped_at=None,
+        process=None,
+    )
+
+
+class HeldRow(NamedTuple):
+    """An attempt that a worker executes."""
+
+    worker_id: str
+    rollout_id: str
+    attempt_id: str
+    kind: str
+    start_time: int
+
+
+class WorkerKey(NamedTuple):
+    """A worker in its namespace."""
+
+    ns: int
+    id: str
 
 
 class ResourcesRow(NamedTuple):

@@ -82,11 +82,7 @@ ADD_ROLLOUTS = BulkInsert(ROLLOUTS, rows.NewRolloutRow)
 ADD_ATTEMPTS = BulkInsert(ATTEMPTS, rows.AttemptRow)
 # Delete an attempt that never began.
 DROP_ATTEMPT = statement(
-    """
-    DELETE
-    FROM attempts
-    WHERE ns = :ns AND rollout_id = :id AND sequence_id = :sequence_id
-    """
+    "DELETE FROM attempts WHERE ns = :ns AND rollout_id = :id AND sequence_id = :sequence_id"
 )
 # Delete the attempts of rollouts.
 DROP_ATTEMPTS = statement("DELETE FROM attempts WHERE ns = :ns AND rollout_id {among:ids}")
@@ -220,12 +216,7 @@ DUE_IN_LINES = statement(
 OPEN_LINES = BulkInsert(LINES, rows.LineRow, on_conflict="NOTHING")
 # Lines by name, locked.
 LOCK_LINES = statement(
-    """
-    SELECT {columns}
-    FROM lines
-    WHERE ns = :ns AND line {among:names}
-    ORDER BY line {lock}
-    """,
+    "SELECT {columns} FROM lines WHERE ns = :ns AND line {among:names} ORDER BY line {lock}",
     row=rows.LineHolder,
 )
 # Lock the lines of rollouts.
@@ -377,9 +368,41 @@ SAVE_WORKERS = BulkUpdate(
         "last_idle_time",
         "current_rollout_id",
         "current_attempt_id",
+        "held",
+        "stopped_at",
+        "process",
         "heartbeat_stats",
     ),
     keys=("ns", "id"),
+)
+# The attempts that workers execute.
+HELD_BY = statement(
+    """
+    SELECT a.worker_id, a.rollout_id, a.id AS attempt_id, a.kind, a.start_time
+    FROM rollouts AS r
+    JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
+    WHERE r.ns = :ns AND r.kind {among:kinds} AND r.status {among:statuses} AND a.worker_id {among:ids}
+    ORDER BY a.start_time, a.rollout_id
+    LIMIT :n
+    """,
+    row=rows.HeldRow,
+)
+# The workers of other processes that may claim, in every namespace.
+WORKERS_ELSEWHERE = statement(
+    """
+    SELECT {columns}
+    FROM workers
+    WHERE process IS NOT NULL AND process <> :process AND stopped_at IS NULL
+    ORDER BY ns, id
+    LIMIT :n
+    """,
+    row=rows.WorkerKey,
+)
+# The rollouts whose attempts these workers have to end or to renew.
+WATCHED_OF_WORKERS = statement(
+    "SELECT rollout_id FROM attempts"
+    " WHERE ns = :ns AND check_at IS NOT NULL AND {plain:worker_id} {among:ids} ORDER BY check_at LIMIT :n",
+    row=str,
 )
 
 # --- resources --------------------------------------------------------------------------------------------
@@ -406,10 +429,7 @@ LATEST_RESOURCES_ID = statement(
 )
 # Replace resources by their next version.
 SAVE_RESOURCES = statement(
-    """
-    UPDATE resources SET version = :version, update_time = :time, body = :body
-    WHERE ns = :ns AND id = :id
-    """
+    "UPDATE resources SET version = :version, update_time = :time, body = :body WHERE ns = :ns AND id = :id"
 )
 
 # --- spans ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
@@ -14,9 +15,9 @@ from perdure.rollouts import arguments, encoding
 from perdure.rollouts.operations import queries
 from perdure.rollouts.operations import workers as operations
 from perdure.rollouts.operations.queries import Query
-from perdure.rollouts.records import WORKER_STATUSES, Worker, WorkerStatus
+from perdure.rollouts.records import WORKER_STATUSES, Worker, WorkerDetails, WorkerStatus
 from perdure.rollouts.records import PaginatedResult as Pages
-from perdure.rollouts.rows import WorkerRow
+from perdure.rollouts.rows import HeldRow, WorkerRow
 from perdure.rollouts.watchdog import WatchedService
 
 
@@ -34,14 +35,21 @@ class Workers(WatchedService):
         sort_order: Literal["asc", "desc"] = "asc",
         limit: Limit = 100,
         offset: Offset = 0,
-    ) -> Pages[Worker]:
-        """List workers; `contains` is a part of the id."""
+    ) -> Pages[WorkerDetails]:
+        """List workers with what they execute; `contains` is a part of the id."""
         check_page(limit, offset)
         conditions = given(
             ("status", "within", arguments.within(status, WORKER_STATUSES, "status")),
             ("worker_id", "contains", contains),
         )
-        return await self.query(arguments.query(conditions, logic, sort_by, sort_order, limit, offset))
+        query = arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
+        page = await self.read(queries.query_workers, query)
+        rows, _ = page
+        held = await self._held([row.id for row in rows])
+        return arguments.result(page, lambda row: encoding.details_from(row, held), query)
+
+    async def _held(self, worker_ids: Sequence[str]) -> Sequence[HeldRow]:
+        return await self.read(queries.held_by, worker_ids, self.kinds.names())
 
     async def query(self, query: Query) -> Pages[Worker]:
         """A page of workers."""
@@ -49,12 +57,12 @@ class Workers(WatchedService):
         return arguments.result(page, encoding.worker_from, query)
 
     @call(GET("/workers/{worker_id}"), scope="read", errors=(NotFound,))
-    async def get(self, worker_id: Id) -> Worker:
-        """Get a worker."""
-        found = await self.find(worker_id)
-        if found is None:
+    async def get(self, worker_id: Id) -> WorkerDetails:
+        """Get a worker with what it executes."""
+        (row,) = await self.read(queries.get_workers, [check_text(worker_id, "worker_id")])
+        if row is None:
             raise NotFound(f"Worker {worker_id} not found")
-        return found
+        return encoding.details_from(row, await self._held([worker_id]))
 
     async def find(self, worker_id: str) -> Worker | None:
         """A worker, or None."""

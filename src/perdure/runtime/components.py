@@ -8,7 +8,7 @@ from typing import Protocol
 
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.runtime.app import App
-from perdure.runtime.embedded_worker import EmbeddedWorker
+from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
 from perdure.worker.registry import Agents
 
 
@@ -25,7 +25,7 @@ def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = Tr
     if webhooks:
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
-    components: list[Component] = [services.deliveries, services.schedule_timer]
+    components: list[Component] = [Takeover(app), services.deliveries, services.schedule_timer]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
 
 

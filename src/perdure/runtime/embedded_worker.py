@@ -14,7 +14,7 @@ def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
     """A worker on the database of an app, with the app's settings; options have precedence."""
     app.agents = agents
     return Worker(
-        app.services.run_queue.in_namespace(app.namespace),
+        app.services.run_queue.in_namespace(app.namespace).in_this_process(),
         agents,
         WorkerOptions.from_settings(app.settings, **options),
         store=app.store,
@@ -22,6 +22,19 @@ def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
         metrics=app.metrics,
         queue_stats=app.services.threads.queue_stats,
     )
+
+
+class Takeover:
+    """Before anything else, ends the leases of workers that were in the process before this one."""
+
+    def __init__(self, app: App) -> None:
+        self._queue = app.services.run_queue
+
+    async def start(self) -> None:
+        await self._queue.take_over()
+
+    async def stop(self) -> None:
+        """Nothing runs."""
 
 
 class EmbeddedWorker:

@@ -137,6 +137,7 @@ class Services:
         """Start to delete expired streams, threads, requests and items."""
         self.threads.start_timers(settings.stream_ttl)
         self.graph_requests.start_timers()
+        self.run_queue.start_timers()
         self.items.start_timers()
 
     async def close_logs(self) -> None:

@@ -23,12 +23,14 @@ from perdure.items.service import Items
 from perdure.kernel.checks import Id, check_id, check_name, check_text, optional_text
 from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
+from perdure.kernel.ids import process_id
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
+from perdure.rollouts.operations import report, workers
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
-from perdure.rollouts.operations.workers import Beat, beat
+from perdure.rollouts.operations.workers import Registration
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import PAGE_BYTES
@@ -78,6 +80,7 @@ MAX_BODY = 32 << 20
 """How large a request of a worker may be: what agents write may be large."""
 MAX_WAIT_SECONDS = 30.0
 MAX_EVENTS = 10 * MAX_BATCH
+FILL_SECONDS = 5.0
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 _FENCED: Any = {"max_body": MAX_BODY, "errors": (NotFound, Fenced), "repeatable": True}
@@ -95,6 +98,9 @@ class RunQueue(WatchedService):
 
     `over` gives it to a worker that has no database.
     """
+
+    _process: str | None = None
+    """The process of its workers, if that has the database open."""
 
     def __init__(
         self,
@@ -154,10 +160,38 @@ class RunQueue(WatchedService):
         check_id(worker_id, "worker_id")
         if await self.read(outdated, agents):
             await self.write(register, registrations(agents))
+        await self.fill_agents()
+        stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
+        await self.write(workers.start, Registration(worker_id, encode_json(stats), self._process))
+
+    @call(POST(WORK + "/deregister"), scope="worker", repeatable=True)
+    async def deregister(self, worker_id: WorkerId) -> Acknowledged:
+        """Sign a worker off: it claims no more, and does not count as alive."""
+        check_id(worker_id, "worker_id")
+        await self.write(workers.stop, worker_id)
+
+    def start_timers(self) -> None:
+        """Start to look for runs of earlier releases, which may still run beside this one."""
+        self.storage.timers.every(FILL_SECONDS, self.fill_agents)
+
+    async def fill_agents(self) -> None:
+        """Write the agents of runs that an earlier release created, so that they can be claimed."""
         while await self.storage.background(assign.fill_agents):
             pass
-        stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
-        await self.write(beat, [Beat(worker_id, encode_json(stats))])
+
+    def in_this_process(self) -> Self:
+        """The same queue for workers in this process: the next one to open its SQLite file knows them to be
+        dead."""
+        sibling = self.in_namespace(self.namespace)
+        sibling._process = process_id()
+        return sibling
+
+    async def take_over(self) -> None:
+        """End the leases of workers in the process that had this SQLite file open before, in every
+        namespace: they are not waited for."""
+        if self.storage.engine == "sqlite":
+            while await self.storage.run(report.end_workers_elsewhere, process_id(), self.kinds):
+                pass
 
     @call(POST(WORK + "/describe"), scope="worker", max_body=MAX_BODY, errors=(NotFound,), repeatable=True)
     async def describe(

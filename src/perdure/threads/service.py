@@ -49,7 +49,6 @@ from perdure.streams.service import Follower, Streams
 from perdure.threads.encoding import check_lifetime, checked, config_text, metadata_text, new_run, steps_of
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.operations import (
-    assign,
     cancel,
     create,
     lifetimes,
@@ -93,7 +92,6 @@ from perdure.threads.rows import (
 
 PURGE_SECONDS = 15.0
 EXPIRE_SECONDS = 15.0
-FILL_SECONDS = 5.0
 FRESH_SECONDS = 0.05
 """How long a run that was created just now may take before it is looked at."""
 POLL_SECONDS = 2.0
@@ -562,18 +560,12 @@ class Threads(WatchedService):
         """Start the timers that remove what was deleted or has expired."""
         self.storage.timers.every(PURGE_SECONDS, self.purge)
         self.storage.timers.every(EXPIRE_SECONDS, self.expire)
-        self.storage.timers.every(FILL_SECONDS, self.fill_agents)
         self.streams.start_timers(stream_ttl)
 
     async def purge(self) -> None:
         """Remove the rows of what was deleted a while ago."""
         linger = to_micros(self.policy.linger)
         while await self.storage.background(remove.purge, linger):
-            pass
-
-    async def fill_agents(self) -> None:
-        """Let the runs be claimed that an earlier release created, also while one still runs."""
-        while await self.storage.background(assign.fill_agents):
             pass
 
     async def expire(self) -> None:

@@ -43,6 +43,7 @@ GATHER_SECONDS = 0.002
 LAST_CLAIM_SECONDS = 0.1
 """How long a pending claim may take when the worker stops; its runs are handed back."""
 HAND_BACK_SECONDS = 5.0
+SIGN_OFF_SECONDS = 1.0
 
 
 class Worker:
@@ -279,6 +280,7 @@ class Worker:
     async def _stop(self, grace: float) -> None:
         logger.info("worker %s stops; it executes %d runs", self.worker_id, len(self._executions))
         await self._end_claiming()
+        await self._sign_off()
         if self._graph_requests is not None:
             await self._graph_requests.stop()
         if self._running:
@@ -296,6 +298,14 @@ class Worker:
         if self._spans is not None:
             await self._spans.close(HAND_BACK_SECONDS)
         await self._queue.close()
+
+    async def _sign_off(self) -> None:
+        """Say that this worker claims no more. If nobody hears it, its silence says so later."""
+        try:
+            async with asyncio.timeout(SIGN_OFF_SECONDS):
+                await self._queue.deregister(self.worker_id)
+        except (PerdureError, TimeoutError) as error:
+            logger.warning("worker %s cannot sign off: %s: %s", self.worker_id, type(error).__name__, error)
 
     async def _end_claiming(self) -> None:
         claiming = self._loops[:1]

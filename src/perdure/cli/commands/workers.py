@@ -8,10 +8,10 @@ from perdure.cli.hosting.worker import start
 from perdure.cli.shell.arguments import choices_of
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
 from perdure.cli.shell.output import ago
-from perdure.cli.shell.results import listing
+from perdure.cli.shell.results import listing, pages
 
 if TYPE_CHECKING:
-    from perdure import Worker
+    from perdure.rollouts.records import WorkerDetails
 
 EMPTY = """No workers yet. Start one that executes runs:
 
@@ -20,7 +20,8 @@ EMPTY = """No workers yet. Start one that executes runs:
 A program that claims rollouts under a name is listed too:
 
   claimed = await store.dequeue_rollout(worker_id="worker-1")"""
-COLUMNS = ("worker_id", "status", "rollout_id", "last claim", "last heartbeat")
+SHOWN = 3
+COLUMNS = ("worker_id", "status", "executes", "agents", "last claim", "last heartbeat")
 
 app = CommandGroup()
 app.callback(invoke_without_command=True, no_args_is_help=False)(start)
@@ -35,20 +36,32 @@ async def list_workers(
     ] = None,
     limit: LimitOption = 100,
 ) -> None:
-    """List workers with their status and last heartbeat."""
+    """List workers with their status, what they execute and their last heartbeat."""
     from perdure.rollouts.records import WORKER_STATUSES
 
     statuses = choices_of(status, WORKER_STATUSES, "--status")
     async with context.connect() as connection:
-        page = await connection.store.query_workers(status_in=statuses, limit=limit)
+        page = await pages(
+            lambda limit, offset: connection.workers.search(status=statuses, limit=limit, offset=offset),
+            limit,
+        )
     listing(context, page, COLUMNS, _row, noun="workers", empty=EMPTY, filtered=statuses is not None)
 
 
-def _row(worker: Worker) -> tuple[Any, ...]:
+def _row(worker: WorkerDetails) -> tuple[Any, ...]:
+    held = [each.rollout_id for each in worker.held]
+    agents = (worker.heartbeat_stats or {}).get("agents")
     return (
         worker.worker_id,
-        worker.status,
-        worker.current_rollout_id,
+        worker.status if worker.stopped_at is None or held else "stopped",
+        _some(held),
+        _some(agents) if isinstance(agents, list) else None,
         ago(worker.last_dequeue_time),
         ago(worker.last_heartbeat_time),
     )
+
+
+def _some(names: list[str]) -> str | None:
+    """The first of some names, and how many more there are."""
+    first = ", ".join(names[:SHOWN])
+    return f"{first} and {len(names) - SHOWN} more" if len(names) > SHOWN else first or None

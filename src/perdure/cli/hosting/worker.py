@@ -111,14 +111,14 @@ async def _direct(settings: Settings, agents: Agents, name: str | None) -> Async
     from perdure.langgraph.loopback import InProcess, Loopback
     from perdure.runtime.app import App
     from perdure.runtime.components import running
-    from perdure.runtime.embedded_worker import worker_of
+    from perdure.runtime.embedded_worker import Takeover, worker_of
     from perdure.runtime.stores import open_configured
     from perdure.server.table import application_of
 
     store = open_configured(settings)
     try:
         app = App(store, settings, items_here())
-        async with running([Loopback(lambda: InProcess(application_of(app)))]):
+        async with running([Takeover(app), Loopback(lambda: InProcess(application_of(app)))]):
             yield worker_of(app, agents, worker_id=name)
     finally:
         await store.close()

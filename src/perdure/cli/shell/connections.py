@@ -23,6 +23,7 @@ from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
+from perdure.rollouts.workers import Workers
 from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
@@ -43,6 +44,7 @@ class Remote:
         self.session: HttpSession = HttpSession(url, **options)
         self.rollouts = Rollouts.over(HttpTransport(self.session))
         self.resources = Resources.over(HttpTransport(self.session))
+        self.workers = Workers.over(HttpTransport(self.session))
         self.threads = PerdureClient(url, **options, patience=PATIENCE_SECONDS)
 
     async def close(self) -> None:
@@ -124,6 +126,7 @@ class Direct:
         self.store: LightningStore = self._acting
         self.rollouts = self._services.rollouts
         self.resources = self._services.resources
+        self.workers = self._services.workers
         self.threads = self._services.threads
         self.assistants = self._services.assistants
         self.items = self._services.items

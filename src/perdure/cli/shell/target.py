@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.resource_service import Resources
     from perdure.rollouts.service import Rollouts
+    from perdure.rollouts.workers import Workers
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
     from perdure.threads.service import Threads
@@ -45,6 +46,8 @@ class Connection(Protocol):
     def rollouts(self) -> Rollouts: ...
     @property
     def resources(self) -> Resources: ...
+    @property
+    def workers(self) -> Workers: ...
     @property
     def schedules(self) -> Schedules: ...
     @property

@@ -63,7 +63,7 @@ async def claim(
     rows = await _lock_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
-    workers = await _tell_workers(tx, claims, answers)
+    workers = await _tell_workers(tx, claims, answers, kinds, kind)
     begun = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
     later = [*workers.changed(), counted(tx, _moved(rows))]
     handler = kinds[kind].on_claimed
@@ -115,14 +115,17 @@ def _moved(rows: Sequence[ClaimedRow]) -> dict[tuple[str, str], int]:
     return counts
 
 
-async def _tell_workers(tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]]) -> Workers:
+async def _tell_workers(
+    tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]], kinds: Kinds, kind: str
+) -> Workers:
     """A worker is linked to the last rollout it got; one that got none is idle."""
-    workers = Workers(tx)
+    workers = Workers(tx, kinds)
     await workers.load([item.worker_id for item in claims])
     for item, share in zip(claims, answers, strict=True):
         if share:
             last = share[-1]
-            workers.claimed(item.worker_id, last.rollout.id, last.attempt.id, dequeued=True)
+            runs = len(share) if kinds[kind].counted else 0
+            workers.claimed(item.worker_id, last.rollout.id, last.attempt.id, dequeued=True, runs=runs)
         else:
             workers.found_nothing(item.worker_id)
     return workers
@@ -172,7 +175,7 @@ async def release_rollouts(
     """
     work = Work(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in claimed], kinds.names(), lined=lined)
-    workers = Workers(tx)
+    workers = Workers(tx, kinds)
     await workers.load([attempt.worker_id for rows in work.attempts.values() for attempt in rows])
     counts: dict[tuple[str, str], int] = {}
     for rollout_id, attempt_id in claimed:
@@ -188,7 +191,7 @@ async def release_rollouts(
         back = ReturnedRow(rollout_id, queued, rollout.position, attempts - 1, rollout.status, attempts)
         if await tx.update_many(sql.GIVE_BACK, [back]):
             await tx.execute(sql.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
-            workers.released(latest.worker_id, attempt_id)
+            workers.released(latest)
             work.attempts[rollout_id].pop()
             for previous in work.attempts[rollout_id][-1:]:
                 # It is the latest again, and may have come back to life meanwhile.
@@ -210,7 +213,7 @@ async def start_attempts(
     """Begin another attempt of each (rollout_id, worker_id), whatever its status and its limits."""
     work = Work(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in requests], [kind], lined=lined)
-    workers = Workers(tx)
+    workers = Workers(tx, kinds)
     await workers.load([worker_id for _, worker_id in requests])
     begun: list[AttemptRow | NotFound] = []
     for rollout_id, worker_id in requests:

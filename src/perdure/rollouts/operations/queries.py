@@ -10,10 +10,18 @@ from perdure.kernel.errors import SpansEvicted
 from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, order_by, where
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
-from perdure.rollouts.model import ENDED
+from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.records import ROLLOUT_STATUSES
-from perdure.rollouts.rows import AttemptView, ResourcesRow, RolloutView, SpanTotals, SpanView, WorkerRow
+from perdure.rollouts.rows import (
+    AttemptView,
+    HeldRow,
+    ResourcesRow,
+    RolloutView,
+    SpanTotals,
+    SpanView,
+    WorkerRow,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,8 @@ class Query:
 
 
 V = TypeVar("V")
+HELD_ROWS = 1000
+
 Page = tuple[Sequence[V], int]
 """Some rows of a listing, and how many there are in all."""
 
@@ -262,6 +272,14 @@ async def query_workers(tx: Tx, query: Query) -> Page[WorkerRow]:
     order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
     clause = where(WORKER_FIELDS, query.conditions, query.logic)
     return await _page(tx, sql.LIST_WORKERS, clause, order, query)
+
+
+async def held_by(tx: Tx, worker_ids: Sequence[str], kinds: Sequence[str]) -> list[HeldRow]:
+    """The attempts that workers execute."""
+    if not worker_ids:
+        return []
+    terms = {"ids": worker_ids, "kinds": kinds, "statuses": sorted(LIVE)}
+    return await tx.all(sql.HELD_BY, **terms, n=HELD_ROWS)
 
 
 async def get_workers(tx: Tx, ids: Sequence[str]) -> list[WorkerRow | None]:

@@ -52,7 +52,7 @@ async def report_attempts(
     """Apply reports in their order; each is answered with its attempt, or with why there is none."""
     work = Work(tx, kinds)
     await work.load([report.rollout_id for report in reports], [kind], lined=lined)
-    workers = Workers(tx)
+    workers = Workers(tx, kinds)
     await workers.load(_workers_of(work, reports))
     answers: list[AttemptView | NotFound] = []
     for report in reports:
@@ -236,7 +236,7 @@ async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
                 and _check(work, rollout_id, attempt)
             ):
                 lapsed.append(attempt)
-    workers = Workers(tx)
+    workers = Workers(tx, kinds)
     await workers.load([attempt.worker_id for attempt in lapsed])
     for attempt in lapsed:
         workers.follow(attempt)
@@ -244,8 +244,48 @@ async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
     return Swept(len(overdue), tuple(attempt.status for attempt in lapsed))
 
 
-def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
-    """Compare the latest attempt with its true deadline: end it, or look again later."""
+async def end_workers_elsewhere(tx: Tx, process: str, kinds: Kinds) -> int:
+    """End the attempts of workers in a process that is gone, some at a time, in every namespace.
+
+    That process had a database open that this one has now, and only one can. Gives how many workers there
+    were; each is looked at again until it has no attempt.
+    """
+    found = await tx.all(sql.WORKERS_ELSEWHERE, process=process, n=SWEEP_ROWS)
+    here = tx.ns
+    try:
+        for ns in sorted({row.ns for row in found}):
+            tx.ns = ns
+            await _end_attempts_of(tx, [row.id for row in found if row.ns == ns], kinds)
+    finally:
+        tx.ns = here
+    return len(found)
+
+
+async def _end_attempts_of(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> None:
+    rollout_ids = await tx.all(sql.WATCHED_OF_WORKERS, ids=worker_ids, n=SWEEP_ROWS)
+    work = Work(tx, kinds)
+    await work.load(rollout_ids, kinds.names(), lined=True)
+    lost = [
+        attempt
+        for rollout_id in rollout_ids
+        for attempt in work.attempts.get(rollout_id, ())
+        if attempt.worker_id in worker_ids and _check(work, rollout_id, attempt, lost=True)
+    ]
+    workers = Workers(tx, kinds)
+    await workers.load(worker_ids)
+    for attempt in lost:
+        workers.follow(attempt)
+    if len(rollout_ids) < SWEEP_ROWS:
+        for worker_id in worker_ids:
+            workers.stopped(worker_id)
+    await save_all(work, workers, True)
+
+
+def _check(work: Work, rollout_id: str, attempt: AttemptRow, *, lost: bool = False) -> bool:
+    """Compare the latest attempt with its true deadline: end it, or look again later.
+
+    One that is known to be `lost` ends like one that was silent for too long.
+    """
     rollout = work.rollouts[rollout_id]
     if not work.is_latest(attempt):
         attempt.check_at, attempt.dirty = None, True
@@ -260,6 +300,7 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow) -> bool:
         attempt.last_heartbeat_time,
         earliest=work.kinds[rollout.kind].final,
     )
+    event = "silent" if lost and event is None else event
     if event is None or not ATTEMPT.moves(attempt.status, event):
         attempt.watch(rollout.limits)
         return False

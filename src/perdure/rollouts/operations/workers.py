@@ -9,15 +9,16 @@ from perdure.kernel import changes
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
-from perdure.rollouts.model import LIVE, WORKER, worker_event
+from perdure.rollouts.model import LIVE, WORKER, Kinds, worker_event
 from perdure.rollouts.rows import AttemptRow, WorkerRow, new_worker
 
 
 class Workers:
     """Workers loaded under their locks; one that does not exist is made when something is said of it."""
 
-    def __init__(self, tx: Tx) -> None:
+    def __init__(self, tx: Tx, kinds: Kinds | None = None) -> None:
         self._tx = tx
+        self._kinds = kinds
         self._rows: dict[str, WorkerRow] = {}
         self._known: set[str] = set()
         self._touched: set[str] = set()
@@ -35,6 +36,9 @@ class Workers:
         self._touched.add(worker_id)
         return self._rows[worker_id]
 
+    def is_known(self, worker_id: str) -> bool:
+        return worker_id in self._known
+
     def follow(self, attempt: AttemptRow) -> None:
         """Let the attempt's worker follow the attempt's status.
 
@@ -42,8 +46,7 @@ class Workers:
         """
         if not attempt.worker_id:
             return
-        held = self._rows[attempt.worker_id].current_attempt_id
-        if attempt.status not in LIVE and held not in (None, attempt.id):
+        if attempt.status not in LIVE and not self._held_last(attempt):
             return
         worker = self[attempt.worker_id]
         worker.status = WORKER.step(worker.status, worker_event(attempt.status))
@@ -52,10 +55,27 @@ class Workers:
         else:
             self._idle(worker)
 
-    def claimed(self, worker_id: str | None, rollout_id: str, attempt_id: str, *, dequeued: bool) -> None:
+    def _held_last(self, attempt: AttemptRow) -> bool:
+        """Whether an attempt that is over was all that its worker held."""
+        worker = self._rows[attempt.worker_id or ""]
+        if self._kinds is None or not self._kinds[attempt.kind].counted:
+            return not worker.held and worker.current_attempt_id in (None, attempt.id)
+        self._touched.add(worker.id)
+        worker.held = max((worker.held or 0) - 1, 0)
+        if worker.held and worker.current_attempt_id == attempt.id:
+            worker.current_rollout_id = worker.current_attempt_id = None
+        return not worker.held
+
+    def claimed(
+        self, worker_id: str | None, rollout_id: str, attempt_id: str, *, dequeued: bool, runs: int = 0
+    ) -> None:
+        """A worker got rollouts, this one last; `runs` is how many of them count as held."""
         if worker_id:
             worker = self[worker_id]
             worker.status = WORKER.step(worker.status, "assigned")
+            worker.stopped_at = None
+            if runs:
+                worker.held = (worker.held or 0) + runs
             if dequeued:
                 worker.last_dequeue_time = self._tx.now
             self._busy(worker, rollout_id, attempt_id)
@@ -63,15 +83,25 @@ class Workers:
     def found_nothing(self, worker_id: str | None) -> None:
         if worker_id:
             worker = self[worker_id]
-            was, worker.status = worker.status, WORKER.step(worker.status, "found nothing")
             worker.last_dequeue_time = self._tx.now
+            if worker.held:
+                return
+            was, worker.status = worker.status, WORKER.step(worker.status, "found nothing")
             if worker.status != was:
                 self._idle(worker)
 
-    def released(self, worker_id: str | None, attempt_id: str) -> None:
+    def released(self, attempt: AttemptRow) -> None:
         """A claim was taken back before its worker heard of it."""
-        if worker_id and self._rows[worker_id].current_attempt_id == attempt_id:
-            self.found_nothing(worker_id)
+        if attempt.worker_id and self._held_last(attempt):
+            self.found_nothing(attempt.worker_id)
+
+    def stopped(self, worker_id: str) -> None:
+        """A worker claims no more. One that still executes runs is busy until they have ended."""
+        worker = self[worker_id]
+        worker.stopped_at = self._tx.now
+        if not worker.held:
+            worker.status = WORKER.step(worker.status, "stopped")
+            self._idle(worker)
 
     def _busy(self, worker: WorkerRow, rollout_id: str, attempt_id: str) -> None:
         worker.last_busy_time = self._tx.now
@@ -97,6 +127,34 @@ class Beat:
 
     worker_id: str
     stats: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A worker that begins to claim, and its process, if that has the database open itself."""
+
+    worker_id: str
+    stats: str
+    process: str | None
+
+
+async def start(tx: Tx, registration: Registration) -> None:
+    """Record that a worker begins to claim."""
+    workers = Workers(tx)
+    await workers.load([registration.worker_id])
+    worker = workers[registration.worker_id]
+    worker.last_heartbeat_time, worker.stopped_at = tx.now, None
+    worker.heartbeat_stats, worker.process = registration.stats, registration.process
+    await tx.write(*workers.changed())
+
+
+async def stop(tx: Tx, worker_id: str) -> None:
+    """Record that a worker claims no more; one that never began is left out."""
+    workers = Workers(tx)
+    await workers.load([worker_id])
+    if workers.is_known(worker_id):
+        workers.stopped(worker_id)
+        await tx.write(*workers.changed())
 
 
 async def beat(tx: Tx, beats: Sequence[Beat]) -> list[WorkerRow]:

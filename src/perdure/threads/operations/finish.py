@@ -114,7 +114,7 @@ class _Finishing:
     def __init__(self, tx: Tx, kinds: Kinds) -> None:
         self._tx = tx
         self._work = Work(tx, kinds)
-        self._workers = Workers(tx)
+        self._workers = Workers(tx, kinds)
         self._threads: dict[str, ThreadRow] = {}
         self.known: Known = {}
         """The states that are there under the ids of last ones."""

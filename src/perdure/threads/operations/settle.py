@@ -252,4 +252,4 @@ async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
         tx.hint(STOPPED_CHANNEL, str(tx.ns) + "/" + run_id)
 
 
-RUN_KIND = Kind(RUN, on_ended=on_ended, on_stopped=on_stopped, final=True)
+RUN_KIND = Kind(RUN, on_ended=on_ended, on_stopped=on_stopped, final=True, counted=True)
