@@ -80,11 +80,21 @@ def test_data_of_the_project_comes_back(value: Any) -> None:
     assert (found, type(found)) == (value, type(value))
 
 
+class Prickly(type):
+    """A class of classes that answers nothing."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+Untouchable = Prickly("Untouchable", (tuple,), {})
+
+
 def test_only_data_counts() -> None:
     assert all(map(is_data, (Ours, Hue, Model, Two)))
     assert not any(map(is_data, (Dangerous, dict, Path, tuple, print, Ours(1))))
     assert (__name__, "Ours") in own_types()
-    assert (__name__, "Dangerous") not in own_types()
+    assert not {(__name__, "Dangerous"), (__name__, "Untouchable")} & own_types()
     assert not [each for each in own_types() if each[0].partition(".")[0] in ("perdure", "langchain_core")]
 
 
@@ -110,6 +120,15 @@ def test_declared_packages_are_the_projects(tmp_path: Path) -> None:
     project.add_dependencies(["."], tmp_path)
     assert "cronsim" in packages(project)
     assert not packages(project) & {"langchain_core", "perdure", "os"}
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, project = tmp_path / "gone", Project()
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    project.add_folder(Path(__file__).parent)
+    assert __name__ in {name for name, _ in project.modules()}
 
 
 class State(TypedDict, total=False):

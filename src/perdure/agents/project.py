@@ -6,6 +6,7 @@ Python installation counts as the project's, and so do the folders and packages 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -80,7 +81,10 @@ class Project:
 
     def _all_folders(self) -> tuple[str, ...]:
         """Where the project's code may be, each with a separator at its end."""
-        found = {*self._folders, os.getcwd(), *(os.path.abspath(each) for each in sys.path)}
+        found = set(self._folders)
+        # The working directory may be gone.
+        with contextlib.suppress(OSError):
+            found |= {os.getcwd(), *(os.path.abspath(each) for each in sys.path)}
         return tuple(each + os.sep for each in found if each != os.sep and not _is_library(each))
 
 

@@ -104,7 +104,11 @@ def _found() -> Iterable[Name]:
 
 
 def _defines(module: str, name: str, value: Any) -> bool:
-    return is_data(value) and (value.__module__, value.__name__) == (module, name)
+    try:
+        return is_data(value) and (value.__module__, value.__name__) == (module, name)
+    except Exception as error:  # noqa: BLE001 - classes may be made by code of users
+        logger.debug("%s.%s cannot be looked at: %s", module, name, error)
+        return False
 
 
 def is_data(value: Any) -> bool:
