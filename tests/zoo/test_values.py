@@ -24,6 +24,8 @@ async def test_values_keep_their_class(client: LangGraphClient) -> None:
     expected = graph.invoke(import_target("langgraph.types:Command")(resume="yes"), config)
     assert ended["classes"] == expected["classes"]
     assert ended["classes"][0]["anything"] == ["list", "Point", "Color", "Level", "Pair"]
+    assert ended["anything"] == [{"x": 3, "y": 4}, "red", "high", {"first": 1, "second": "b"}]
+    assert (await client.threads.get_state(thread_id))["values"] == ended
     shown = {key: ended[key] for key in ("point", "moment", "day", "hour", "duration", "raw", "tags", "key")}
     assert shown == {
         "point": {"x": 1, "y": 2},

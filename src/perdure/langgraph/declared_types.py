@@ -13,7 +13,7 @@ from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
-from perdure.langgraph.revival import Name, strict_serializer
+from perdure.langgraph.revival import Name, note_types, strict_serializer
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ def serializer_of(graph: Any, own: Iterable[Name] = ()) -> JsonPlusSerializer:
     for each in (graph, *_inner(graph)):
         for declared in _declared(each):
             _collect_readable(declared, found)
+    note_types(found)
     return strict_serializer({*own, *((each.__module__, each.__name__) for each in found)})
 
 

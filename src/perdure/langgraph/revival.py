@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from perdure.agents.project import PROJECT
 from perdure.graphs.view import FRAMES
 from perdure.langgraph import frames
+from perdure.langgraph.wire import expect_named_tuples
 
 Name = tuple[str, str]
 """The module and the name of a class."""
@@ -98,7 +99,9 @@ def _found() -> Iterable[Name]:
         names = vars(module)
         size, types = _looked_at.get(name, (-1, []))
         if size != len(names):
-            types = [(name, each) for each, value in list(names.items()) if _defines(name, each, value)]
+            found = {each: value for each, value in list(names.items()) if _defines(name, each, value)}
+            note_types(found.values())
+            types = [(name, each) for each in found]
             _looked_at[name] = (len(names), types)
         yield from types
 
@@ -109,6 +112,12 @@ def _defines(module: str, name: str, value: Any) -> bool:
     except Exception as error:  # noqa: BLE001 - classes may be made by code of users
         logger.debug("%s.%s cannot be looked at: %s", module, name, error)
         return False
+
+
+def note_types(types: Iterable[type]) -> None:
+    """Prepare for showing values of types that are given back."""
+    if any(issubclass(each, tuple) for each in types):
+        expect_named_tuples()
 
 
 def is_data(value: Any) -> bool:

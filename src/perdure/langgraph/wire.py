@@ -74,15 +74,39 @@ _DURATION = re.compile(rb'"-?P(?:\d+D)?(?:T\d+(?:\.\d+)?S)?"')
 """A text that may be a timedelta, which msgspec writes like this."""
 
 
+_has_named_tuples = False
+"""Whether states may hold named tuples: msgspec writes them as lists, and looking for them takes time."""
+
+
+def expect_named_tuples() -> None:
+    """From now on, named tuples are written as objects, as they are stored."""
+    global _has_named_tuples
+    _has_named_tuples = True
+
+
 def body_of(value: Any) -> str:
-    """A value of a graph as JSON text. NaN and Infinity are null, bytes are base64, timedeltas seconds."""
+    """A value of a graph as JSON text.
+
+    NaN and Infinity are null, bytes are base64, timedeltas seconds, and named tuples objects.
+    """
     try:
-        body = _encoder.encode(value)
+        body = _encoder.encode(_with_names(value) if _has_named_tuples else value)
         if (b'"P' in body or b'"-P' in body) and _DURATION.search(body):
-            body = _encoder.encode(_in_seconds(value))
+            body = _encoder.encode(_in_seconds(_with_names(value)))
         return body.decode()
     except (TypeError, ValueError, UnicodeError, OverflowError):
         return encode_json(_sanitized(value), what="a value of the graph")
+
+
+def _with_names(value: Any) -> Any:
+    """A value whose named tuples, in dictionaries, lists and sets, are dictionaries."""
+    if type(value) is dict:
+        return {key: _with_names(each) for key, each in value.items()}
+    if type(value) in _CONTAINERS:
+        return [_with_names(each) for each in value]
+    if isinstance(value, tuple) and callable(named := getattr(value, "_asdict", None)):
+        return {key: _with_names(each) for key, each in named().items()}
+    return value
 
 
 def _in_seconds(value: Any) -> Any:
