@@ -3,9 +3,10 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from bench import agents
 from bench.environments import AEGRA, LANGGRAPH, ROOT
@@ -42,19 +43,24 @@ talker = StateGraph(State).add_node("talk", talk).add_edge(START, "talk").add_ed
 """The smallest graph, which does nothing, as our agent does; and one that tells events."""
 
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 GRAPHS = {"noop": "./graph.py:graph", "talk": "./graph.py:talker"}
 
 
-def graph_server(host: Host, engine: Engine) -> AbstractAsyncContextManager[ServerProcess]:
+def graph_server(
+    host: Host, engine: Engine, more: Mapping[str, str] = NOTHING
+) -> AbstractAsyncContextManager[ServerProcess]:
     """Our server in the folder of the graphs, which it finds there as the others do."""
     folder = graph_folder(host, "langgraph.json", {"dependencies": ["."]})
-    environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS)}
+    environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS), **more}
     return our_server(host, engine, (), environment, folder)
 
 
-def agent_server(host: Host, engine: Engine) -> AbstractAsyncContextManager[ServerProcess]:
+def agent_server(
+    host: Host, engine: Engine, more: Mapping[str, str] = NOTHING
+) -> AbstractAsyncContextManager[ServerProcess]:
     """Our server with the agents that are measured; it executes as many runs at once as there are callers."""
-    environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS)}
+    environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS), **more}
     return our_server(host, engine, ("--agents", agents.PATH), environment)
 
 

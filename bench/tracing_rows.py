@@ -1,62 +1,87 @@
-"""What traces cost: CPU time of a run with tracing on, against the same with tracing off."""
+"""What traces cost: CPU time that a server takes for a run with tracing on, against tracing off."""
 
 import asyncio
-import gc
-import time
-from contextlib import AsyncExitStack
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from pathlib import Path
 from statistics import median
 
-from bench import agents
 from bench.host import Host
-from bench.http_servers import ENGINES
 from bench.measures import Figures, Measure, Row
+from bench.run_rows import Client, client_of
+from bench.run_servers import agent_server, graph_server
 from bench.sizes import Sizes
-from bench.timing import spread
-from bench.work import HTTP_CALLERS
-from perdure import Perdure
-from perdure.threads.records import RunRequest
+from perdure.testing.serving import ServerProcess
 
 MOST = 1.1
 SETTLE_SECONDS = 1.0
 """How long the spans of the last runs may take to be stored; that time counts too."""
+SIDES = {"ours": "1", "raw": "0"}
+"""The share of the runs that each side traces."""
+
+Start = Callable[[Host, Mapping[str, str]], AbstractAsyncContextManager[ServerProcess]]
+Work = Callable[[Client, int], Awaitable[object]]
+
+SERVERS: dict[str, tuple[str, Start, Work]] = {
+    "sqlite": ("no-op run on SQLite", lambda host, more: agent_server(host, "sqlite", more), Client.native),
+    "postgres": (
+        "no-op run on PostgreSQL",
+        lambda host, more: agent_server(host, "postgres", more),
+        Client.native,
+    ),
+    "graph": (
+        "no-op graph run on SQLite",
+        lambda host, more: graph_server(host, "sqlite", more),
+        Client.native,
+    ),
+}
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    what = "CPU of a no-op run with tracing on; raw: with tracing off"
+    """CPU of the server alone; that of PostgreSQL is not counted."""
     return [
         Measure(
-            (Row(f"tracing/{engine}", f"{what}, {engine}", "ms", "lower", target_raw=MOST),),
-            partial(_figures, engine=engine, size=sizes.runs),
+            (
+                Row(
+                    f"tracing/{name}",
+                    f"CPU of a {what} with tracing on; raw: with tracing off",
+                    "ms",
+                    "lower",
+                    target_raw=MOST,
+                ),
+            ),
+            partial(_figures, start=start, work=work, size=sizes.runs),
         )
-        for engine in ENGINES
+        for name, (what, start, work) in SERVERS.items()
     ]
 
 
-async def _figures(host: Host, engine: str, size: int) -> list[Figures]:
-    taken: dict[str, list[float]] = {"ours": [], "raw": []}
+async def _figures(host: Host, start: Start, work: Work, size: int) -> list[Figures]:
+    taken: dict[str, list[float]] = {name: [] for name in SIDES}
     async with AsyncExitStack() as stack:
         sides = {}
-        for name, share in (("ours", 1.0), ("raw", 0.0)):
-            url = await host.new_database() if engine == "postgres" else f"sqlite:///{host.new_file()}"
-            perdure = Perdure(url, agents=agents.agents, trace_sample=share, jobs_per_worker=HTTP_CALLERS)
-            sides[name] = await stack.enter_async_context(perdure)
-            await _cpu(sides[name], max(size // 10, 1))
+        for name, share in SIDES.items():
+            server = await stack.enter_async_context(start(host, {"PERDURE_TRACE_SAMPLE": share}))
+            client = await stack.enter_async_context(client_of(server.url))
+            sides[name] = partial(_cpu, server.pid, partial(work, client))
+            await sides[name](max(size // 10, 1))
         for _ in range(host.sizes.rounds):
-            for name, perdure in sides.items():
-                gc.collect()
-                taken[name].append(await _cpu(perdure, size))
+            for name, side in sides.items():
+                taken[name].append(await side(size))
     return [{name: median(figures) for name, figures in taken.items()}]
 
 
-async def _cpu(perdure: Perdure, size: int) -> float:
-    """Milliseconds of CPU a run, of everything in this process."""
-    began = time.process_time()
-    await spread(HTTP_CALLERS, size, partial(_run, perdure))
+async def _cpu(pid: int, work: Callable[[int], Awaitable[object]], size: int) -> float:
+    """Milliseconds of CPU a run, of all threads of the server."""
+    began = _seconds(pid)
+    await work(size)
     await asyncio.sleep(SETTLE_SECONDS)
-    return (time.process_time() - began) * 1000 / size
+    return (_seconds(pid) - began) * 1000 / size
 
 
-async def _run(perdure: Perdure, number: int) -> None:
-    run = await perdure.threads.create_run(RunRequest(assistant_id="noop", input={"number": number}))
-    await perdure.threads.join_run(run.run_id)
+def _seconds(pid: int) -> float:
+    """The CPU time of a process, in user and system mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

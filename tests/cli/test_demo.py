@@ -27,7 +27,7 @@ def assert_tells_the_story(text: str) -> None:
     assert re.search(r"attempt 1 by worker-\d: unresponsive", text)
     assert re.search(r"└── attempt \d by worker-\d: (succeeded|failed), in \d", text)
     assert re.search(r"invoke_agent trivia  [\d.]+ m?s", text)
-    assert re.search(r"├── chat pretend-1  [\d.]+ m?s  \d+ tokens", text)
+    assert re.search(r"├── chat pretend-1  [\d.]+ m?s  (\d+ in, )?\d+ out", text)
     assert "From Python:  store = perdure.open_store(" in text
 
 

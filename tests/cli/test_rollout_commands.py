@@ -99,7 +99,7 @@ def test_empty_lists_teach(server: Server, place: Mapping[str, str], command: st
 def test_a_rollout_from_the_queue_to_its_end(server: Server, place: Mapping[str, str]) -> None:
     rollout_id = said(server.run("rollout", "enqueue", '{"question": 1}', more=place)).strip()
     listed = said(server.run("rollout", "list", more=place))
-    assert re.search(rf"{rollout_id} +queuing .*ago +{{\"question\":1}}", listed)
+    assert re.search(rf"{rollout_id} +queuing .*ago +- +{{\"question\":1}}", listed)
     shown = said(server.run("rollout", "show", rollout_id, more=place))
     assert "is waiting for a worker; no worker is alive for queue 'default'" in shown
     assert "none has connected yet" in shown
@@ -129,7 +129,7 @@ def test_a_failure_is_explained_and_its_trace_drawn(server: Server, place: Mappi
 
     tree = said(server.run("span", "list", rollout_id, more=place))
     assert re.search(r"└── attempt 1 by worker-1: failed", tree)
-    assert re.search(r"└── agent  2\.50 s\n +└── tool  250 ms  no answer", tree)
+    assert re.search(r"└── agent  2\.50 s  aaaaaaaa\n +└── tool  250 ms  no answer  bbbbbbbb", tree)
     assert server.json("span", "list", rollout_id, more=place)["total"] == 2
     assert "worker-1" in said(server.run("worker", "list", "--status", "idle", more=place))
     assert server.json("worker", "list", "--status", "busy", more=place)["items"] == []

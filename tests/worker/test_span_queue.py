@@ -22,9 +22,9 @@ class FlakyStore(InMemoryLightningStore):
         super().__init__()
         self.begun = asyncio.Event()
         self.calls: list[int] = []
-        write = self.rollouts.store_new_spans
+        write = self.rollouts.store_span_batch
 
-        async def store_new_spans(spans: Any, parts: Any) -> Any:
+        async def store_span_batch(spans: Any, parts: Any) -> Any:
             self.calls.append(len(spans))
             self.begun.set()
             if self.hangs:
@@ -33,7 +33,7 @@ class FlakyStore(InMemoryLightningStore):
                 raise self.error
             return await write(spans, parts)
 
-        self.rollouts.store_new_spans = store_new_spans  # type: ignore[method-assign]
+        self.rollouts.store_span_batch = store_span_batch  # type: ignore[method-assign]
 
 
 def span(number: int, **more: Any) -> RecordedSpan:

@@ -21,6 +21,7 @@ from perdure.cli.commands import (
     spans,
     threads,
     tokens,
+    traces,
     webhooks,
     workers,
     workflows,
@@ -70,7 +71,12 @@ PANELS: dict[str, dict[str, Any]] = {
         "item": items.app,
         "webhook": webhooks.app,
     },
-    "Rollouts and traces": {"rollout": rollouts.app, "span": spans.app, "resources": resources.app},
+    "Rollouts and traces": {
+        "rollout": rollouts.app,
+        "trace": traces.app,
+        "span": spans.app,
+        "resources": resources.app,
+    },
     "Operations": {
         "why": why,
         "stats": stats,

@@ -16,6 +16,7 @@ from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.outbox.service import Outbox
+from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.threads.service import Threads
@@ -49,6 +50,7 @@ class PerdureClient(Threads):
         self.items = Items.over(self.transport)
         self.schedules = Schedules.over(self.transport)
         self.sessions = Sessions.over(self.transport)
+        self.traces = Traces.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
         self.diagnostics = Diagnostics.over(self.transport)

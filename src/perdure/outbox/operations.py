@@ -189,6 +189,12 @@ def _retried(id: str, before: EffectRow | None, moved: EffectRow | None) -> Effe
     return model.effect_of(moved)
 
 
+async def remove(tx: Tx, ids: Sequence[str]) -> int:
+    """Remove effects that a consumer has delivered in this transaction; returns how many there were."""
+    await tx.execute(sql.DROP_BODIES, ids=list(ids))
+    return await tx.execute(sql.DROP_EFFECTS, ids=list(ids))
+
+
 # --- reading ----------------------------------------------------------------------------------------------
 
 

@@ -49,6 +49,7 @@ T = TypeVar("T")
 
 JSON = "json"
 MAX_SPAN_BYTES = 64 << 20
+MAX_SERVICE = 250
 _INT64 = 2**63
 _config_decoder = msgspec.json.Decoder(RolloutConfig)
 _no_resource = OtelResource(attributes={}, schema_url="")
@@ -367,6 +368,18 @@ def resource_part(resource: OtelResource) -> Part | None:
         return None
     body = encode_json(resource, what="resource", nan="keep").encode()
     return PartRow(blake2b(body, digest_size=16).hexdigest(), body)
+
+
+def service_of(part: bytes) -> str | None:
+    """The name of the service in a stored resource, in either format."""
+    if part.startswith(b"{"):
+        attributes = decode_json(part).get("attributes") or {}
+    else:
+        from perdure.rollouts.otlp_reader import resource_in
+
+        attributes = resource_in(part)["attributes"]
+    found = attributes.get("service.name")
+    return str(found)[:MAX_SERVICE].replace("\0", "\ufffd") if found else None
 
 
 def _nanos(seconds: float | None) -> int | None:

@@ -26,7 +26,7 @@ from perdure.rollouts.spans import (
     seconds_from,
 )
 
-__all__ = ["Reader", "records"]
+__all__ = ["Reader", "attributes_in", "records", "resource_in"]
 
 _KINDS = {number: name.removeprefix("SPAN_KIND_") for name, number in Message.SpanKind.items()}
 _TRACE_FLAGS, _TELLS_REMOTE, _REMOTE = 0xFF, 0x100, 0x200
@@ -97,6 +97,16 @@ def records(spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Span]:
         )
         for span in spans
     ]
+
+
+def attributes_in(body: bytes) -> dict[str, Any]:
+    """The attributes of a stored span."""
+    return _attributes(_parsed(Message, body).attributes)
+
+
+def resource_in(body: bytes) -> dict[str, Any]:
+    """The fields of a stored resource."""
+    return _resource(body)
 
 
 def _undeclared(span: Message, scope: dict[str, Any] | None) -> dict[str, Any]:

@@ -513,3 +513,73 @@ class QueueCount(NamedTuple):
     ns: int
     queue: str
     total: int
+
+
+# --- figures and traces -----------------------------------------------------------------------------------
+
+
+class SpanBody(NamedTuple):
+    """What figures are taken out of."""
+
+    rollout_id: str
+    attempt_id: str
+    span_id: str
+    sequence_id: int
+    format: str
+    body: bytes
+
+
+class SpanFiguresRow(NamedTuple):
+    """The figures of a span."""
+
+    rollout_id: str
+    attempt_id: str
+    span_id: str
+    trace_id: str
+    start_ns: int
+    input_tokens: int
+    output_tokens: int
+    reward: str | None
+
+
+class RolloutFiguresRow(NamedTuple):
+    """The figures of a rollout; `reward_at` is the number of the span that has the reward, or -1."""
+
+    rollout_id: str
+    input_tokens: int
+    output_tokens: int
+    reward_at: int
+    reward: str | None
+
+
+class TraceRow(NamedTuple):
+    """A trace. Its name, service and rollout are those of its first span, `rooted` if that has no parent."""
+
+    trace_id: str
+    start_ns: int
+    end_ns: int
+    spans: int
+    errors: int
+    input_tokens: int
+    output_tokens: int
+    rooted: int
+    reward_at: int
+    reward: str | None
+    rollout_id: str
+    service: str
+    name: str
+
+
+class TraceNameRow(NamedTuple):
+    """A name that spans of a trace have."""
+
+    trace_id: str
+    name: str
+    start_ns: int
+
+
+class TracePlace(NamedTuple):
+    """Where a trace stands among all: they are listed by their start."""
+
+    start_ns: int
+    trace_id: str

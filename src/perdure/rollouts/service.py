@@ -75,6 +75,9 @@ from perdure.rollouts.records import PaginatedResult as Pages
 from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
 from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import Span
+from perdure.rollouts.traces import operations as trace_ops
+from perdure.rollouts.traces.notes import note_of
+from perdure.rollouts.traces.records import RolloutFigures, figures_from
 from perdure.rollouts.watchdog import WatchedService
 
 SPANS_A_CALL = 500
@@ -86,6 +89,7 @@ Logic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]
 Metadata = dict[str, Any]
 Batch = Annotated[list[EnqueueRolloutRequest], Meta(max_length=MAX_PAGE)]
+RolloutIds = Annotated[list[str], Meta(max_length=MAX_PAGE)]
 ClaimLimit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 
 
@@ -123,6 +127,8 @@ class Rollouts(WatchedService):
         super().__init__(storage, kinds, namespace=namespace, caller=caller)
         self.kind = kind
         self.eviction = eviction
+        self.notes_spans = False
+        """Whether new spans are noted in the outbox, for the consumer that takes figures out of them."""
         self._kind_names = tuple(kinds.names())
         self._writer = SpanWriter(self, eviction)
         self._opened = time.monotonic()
@@ -497,6 +503,13 @@ class Rollouts(WatchedService):
         """
         return await self._writer.store_each(spans, parts)
 
+    async def store_span_batch(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
+        """The same for spans of many attempts, which are all known as a rule: they are one transaction."""
+        try:
+            return list(await self._writer.store_together(spans, parts))
+        except NotFound:
+            return await self._writer.store_each(spans, parts)
+
     async def write_spans(self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> Stored:
         """Store the spans of one call, at most 1,000, all or none."""
         size = sum(span.size for span in spans)
@@ -510,10 +523,11 @@ class Rollouts(WatchedService):
     ) -> Sequence[Stored | NotFound]:
         lists = [call for call, _ in calls]
         parts = [part for _, shared in calls for part in shared]
+        notes = {id(span): note_of(span) for call in lists for span in call} if self.notes_spans else None
         try:
-            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds)
+            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds, notes)
         except span_ops.CareNeeded:
-            return await self.write(span_ops.add_spans, lists, parts, self.kinds)
+            return await self.write(span_ops.add_spans, lists, parts, self.kinds, notes)
 
     async def next_sequence_id(self, rollout_id: str) -> int:
         """The next number for a span of this rollout."""
@@ -536,6 +550,13 @@ class Rollouts(WatchedService):
                 break
             freed += more
         return freed
+
+    @call(GET("/figures"), scope="read")
+    async def figures(self, *, rollout_id: RolloutIds) -> list[RolloutFigures]:
+        """Show the tokens and the last reward of rollouts; those whose spans have none are left out."""
+        ids = check_texts(rollout_id, "rollout_id")
+        check_number(len(ids), "the number of rollouts", 0, MAX_PAGE)
+        return [figures_from(row) for row in await self.read(trace_ops.get_figures, ids)]
 
     # --- counts -----------------------------------------------------------------------------------------
 

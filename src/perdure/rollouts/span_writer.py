@@ -75,6 +75,13 @@ class SpanWriter:
                 logger.error("Duplicated span added: %s of attempt %s", span.span_id, span.attempt_id)
         return stored
 
+    async def store_together(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[int | None]:
+        """Store spans of any number of attempts in one transaction, or none if one of those is unknown."""
+        stored: list[int | None] = []
+        for start in range(0, len(spans), SPANS_A_CHUNK):
+            stored += await self._store(spans[start : start + SPANS_A_CHUNK], parts)
+        return stored
+
     async def store_each(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
         """Store spans of any number of attempts; those of an unknown one hold up no other."""
         groups: dict[tuple[str, str], list[NewSpan]] = {}

@@ -188,6 +188,69 @@ SPAN_COUNTERS = Table(
     hot=True,
 )
 
+SPAN_FIGURES = Table(
+    "span_figures",
+    (
+        integer("ns"),
+        text("rollout_id"),
+        text("attempt_id"),
+        text("span_id"),
+        text("trace_id"),
+        integer("start_ns"),
+        integer("input_tokens"),
+        integer("output_tokens"),
+        text("reward", null=True),
+    ),
+    key=("ns", "rollout_id", "attempt_id", "span_id"),
+)
+
+ROLLOUT_FIGURES = Table(
+    "rollout_figures",
+    (
+        integer("ns"),
+        text("rollout_id"),
+        integer("input_tokens"),
+        integer("output_tokens"),
+        integer("reward_at"),
+        text("reward", null=True),
+    ),
+    key=("ns", "rollout_id"),
+    hot=True,
+)
+
+TRACES = Table(
+    "traces",
+    (
+        integer("ns"),
+        text("trace_id"),
+        integer("start_ns"),
+        integer("end_ns"),
+        integer("spans"),
+        integer("errors"),
+        integer("input_tokens"),
+        integer("output_tokens"),
+        integer("rooted"),
+        integer("reward_at"),
+        text("reward", null=True),
+        text("rollout_id"),
+        text("service"),
+        text("name"),
+    ),
+    key=("ns", "trace_id"),
+    indexes=(
+        Index("traces_start", ("ns", "start_ns", "trace_id")),
+        Index("traces_service", ("ns", "service", "start_ns", "trace_id")),
+        Index("traces_errors", ("ns", "start_ns", "trace_id"), "errors > 0"),
+    ),
+)
+
+TRACE_NAMES = Table(
+    "trace_names",
+    (integer("ns"), text("trace_id"), text("name"), integer("start_ns")),
+    key=("ns", "trace_id", "name"),
+    indexes=(Index("trace_names_start", ("ns", "name", "start_ns", "trace_id")),),
+)
+
 TABLES = (
     ROLLOUTS,
     ATTEMPTS,
@@ -199,4 +262,8 @@ TABLES = (
     SPANS,
     SPAN_PARTS,
     SPAN_COUNTERS,
+    SPAN_FIGURES,
+    ROLLOUT_FIGURES,
+    TRACES,
+    TRACE_NAMES,
 )

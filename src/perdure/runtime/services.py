@@ -31,6 +31,7 @@ from perdure.outbox.webhooks.urls import check_webhook_url
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS, open_configured
@@ -70,6 +71,7 @@ class Services:
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
         self.schedule_timer = ScheduleTimer(storage, targets)
+        self.traces = Traces(storage, namespace=namespace)
         self.diagnostics = Diagnostics(
             storage,
             KINDS,
@@ -124,6 +126,7 @@ class Services:
         sibling.graph_requests = self.graph_requests.acting_as(caller)
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)
+        sibling.traces = self.traces.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
         sibling.sessions = self.sessions.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)

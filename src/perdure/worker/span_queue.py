@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ MAX_SPANS = 10_000
 """How many spans may wait; more are dropped, which is logged."""
 MAX_BYTES = 64 << 20
 BATCH = 500
+LINGER_SECONDS = 1.0
+"""How long spans wait for others, so that a batch is worth its transactions."""
 SPAN_BYTES = 500
 """About how many bytes a span takes besides its text."""
 
@@ -53,6 +56,7 @@ class SpanQueue:
         self._waiting: deque[PendingSpan] = deque()
         self._bytes = 0
         self._newly_dropped = 0
+        self._flushed = time.monotonic()
         self._lock = threading.Lock()
         self._writing = asyncio.Lock()
 
@@ -66,9 +70,15 @@ class SpanQueue:
             self._bytes += size
             self._waiting.append(PendingSpan(rollout_id, attempt_id, span, size))
 
+    @property
+    def due(self) -> bool:
+        """Whether a batch is full, or the first of its spans has waited long enough."""
+        return len(self._waiting) >= BATCH or time.monotonic() - self._flushed >= LINGER_SECONDS
+
     async def flush(self) -> None:
         """Store what waits. While the store does not answer it goes on waiting; no failure is raised."""
         async with self._writing:
+            self._flushed = time.monotonic()
             self._report()
             while batch := self._take():
                 try:
@@ -132,7 +142,7 @@ class SpanQueue:
         part = self._part
         assert part is not None
         rows = [encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part) for each in batch]
-        for answer in await store.rollouts.store_new_spans(rows, {part.hash: part.body}):
+        for answer in await store.rollouts.store_span_batch(rows, {part.hash: part.body}):
             if isinstance(answer, PerdureError):
                 self._drop(answer)
 

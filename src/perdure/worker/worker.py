@@ -272,7 +272,7 @@ class Worker:
     async def _look(self) -> None:
         """Check whether an agent blocks the others, and store the finished spans."""
         self._deps.loops.look()
-        if self._spans is not None:
+        if self._spans is not None and self._spans.due:
             await self._spans.flush()
 
     # --- stopping

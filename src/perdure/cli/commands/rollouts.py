@@ -21,18 +21,22 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import ago, shorten
+from perdure.cli.shell.output import ago, shorten, tokens_text
 from perdure.cli.shell.results import listing, pages, showing
+from perdure.cli.shell.target import Connection
 
 if TYPE_CHECKING:
     from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span
     from perdure.rollouts.records import RolloutStatus
+    from perdure.rollouts.traces.records import RolloutFigures
 
 SPANS_SEARCHED = 500
 EMPTY = """No rollouts yet. Try:
 
   perdure rollout enqueue '{"question": 1}'"""
-COLUMNS = ("rollout_id", "status", "attempt", "worker", "started", "input")
+COLUMNS = ("rollout_id", "status", "attempt", "worker", "started", "reward", "input")
+FIGURES_A_CALL = 100
+"""How many ids fit the URL of one request."""
 ATTEMPT_COLUMNS = ("attempt", "attempt_id", "status", "worker", "started", "last heartbeat")
 
 app = CommandGroup("Enqueue, show, watch, cancel and retry rollouts.")
@@ -69,13 +73,41 @@ async def list_rollouts(
             limit,
             lambda rollout: rollout.start_time >= start,
         )
+        figures = await _figures(connection, [each.rollout_id for each in found])
     filtered = statuses is not None or since is not None
     listing(
-        context, found, COLUMNS, _row, noun="rollouts", empty=EMPTY, filtered=filtered, hint=since is None
+        context,
+        found,
+        COLUMNS,
+        lambda rollout: _row(rollout, figures.get(rollout.rollout_id)),
+        noun="rollouts",
+        empty=EMPTY,
+        filtered=filtered,
+        document=lambda rollout: _document(rollout, figures.get(rollout.rollout_id)),
+        hint=since is None,
     )
 
 
-def _row(rollout: Rollout) -> tuple[Any, ...]:
+async def _figures(connection: Connection, rollout_ids: Sequence[str]) -> dict[str, RolloutFigures]:
+    """Tokens and rewards of rollouts; a server with a store that is not ours has none."""
+    from perdure.errors import NotSupported
+
+    found: list[RolloutFigures] = []
+    try:
+        for start in range(0, len(rollout_ids), FIGURES_A_CALL):
+            some = list(rollout_ids[start : start + FIGURES_A_CALL])
+            found += await connection.rollouts.figures(rollout_id=some)
+    except NotSupported:
+        return {}
+    return {each.rollout_id: each for each in found}
+
+
+def _document(rollout: Rollout, figures: RolloutFigures | None) -> Any:
+    reward = None if figures is None else figures.reward
+    return rollout if reward is None else {**rollout.model_dump(), "reward": reward}
+
+
+def _row(rollout: Rollout, figures: RolloutFigures | None) -> tuple[Any, ...]:
     attempt = getattr(rollout, "attempt", None)
     return (
         rollout.rollout_id,
@@ -83,6 +115,7 @@ def _row(rollout: Rollout) -> tuple[Any, ...]:
         f"{attempt.sequence_id} of {rollout.config.max_attempts}" if attempt else None,
         attempt.worker_id if attempt else None,
         ago(rollout.start_time),
+        None if figures is None or figures.reward is None else f"{figures.reward:g}",
         shorten(rollout.input),
     )
 
@@ -117,6 +150,7 @@ async def show_rollout(context: CommandContext, rollout_id: IdArgument) -> None:
         attempts = list(await store.query_attempts(rollout_id))
         spans = (await store.query_spans(rollout_id, limit=1)).total
         latest = await store.query_spans(rollout_id, "latest", sort_order="desc", limit=SPANS_SEARCHED)
+        figures = (await _figures(connection, [rollout_id])).get(rollout_id)
         try:
             why: str | None = (await connection.diagnostics.why(rollout_id)).sentence
         except NotSupported:
@@ -133,9 +167,18 @@ async def show_rollout(context: CommandContext, rollout_id: IdArgument) -> None:
         ("config", shorten(rollout.config, 2000)),
         ("metadata", shorten(rollout.metadata, 2000)),
         ("input", shorten(rollout.input, 2000)),
+        ("tokens", figures and tokens_text(figures.input_tokens, figures.output_tokens)),
+        ("reward", None if figures is None or figures.reward is None else f"{figures.reward:g}"),
         ("spans", f"{spans}; perdure span list {rollout.rollout_id}" if spans else "0"),
     )
-    document = {"rollout": rollout, "attempts": attempts, "spans": spans, "why": why, "error": error}
+    document = {
+        "rollout": rollout,
+        "attempts": attempts,
+        "spans": spans,
+        "figures": figures,
+        "why": why,
+        "error": error,
+    }
     showing(context, document, rows, ATTEMPT_COLUMNS, map(_attempt_row, attempts))
 
 

@@ -1,4 +1,4 @@
-"""`perdure span`: the trace of a rollout, drawn as a tree."""
+"""`perdure span`: the spans of a rollout, drawn as a tree, and one span with all its details."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from perdure.cli.commands.rollouts import IdArgument, find
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
-from perdure.cli.shell.output import STYLES, shorten
-from perdure.cli.shell.results import more_hint
+from perdure.cli.shell.output import STYLES, ago, shorten, tokens_text
+from perdure.cli.shell.results import more_hint, pages, showing
+from perdure.cli.shell.target import Connection
 
 if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
     from perdure import Attempt, Rollout, Span
+    from perdure.rollouts.spans import Event
 
 EMPTY = "No spans yet. Workers add them, or any OpenTelemetry exporter that sends OTLP to /v1/traces."
 
-app = CommandGroup("Show traces.")
+SHOWN_DIGITS = 8
+SPAN_DIGITS = 16
+MOST_SPANS = 10_000
+"""How many spans are looked through for one."""
+LONGEST_ATTRIBUTE = 2000
+
+app = CommandGroup("Show spans.")
 
 
 @app.client_command("list")
@@ -49,6 +59,95 @@ async def list_spans(
     more_hint(context, len(page), page.total, "spans")
 
 
+@app.client_command("show")
+async def show_span(
+    context: CommandContext,
+    id: Annotated[str, typer.Argument(metavar="ID", help="ID of the rollout, run or trace.")],
+    span_id: Annotated[
+        str, typer.Argument(metavar="SPAN_ID", help="ID of the span, or the first digits of it.")
+    ],
+) -> None:
+    """Show a span with its attributes, events and exceptions."""
+    from perdure.rollouts.traces.figures import figures_of
+
+    async with context.connect() as connection:
+        span = await _find_span(connection, id, span_id.lower())
+    figures = figures_of(span.name, span.attributes)
+    rows = (
+        ("span", span.span_id),
+        ("name", span.name),
+        ("status", _status(span)),
+        ("kind", span.model_extra.get("kind")),
+        ("trace", span.trace_id),
+        ("parent", span.parent_id),
+        ("rollout", span.rollout_id),
+        ("attempt", span.attempt_id),
+        ("service", span.resource.attributes.get("service.name")),
+        ("started", ago(span.start_time)),
+        ("took", _took(span)),
+        ("tokens", tokens_text(figures.input_tokens, figures.output_tokens)),
+        ("reward", None if figures.reward is None else f"{figures.reward:g}"),
+    )
+    details = [(name, shorten(value, LONGEST_ATTRIBUTE)) for name, value in sorted(span.attributes.items())]
+    showing(context, span, rows, ("attribute", "value"), details)
+    if not context.as_json:
+        for event in span.events:
+            _print_event(context, span, event)
+
+
+async def _find_span(connection: Connection, id: str, span_id: str) -> Span:
+    """The span of a rollout or a trace whose id begins so."""
+    from perdure.errors import NotFound
+
+    trace_id = id.replace("-", "").lower()
+    if await connection.store.get_rollout_by_id(id) is not None:
+        found = await pages(
+            lambda limit, offset: connection.store.query_spans(
+                id, span_id_contains=span_id, limit=limit, offset=offset
+            ),
+            MOST_SPANS,
+        )
+    else:
+        exact = span_id if len(span_id) == SPAN_DIGITS else None
+        found = await pages(
+            lambda limit, offset: connection.traces.spans(
+                trace_id, span_id=exact, limit=limit, offset=offset
+            ),
+            MOST_SPANS,
+        )
+    matching = [span for span in found if span.span_id.startswith(span_id)]
+    if len(matching) != 1:
+        problem = f"{len(matching)} spans have IDs that begin with" if matching else "no span has the ID"
+        raise NotFound(f"{id}: {problem} {span_id}")
+    return matching[0]
+
+
+def _status(span: Span) -> str:
+    status = span.status
+    return f"{status.status_code}: {status.description}" if status.description else status.status_code
+
+
+def _took(span: Span) -> str | None:
+    if span.start_time is None or span.end_time is None:
+        return None
+    return span_duration(span.end_time - span.start_time)
+
+
+def _print_event(context: CommandContext, span: Span, event: Event) -> None:
+    """An event, when it happened, and what it says; the stack of an exception as it is."""
+    when = ""
+    if event.timestamp is not None and span.start_time is not None:
+        when = f" after {span_duration(event.timestamp - span.start_time)}"
+    kind, message = event.attributes.get("exception.type"), event.attributes.get("exception.message")
+    context.output.print("")
+    context.output.print(f"{event.name}{when}" + (f": {kind}: {message or ''}" if kind else ""))
+    for name, value in sorted(event.attributes.items()):
+        if name == "exception.stacktrace":
+            context.output.print(str(value).rstrip())
+        elif name not in ("exception.type", "exception.message"):
+            context.output.print(f"  {name}: {shorten(value, LONGEST_ATTRIBUTE)}")
+
+
 def trace_tree(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]) -> Tree:
     """A rollout with its attempts, and the spans of each below it."""
     from rich.text import Text
@@ -58,7 +157,7 @@ def trace_tree(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Sp
     tree = Tree(head, guide_style="dim")
     for attempt in attempts:
         branch = tree.add(_attempt_line(attempt))
-        _add_spans(branch, [span for span in spans if span.attempt_id == attempt.attempt_id])
+        add_spans(branch, [span for span in spans if span.attempt_id == attempt.attempt_id])
     return tree
 
 
@@ -83,7 +182,7 @@ def _attempt_line(attempt: Attempt) -> Text:
     return Text.assemble(title, f"{by}: ", _styled(attempt.status), f", {label} {took}")
 
 
-def _add_spans(tree: Tree, spans: Sequence[Span]) -> None:
+def add_spans(tree: Tree, spans: Sequence[Span]) -> None:
     """Add each span below its parent; a span whose parent never arrived is a root."""
     ordered = sorted(spans, key=lambda span: (span.start_time or 0.0, span.sequence_id))
     known = {span.span_id for span in spans}
@@ -105,14 +204,20 @@ def _add_spans(tree: Tree, spans: Sequence[Span]) -> None:
 def _span_line(span: Span) -> Text:
     from rich.text import Text
 
+    from perdure.rollouts.traces.figures import figures_of
+
     line = Text(span.name)
     if span.start_time is not None and span.end_time is not None:
         line.append(f"  {span_duration(span.end_time - span.start_time)}", style="cyan")
-    tokens = span.attributes.get("gen_ai.usage.output_tokens")
+    figures = figures_of(span.name, span.attributes)
+    tokens = tokens_text(figures.input_tokens, figures.output_tokens)
     if tokens is not None:
-        line.append(f"  {tokens} tokens", style="dim")
+        line.append(f"  {tokens}", style="dim")
+    if figures.reward is not None:
+        line.append(f"  reward {figures.reward:g}", style="green")
     if span.status.status_code == "ERROR":
-        line.append(f"  {span.status.description or 'error'}", style="red")
+        line.append(f"  {shorten(span.status.description or 'error')}", style="red")
+    line.append(f"  {span.span_id[:SHOWN_DIGITS]}", style="dim")
     return line
 
 

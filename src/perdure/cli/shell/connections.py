@@ -23,6 +23,7 @@ from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
+from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
 from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
@@ -71,6 +72,10 @@ class Remote:
     @property
     def access(self) -> Access:
         return self.threads.access
+
+    @property
+    def traces(self) -> Traces:
+        return self.threads.traces
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -133,6 +138,7 @@ class Direct:
         self.outbox = self._services.outbox
         self.schedules = self._services.schedules
         self.access = self._services.access
+        self.traces = self._services.traces
         self.diagnostics = self._services.diagnostics
         self.sessions = self._services.sessions
 

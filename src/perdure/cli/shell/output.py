@@ -134,6 +134,11 @@ def shorten(value: Any, longest: int = LONGEST_CELL) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def tokens_text(input_tokens: int, output_tokens: int) -> str | None:
+    """Tokens read and written, such as `812 in, 96 out`; None if there are none."""
+    return f"{input_tokens} in, {output_tokens} out" if input_tokens or output_tokens else None
+
+
 def ago(then: float | None, now: float | None = None) -> str | None:
     """The time since `then`, such as `30 s ago`."""
     if then is None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.resource_service import Resources
     from perdure.rollouts.service import Rollouts
+    from perdure.rollouts.traces.service import Traces
     from perdure.rollouts.workers import Workers
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
@@ -50,6 +51,8 @@ class Connection(Protocol):
     def workers(self) -> Workers: ...
     @property
     def schedules(self) -> Schedules: ...
+    @property
+    def traces(self) -> Traces: ...
     @property
     def diagnostics(self) -> Diagnostics: ...
     @property

@@ -232,7 +232,7 @@ async def query_spans(
             return ([], 0), {}
         attempt_id = latest.id
     rows, total = await _span_page(tx, rollout_id, attempt_id, query)
-    return (rows, total), await _parts(tx, rows)
+    return (rows, total), await shared_parts(tx, rows)
 
 
 async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page[SpanView]:
@@ -245,7 +245,8 @@ async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Que
     return await _page(tx, sql.LIST_ATTEMPT_SPANS, Clause(clause.sql, values), order, query)
 
 
-async def _parts(tx: Tx, rows: Sequence[SpanView]) -> Mapping[str, bytes]:
+async def shared_parts(tx: Tx, rows: Sequence[SpanView]) -> Mapping[str, bytes]:
+    """What spans share, by its hashes."""
     shared = ((row.resource_hash, row.scope_hash) for row in rows)
     hashes = sorted({name for pair in shared for name in pair if name is not None})
     return {row.hash: bytes(row.body) for row in await tx.all(sql.GET_PARTS, hashes=hashes)} if hashes else {}

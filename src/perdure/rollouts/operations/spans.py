@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +11,14 @@ from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
+from perdure.outbox.operations import NewEffect
+from perdure.outbox.operations import put as put_effects
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.rows import AttemptRow, CounterRow, HeartbeatRow, PartRow, SpanRow
+from perdure.rollouts.traces import sql as trace_sql
 
 EVICTION_ROWS = 50
 
@@ -40,6 +43,12 @@ class NewSpan(msgspec.Struct):
     body: bytes
 
 
+FIGURES = "figures"
+"""The outbox consumer that takes figures out of new spans, and what they say of their traces."""
+
+Notes = Mapping[int, str]
+"""For each span, by the id of its object, what that consumer is told of it, as JSON."""
+
 Stored = list[int | None]
 """The sequence ids of a call's spans; None for one that was known already."""
 
@@ -54,13 +63,14 @@ async def add_spans(
     calls: Sequence[Sequence[NewSpan]],
     parts: Sequence[tuple[str, bytes]],
     kinds: Kinds,
+    notes: Notes | None = None,
     lined: bool = False,
 ) -> list[Stored | NotFound]:
     """Store the spans of each call. A call that names an unknown rollout or attempt stores nothing.
 
     Spans count as heartbeats; the first one, or one after a silence, moves the attempt and its rollout.
     """
-    adding = _Adding(tx, kinds)
+    adding = _Adding(tx, kinds, notes)
     await adding.work.load([span.rollout_id for call in calls for span in call], kinds.names(), lined=lined)
     accepted = [adding.check(call) for call in calls]
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
@@ -74,13 +84,17 @@ async def add_spans(
 
 
 async def add_new_spans(
-    tx: Tx, calls: Sequence[Sequence[NewSpan]], parts: Sequence[tuple[str, bytes]], kinds: Kinds
+    tx: Tx,
+    calls: Sequence[Sequence[NewSpan]],
+    parts: Sequence[tuple[str, bytes]],
+    kinds: Kinds,
+    notes: Notes | None = None,
 ) -> list[Stored]:
     """`add_spans` as it mostly goes: all spans are new, and most attempts go on as they are.
 
     Only the rollouts of the others are read; what stands in the way is left to `add_spans`.
     """
-    adding = _Adding(tx, kinds)
+    adding = _Adding(tx, kinds, notes)
     await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
     moving = {span.rollout_id for call in calls for span in adding.find(call)}
     if moving and not await adding.work.try_load(moving):
@@ -93,8 +107,9 @@ async def add_new_spans(
 class _Adding:
     """One batch of spans on its way into the tables."""
 
-    def __init__(self, tx: Tx, kinds: Kinds) -> None:
+    def __init__(self, tx: Tx, kinds: Kinds, notes: Notes | None) -> None:
         self.tx = tx
+        self._notes = notes
         self.work = Work(tx, kinds)
         self.numbers: dict[int, int] = {}
         self._attempts: dict[tuple[str, str], AttemptRow] = {}
@@ -170,6 +185,10 @@ class _Adding:
         if stored != len(fresh):
             raise CareNeeded
         changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
+        if self._notes is not None:
+            notes = ",".join([self._notes[id(span)] for span in fresh])
+            body = f'{{"ns":{self.tx.ns},"spans":[{notes}]}}'
+            await put_effects(self.tx, [NewEffect(FIGURES, FIGURES, body)])
 
     async def audit(self, spans: Iterable[NewSpan]) -> None:
         """Name the attempt of each span that was stored."""
@@ -296,7 +315,13 @@ async def evict(tx: Tx, bytes_to_free: int) -> int:
     for row in await tx.all(sql.EVICTION_ORDER, n=EVICTION_ROWS):
         if freed >= bytes_to_free:
             break
-        await tx.execute(sql.DROP_SPANS, ns=row.ns, rollout_id=row.rollout_id)
+        await drop_spans(tx, row.ns, row.rollout_id)
         await tx.execute(sql.MARK_EVICTED, ns=row.ns, rollout_id=row.rollout_id)
         freed += row.bytes
     return freed
+
+
+async def drop_spans(tx: Tx, ns: int | None, rollout_id: str) -> None:
+    """Drop the spans of a rollout, with their figures and their traces."""
+    for statement in (*trace_sql.DROPS, sql.DROP_SPANS):
+        await tx.execute(statement, ns=ns, rollout_id=rollout_id)

@@ -11,6 +11,7 @@ from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.outbox.service import Outbox
+from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
@@ -99,6 +100,7 @@ ROUTES: tuple[Route, ...] = (
     *RUN_QUEUE_ROUTES,
     *GRAPH_REQUEST_ROUTES,
     *routes_of(Items, lambda call: call.services.items),
+    *routes_of(Traces, lambda call: call.services.traces),
     *routes_of(Outbox, lambda call: call.services.outbox),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *routes_of(Sessions, lambda call: call.services.sessions),

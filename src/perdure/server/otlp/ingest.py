@@ -9,6 +9,7 @@ from typing import NamedTuple
 from perdure.access.model import Caller
 from perdure.kernel.errors import NotFound
 from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.kept_traces import KeptTrace
 from perdure.rollouts.model import FAILED, SUCCEEDED
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, Received, TracesData, receive
@@ -16,7 +17,6 @@ from perdure.rollouts.otlp_reader import Reader, records
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Answer
-from perdure.rollouts.traces import KeptTrace
 from perdure.runtime.app import StoreApp
 
 __all__ = ["Outcome", "ingest"]

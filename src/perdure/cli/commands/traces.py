@@ -1,0 +1,147 @@
+"""`perdure trace`: list, search and show traces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.commands.spans import add_spans, span_duration
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
+from perdure.cli.shell.output import ago, shorten, tokens_text
+from perdure.cli.shell.results import PAGE_SIZE, listing, more_hint, pages, showing
+from perdure.cli.shell.target import Connection
+
+if TYPE_CHECKING:
+    from perdure import Span
+    from perdure.rollouts.traces.records import Trace
+
+EMPTY = """No traces yet. A worker traces the runs that it executes:
+
+  perdure run create greet '{"name": "Ann"}'"""
+COLUMNS = ("trace", "name", "started", "took", "spans", "failed", "tokens")
+SHOWN_DIGITS = 8
+"""How many digits of a trace's id a table shows; they are enough to show the trace."""
+LONGEST_NAME = 22
+MOST_PAGES = 100
+"""How many pages one search reads; each looks through up to 100 traces."""
+
+app = CommandGroup("List, search and show traces.")
+
+IdArgument = Annotated[
+    str, typer.Argument(metavar="TRACE_ID", help="ID of a trace or of its run, or the first digits of it.")
+]
+SinceOption = Annotated[float | None, duration("Only traces started within this time")]
+
+
+@app.client_command("list")
+async def list_traces(context: CommandContext, since: SinceOption = None, limit: LimitOption = 20) -> None:
+    """List traces, newest first."""
+    await _list(context, {"since": _start(since)}, limit, filtered=since is not None)
+
+
+@app.client_command("search")
+async def search_traces(
+    context: CommandContext,
+    name: Annotated[str | None, text("NAME", "Name of a span in the trace.", "--name")] = None,
+    service: Annotated[str | None, text("NAME", "Service of the trace.", "--service")] = None,
+    error: Annotated[bool, flag("--error", help="Only traces in which a span has failed.")] = False,
+    since: SinceOption = None,
+    until: Annotated[float | None, duration("Only traces started before this time", "--until")] = None,
+    attribute: Annotated[
+        list[str] | None,
+        text("KEY=VALUE", "Attribute of a span in the trace; repeatable.", "--attribute", "-a"),
+    ] = None,
+    limit: LimitOption = 20,
+) -> None:
+    """Search traces by span name, service, errors, time and attributes, newest first.
+
+    A search by attributes looks through up to 10,000 traces.
+    """
+    wanted = {
+        "name": name,
+        "service": service,
+        "error": error or None,
+        "since": _start(since),
+        "until": _start(until),
+        "attribute": attribute,
+    }
+    await _list(context, wanted, limit, filtered=True)
+
+
+def _start(seconds: float | None) -> float | None:
+    return None if seconds is None else time.time() - seconds
+
+
+async def _list(context: CommandContext, wanted: dict[str, Any], limit: int, *, filtered: bool) -> None:
+    async with context.connect() as connection:
+        found, searched = await _find(connection, wanted, limit)
+    listing(context, found, COLUMNS, _row, noun="traces", empty=EMPTY, filtered=filtered)
+    if searched is not None:
+        context.output.print(f"Looked through the attributes of {searched} traces.")
+
+
+async def _find(connection: Connection, wanted: dict[str, Any], limit: int) -> tuple[list[Trace], int | None]:
+    """Up to `limit` traces, and how many were looked through for attributes."""
+    found: list[Trace] = []
+    searched: int | None = None
+    cursor = None
+    for _ in range(MOST_PAGES):
+        size = PAGE_SIZE if wanted.get("attribute") else min(PAGE_SIZE, limit - len(found))
+        page = await connection.traces.list(**wanted, limit=size, cursor=cursor)
+        found += page.items
+        cursor = page.next
+        if page.searched is not None:
+            searched = (searched or 0) + page.searched
+        if cursor is None or len(found) >= limit:
+            break
+    return found[:limit], searched
+
+
+def _row(trace: Trace) -> tuple[Any, ...]:
+    return (
+        trace.trace_id[:SHOWN_DIGITS],
+        shorten(trace.name, LONGEST_NAME),
+        ago(trace.start_time),
+        span_duration(trace.end_time - trace.start_time),
+        trace.spans,
+        trace.errors or None,
+        trace.input_tokens + trace.output_tokens or None,
+    )
+
+
+@app.client_command("show")
+async def show_trace(context: CommandContext, trace_id: IdArgument, limit: LimitOption = 1000) -> None:
+    """Show a trace: what its spans count, and the spans as a tree."""
+    async with context.connect() as connection:
+        trace = await connection.traces.get(trace_id.replace("-", "").lower())
+        spans = await pages(
+            lambda limit, offset: connection.traces.spans(trace.trace_id, limit=limit, offset=offset), limit
+        )
+    document = {"trace": trace, "spans": list(spans)}
+    rows = (
+        ("trace", trace.trace_id),
+        ("service", trace.service or None),
+        ("rollout", trace.rollout_id),
+        ("started", ago(trace.start_time)),
+        ("took", span_duration(trace.end_time - trace.start_time)),
+        ("spans", f"{trace.spans}, {trace.errors} failed" if trace.errors else str(trace.spans)),
+        ("tokens", tokens_text(trace.input_tokens, trace.output_tokens)),
+        ("reward", None if trace.reward is None else f"{trace.reward:g}"),
+    )
+    showing(context, document, rows)
+    if not context.as_json:
+        _draw(context, trace, spans.items)
+        more_hint(context, len(spans), spans.total, "spans")
+
+
+def _draw(context: CommandContext, trace: Trace, spans: Sequence[Span]) -> None:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    tree = Tree(Text(trace.name, style="bold"), guide_style="dim")
+    add_spans(tree, spans)
+    context.output.print("")
+    context.output.console.print(tree)

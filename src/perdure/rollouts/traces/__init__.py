@@ -1,0 +1,1 @@
+"""Traces and figures: what lists show of spans, in rows beside them."""

@@ -1,0 +1,123 @@
+"""What lists show of spans: tokens and rewards, out of the attributes that each instrumentation writes.
+
+| dialect | tokens | reward |
+|---|---|---|
+| OpenTelemetry | `gen_ai.usage.input_tokens`, `gen_ai.usage.output_tokens` | |
+| older OpenTelemetry, OpenLLMetry | `gen_ai.usage.prompt_tokens`, `llm.usage.prompt_tokens`, … | |
+| OpenInference | `llm.token_count.prompt`, `llm.token_count.completion` | |
+| Agent-lightning | | `agentlightning.reward.0.value`, `agentlightning.reward.primary`, `reward` |
+| AgentOps | | `agentops.task.output`, `agentops.entity.output` |
+
+To take more out of spans, add a field to `Figures` and its attributes here, a column to the tables of
+figures, and, if its attributes have none of the `MARKS`, a mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import InvalidInput
+
+MARKS = (b"usage", b"token_count", b"reward")
+"""The body of a span that has figures contains one of these."""
+INPUT = (
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.prompt_tokens",
+    "llm.token_count.prompt",
+    "llm.usage.prompt_tokens",
+)
+OUTPUT = (
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.completion_tokens",
+    "llm.token_count.completion",
+    "llm.usage.completion_tokens",
+)
+OPERATION = "gen_ai.operation.name"
+SUMS = {
+    OPERATION: frozenset({"invoke_agent", "create_agent", "invoke_workflow", "execute_tool"}),
+    "openinference.span.kind": frozenset({"AGENT", "CHAIN", "TOOL", "RETRIEVER", "RERANKER", "EVALUATOR"}),
+    "traceloop.span.kind": frozenset({"workflow", "agent", "task", "tool"}),
+}
+"""Spans that repeat the tokens of the calls below them, which must not count twice."""
+REWARD = "agentlightning.reward"
+REWARD_SPANS = frozenset({"agentlightning.annotation", "agentlightning.operation", REWARD})
+REWARDS = (f"{REWARD}.0.value", f"{REWARD}.primary", REWARD, "reward")
+REWARD_OPERATION = "agentlightning.operation.name"
+OUTPUTS = ("agentops.task.output", "agentops.entity.output")
+MOST = 2**53
+"""More tokens than that are no number of tokens."""
+
+
+class Figures(NamedTuple):
+    """What a span counts."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reward: float | None = None
+
+    @property
+    def present(self) -> bool:
+        return bool(self.input_tokens or self.output_tokens or self.reward is not None)
+
+
+def may_have_figures(body: bytes) -> bool:
+    """Whether an encoded span can have figures, without decoding it."""
+    return any(mark in body for mark in MARKS)
+
+
+def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
+    """The figures of a span. What is no number counts as nothing."""
+    repeated = any(attributes.get(kind) in values for kind, values in SUMS.items())
+    return Figures(
+        0 if repeated else _tokens(attributes, INPUT),
+        0 if repeated else _tokens(attributes, OUTPUT),
+        reward_of(name, attributes),
+    )
+
+
+def _tokens(attributes: Mapping[str, Any], names: Sequence[str]) -> int:
+    for name in names:
+        found = _number(attributes.get(name))
+        if found is not None:
+            return int(found) if 0 <= found <= MOST else 0
+    return 0
+
+
+def reward_of(name: str, attributes: Mapping[str, Any]) -> float | None:
+    """The reward that a span of Agent-lightning holds; of several dimensions the first."""
+    if name in REWARD_SPANS:
+        if attributes.get(REWARD_OPERATION, REWARD) != REWARD:
+            return None
+        found = (
+            attributes.get(each) for each in (f"{REWARD}.0.value", f"{REWARD}.primary", REWARD, "reward")
+        )
+        return next((value for value in map(_number, found) if value is not None), None)
+    return next(
+        (value for value in map(_output_reward, map(attributes.get, OUTPUTS)) if value is not None), None
+    )
+
+
+def _output_reward(output: Any) -> float | None:
+    """The reward in an output of AgentOps, which is JSON."""
+    if isinstance(output, str) and '"reward"' in output:
+        try:
+            output = decode_json(output)
+        except InvalidInput:
+            return None
+    if not isinstance(output, Mapping) or output.get("type") != "reward":
+        return None
+    return _number(output.get("value"))
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool):
+        return float(value)
+    return value if isinstance(value, int | float) and isfinite(value) else None

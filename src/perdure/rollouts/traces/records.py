@@ -1,0 +1,75 @@
+"""Traces and figures as callers see them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.kernel.record import Record
+from perdure.rollouts.rows import RolloutFiguresRow, TraceRow
+
+
+class RolloutFigures(Record, kw_only=True):
+    """What the spans of a rollout count."""
+
+    rollout_id: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reward: float | None = None
+    """The last reward of Agent-lightning."""
+
+
+class Trace(Record, kw_only=True):
+    """A trace: what all its spans have in sum. Its name, service and rollout are those of its first span."""
+
+    trace_id: str
+    name: str
+    service: str
+    rollout_id: str
+    start_time: float
+    end_time: float
+    spans: int
+    errors: int
+    """How many spans have failed."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reward: float | None = None
+    """The last reward of Agent-lightning."""
+
+
+class TracePage(Record, kw_only=True):
+    """Some traces, the newest first."""
+
+    items: list[Trace]
+    next: str | None = None
+    """The cursor of the next page; none if there are no more traces."""
+    searched: int | None = None
+    """By attributes only: how many traces were looked through. There may be matches beyond: see `next`."""
+
+
+def figures_from(row: RolloutFiguresRow) -> RolloutFigures:
+    return RolloutFigures(
+        rollout_id=row.rollout_id,
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+        reward=_reward(row.reward),
+    )
+
+
+def trace_from(row: TraceRow) -> Trace:
+    return Trace(
+        trace_id=row.trace_id,
+        name=row.name,
+        service=row.service,
+        rollout_id=row.rollout_id,
+        start_time=row.start_ns / 1e9,
+        end_time=row.end_ns / 1e9,
+        spans=row.spans,
+        errors=row.errors,
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+        reward=_reward(row.reward),
+    )
+
+
+def _reward(text: str | None) -> float | None:
+    return None if text is None else msgspec.convert(text, float, strict=False)

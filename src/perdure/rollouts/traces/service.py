@@ -1,0 +1,156 @@
+"""The service of traces: lists and searches them, and shows their spans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from perdure.access.base import Service
+from perdure.access.endpoints import GET, call
+from perdure.kernel.checks import Id, Limit, Offset, check_id, check_page, check_text, optional_text
+from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.rollouts import encoding
+from perdure.rollouts.records import PaginatedResult
+from perdure.rollouts.rows import TracePlace, TraceRow
+from perdure.rollouts.spans import Span
+from perdure.rollouts.traces import operations
+from perdure.rollouts.traces.notes import MAX_NAME
+from perdure.rollouts.traces.operations import Wanted
+from perdure.rollouts.traces.records import Trace, TracePage, trace_from
+
+WINDOW = 1000
+"""How many traces of an index one call looks at, where more than one filter is given."""
+SEARCHED_TRACES = 100
+"""How many traces one call looks through for attributes."""
+SEARCHED_SPANS = 2000
+"""How many spans of a trace are looked through for attributes."""
+MAX_ATTRIBUTES = 10
+LAST_NS = 2**63 - 1
+
+AttributeFilters = Annotated[list[str], Meta(max_length=MAX_ATTRIBUTES)]
+
+
+class Traces(Service):
+    """The traces of one namespace.
+
+    They are listed from rows beside the spans, which an outbox consumer writes a moment after them.
+    """
+
+    @call(GET("/traces"), scope="read")
+    async def list(
+        self,
+        *,
+        name: str | None = None,
+        service: str | None = None,
+        error: bool | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        attribute: AttributeFilters | None = None,
+        limit: Limit = 100,
+        cursor: str | None = None,
+    ) -> TracePage:
+        """List traces, the newest first.
+
+        `name` is the name of any of its spans, `error` asks for those in which a span has failed, `since` and
+        `until` are epoch seconds. An `attribute` is `key=value`; all of them must be in one span. Attributes
+        have no index: a call looks through up to 100 traces, and 2,000 spans of each. A page may have fewer
+        items than `limit`, and even none; `next` is the cursor of the next one.
+        """
+        check_page(limit, 0)
+        newest = TracePlace(_nanoseconds(until, "until", LAST_NS), "")
+        wanted = Wanted(
+            name=None if name is None else check_text(name, "name")[:MAX_NAME],
+            service=optional_text(service, "service"),
+            failed=bool(error),
+            since=_nanoseconds(since, "since", 0),
+            place=newest if cursor is None else _place(cursor),
+        )
+        attributes = attributes_from(attribute or ())
+        filters = sum((wanted.name is not None, wanted.service is not None, wanted.failed))
+        window = WINDOW if filters > 1 and not attributes else limit
+        if attributes:
+            window = min(SEARCHED_TRACES, max(limit, 1))
+        if not window:
+            return TracePage(items=[])
+        rows, place = await self.read(operations.list_traces, wanted, window)
+        searched = len(rows) if attributes else None
+        if attributes:
+            rows = [row for row in rows if await self._has(row, attributes)]
+        if len(rows) > limit:
+            rows = rows[:limit]
+            place = TracePlace(rows[-1].start_ns, rows[-1].trace_id)
+        return TracePage(items=[trace_from(row) for row in rows], next=_cursor(place), searched=searched)
+
+    async def _has(self, row: TraceRow, attributes: Mapping[str, str]) -> bool:
+        """Whether one of a trace's spans has all the attributes."""
+        spans = await self.spans_of(row.trace_id, limit=1000)
+        rest = await self.spans_of(row.trace_id, limit=1000, offset=1000) if len(spans) == 1000 else []
+        return any(has_attributes(span.attributes, attributes) for span in (*spans, *rest))
+
+    @call(GET("/traces/{trace_id}"), scope="read", errors=(NotFound,))
+    async def get(self, trace_id: Id) -> Trace:
+        """Get a trace by its id, or by the first digits of its id if no other trace has them."""
+        found = await self.read(operations.get_traces, check_id(trace_id, "trace_id"))
+        if len(found) > 1:
+            raise NotFound(f"more than one trace has an id that begins with {trace_id}")
+        if not found:
+            raise NotFound(f"Trace {trace_id} not found")
+        return trace_from(found[0])
+
+    @call(GET("/traces/{trace_id}/spans"), scope="read", errors=(NotFound,))
+    async def spans(
+        self, trace_id: Id, *, span_id: str | None = None, limit: Limit = 100, offset: Offset = 0
+    ) -> PaginatedResult[Span]:
+        """List the spans of a trace, of whichever rollouts, in the order of their start."""
+        check_page(limit, offset)
+        check_id(trace_id, "trace_id")
+        (rows, total), parts = await self.read(
+            operations.trace_spans, trace_id, optional_text(span_id, "span_id"), limit, offset
+        )
+        if not total and span_id is None:
+            raise NotFound(f"Trace {trace_id} not found")
+        items = encoding.spans_from(rows, parts)
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+
+    async def spans_of(self, trace_id: str, *, limit: int, offset: int = 0) -> Sequence[Span]:
+        """Some spans of a trace; none if it is unknown."""
+        (rows, _), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
+        return encoding.spans_from(rows, parts)
+
+
+def attributes_from(given: Sequence[str]) -> dict[str, str]:
+    """Attributes by name, from `key=value`."""
+    if len(given) > MAX_ATTRIBUTES:
+        raise InvalidInput(f"at most {MAX_ATTRIBUTES} attributes can be searched for, not {len(given)}")
+    pairs = [check_text(each, "attribute").partition("=") for each in given]
+    for key, separator, _ in pairs:
+        if not key or not separator:
+            raise InvalidInput(f"an attribute must be key=value, not {key!r}")
+    return {key: value for key, _, value in pairs}
+
+
+def has_attributes(found: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Whether a span has all of these attributes; numbers and booleans are compared as they are written."""
+    return all(key in found and attribute_text(found[key]) == value for key, value in wanted.items())
+
+
+def attribute_text(value: Any) -> str:
+    """An attribute as a search compares it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _nanoseconds(seconds: float | None, what: str, otherwise: int) -> int:
+    return otherwise if seconds is None else max(0, encoding.micros(seconds, what) * 1000)
+
+
+def _cursor(place: TracePlace | None) -> str | None:
+    return None if place is None else f"{place.start_ns}-{place.trace_id}"
+
+
+def _place(cursor: str) -> TracePlace:
+    start, separator, trace_id = check_text(cursor, "cursor").partition("-")
+    if not separator or not (start.isascii() and start.isdecimal() and len(start) < 20):
+        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
+    return TracePlace(min(int(start), LAST_NS), trace_id)

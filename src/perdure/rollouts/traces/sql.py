@@ -1,0 +1,135 @@
+"""The SQL of traces and figures, written once for both engines."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
+from perdure.kernel.storage.filters import Listing
+from perdure.rollouts import rows
+from perdure.rollouts.tables import ROLLOUT_FIGURES, SPAN_FIGURES, TRACE_NAMES, TRACES
+
+# The bodies of some spans of an attempt.
+GET_BODIES = statement(
+    """
+    SELECT {columns} FROM spans
+    WHERE ns = :ns AND rollout_id = :rollout_id AND attempt_id = :attempt_id AND span_id {among:span_ids}
+      AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)
+    """,
+    row=rows.SpanBody,
+)
+# The figures of spans, which may be stored already.
+ADD_SPAN_FIGURES = BulkInsert(SPAN_FIGURES, rows.SpanFiguresRow, on_conflict="NOTHING")
+# Add to the figures of rollouts; the reward with the highest number counts.
+ADD_ROLLOUT_FIGURES = BulkInsert(
+    ROLLOUT_FIGURES,
+    rows.RolloutFiguresRow,
+    on_conflict="""
+    UPDATE SET input_tokens = rollout_figures.input_tokens + excluded.input_tokens,
+      output_tokens = rollout_figures.output_tokens + excluded.output_tokens,
+      reward = CASE WHEN excluded.reward_at >= rollout_figures.reward_at AND excluded.reward IS NOT NULL
+        THEN excluded.reward ELSE rollout_figures.reward END,
+      reward_at = {larger:rollout_figures.reward_at,excluded.reward_at}
+    """,
+)
+# Add to traces; a span without a parent, or else the earliest, gives a trace its name.
+ADD_TRACES = BulkInsert(
+    TRACES,
+    rows.TraceRow,
+    on_conflict="""
+    UPDATE SET
+      name = CASE WHEN excluded.rooted > traces.rooted
+        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
+        THEN excluded.name ELSE traces.name END,
+      service = CASE WHEN excluded.rooted > traces.rooted
+        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
+        THEN excluded.service ELSE traces.service END,
+      rollout_id = CASE WHEN excluded.rooted > traces.rooted
+        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
+        THEN excluded.rollout_id ELSE traces.rollout_id END,
+      rooted = {larger:traces.rooted,excluded.rooted},
+      start_ns = CASE WHEN excluded.start_ns < traces.start_ns
+        THEN excluded.start_ns ELSE traces.start_ns END,
+      end_ns = {larger:traces.end_ns,excluded.end_ns},
+      spans = traces.spans + excluded.spans,
+      errors = traces.errors + excluded.errors,
+      input_tokens = traces.input_tokens + excluded.input_tokens,
+      output_tokens = traces.output_tokens + excluded.output_tokens,
+      reward = CASE WHEN excluded.reward_at >= traces.reward_at AND excluded.reward IS NOT NULL
+        THEN excluded.reward ELSE traces.reward END,
+      reward_at = {larger:traces.reward_at,excluded.reward_at}
+    """,
+)
+# The names of spans in traces, which may be stored already.
+ADD_TRACE_NAMES = BulkInsert(TRACE_NAMES, rows.TraceNameRow, on_conflict="NOTHING")
+# The figures of rollouts.
+GET_FIGURES = statement(
+    "SELECT {columns} FROM rollout_figures WHERE ns = :ns AND rollout_id {among:ids}",
+    row=rows.RolloutFiguresRow,
+)
+# A trace by its id.
+GET_TRACE = statement(
+    "SELECT {columns} FROM traces WHERE ns = :ns AND trace_id = :trace_id", row=rows.TraceRow
+)
+# Traces whose ids begin alike.
+BEGINNING_TRACES = statement(
+    "SELECT {columns} FROM traces WHERE ns = :ns AND trace_id >= :first AND trace_id < :last LIMIT 2",
+    row=rows.TraceRow,
+)
+# Traces by their ids.
+GET_TRACES = statement(
+    "SELECT {columns} FROM traces WHERE ns = :ns AND trace_id {among:ids}", row=rows.TraceRow
+)
+# Places of traces from one on, the newest first.
+LIST_TRACES = statement(
+    """
+    SELECT {columns} FROM traces
+    WHERE ns = :ns AND start_ns >= :since AND (start_ns, trace_id) < (:start_ns, :trace_id)
+    ORDER BY start_ns DESC, trace_id DESC LIMIT :n
+    """,
+    row=rows.TracePlace,
+)
+# The same of the traces of a service.
+LIST_SERVICE_TRACES = statement(
+    """
+    SELECT {columns} FROM traces
+    WHERE ns = :ns AND service = :service AND start_ns >= :since
+      AND (start_ns, trace_id) < (:start_ns, :trace_id)
+    ORDER BY start_ns DESC, trace_id DESC LIMIT :n
+    """,
+    row=rows.TracePlace,
+)
+# The same of the traces with errors.
+LIST_FAILED_TRACES = statement(
+    """
+    SELECT {columns} FROM traces
+    WHERE ns = :ns AND errors > 0 AND start_ns >= :since AND (start_ns, trace_id) < (:start_ns, :trace_id)
+    ORDER BY start_ns DESC, trace_id DESC LIMIT :n
+    """,
+    row=rows.TracePlace,
+)
+# The same of the traces in which a span has a name.
+LIST_NAMED_TRACES = statement(
+    """
+    SELECT {columns} FROM trace_names
+    WHERE ns = :ns AND name = :name AND start_ns >= :since AND (start_ns, trace_id) < (:start_ns, :trace_id)
+    ORDER BY start_ns DESC, trace_id DESC LIMIT :n
+    """,
+    row=rows.TracePlace,
+)
+# The traces in which a rollout has spans.
+_TRACES_OF = """
+    ns = :ns AND trace_id IN (SELECT DISTINCT s.trace_id FROM spans AS s
+      WHERE s.ns = :ns AND s.rollout_id = :rollout_id
+        AND s.born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id))
+"""
+# Delete the traces of a rollout.
+DROP_TRACES = statement("DELETE FROM traces WHERE " + _TRACES_OF)
+# Delete the names of a rollout's traces.
+DROP_TRACE_NAMES = statement("DELETE FROM trace_names WHERE " + _TRACES_OF)
+# Delete the figures of a rollout's spans.
+DROP_SPAN_FIGURES = statement("DELETE FROM span_figures WHERE ns = :ns AND rollout_id = :rollout_id")
+
+# The spans of a trace.
+LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", rows.SpanView)
+DROPS = (DROP_TRACES, DROP_TRACE_NAMES, DROP_SPAN_FIGURES)
+
+name_statements(globals())

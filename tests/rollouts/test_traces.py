@@ -1,0 +1,311 @@
+"""What an outbox consumer takes out of spans: tokens, rewards, and the list of traces."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
+
+from perdure import AttemptedRollout, Perdure, Span, open_store
+from perdure.kernel.config import load_settings
+from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.rollouts import otlp
+from perdure.rollouts.spans import OtelResource, TraceStatus
+from perdure.rollouts.traces.extractor import SpanExtractor
+from perdure.rollouts.traces.figures import Figures, figures_of, may_have_figures
+from perdure.rollouts.traces.service import WINDOW
+from perdure.runtime.services import Services
+
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4}
+PATIENCE = 30.0
+REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}
+
+
+@pytest.fixture
+async def perdure(shared_engine_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Perdure]:
+    namespace = f"traces-{random.randrange(10**12)}"
+    async with Perdure(shared_engine_url, namespace=namespace) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def without_consumer(perdure: Perdure) -> AsyncIterator[None]:
+    """Nothing is delivered while the block lasts."""
+    await perdure.services.deliveries.stop()
+    yield
+    await perdure.services.deliveries.start()
+
+
+async def settled(perdure: Perdure) -> None:
+    """Wait until the consumer has taken everything."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if not (await perdure.services.outbox.list(consumer="figures", limit=0)).total:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def started(perdure: Perdure) -> AttemptedRollout:
+    return await perdure.store.start_rollout({"a": 1})
+
+
+def span(rollout: AttemptedRollout, number: int, name: str = "chat", **more: Any) -> Span:
+    fields: dict[str, Any] = {
+        "rollout_id": rollout.rollout_id,
+        "attempt_id": rollout.attempt.attempt_id,
+        "sequence_id": number,
+        "trace_id": rollout.rollout_id.removeprefix("ro-").ljust(32, "0"),
+        "span_id": f"{number:016x}",
+        "parent_id": None,
+        "name": name,
+        "status": TraceStatus(status_code="OK"),
+        "attributes": {},
+        "events": [],
+        "links": [],
+        "start_time": 1_700_000_000.0 + number,
+        "end_time": 1_700_000_000.5 + number,
+        "context": None,
+        "parent": None,
+        "resource": OtelResource(attributes={"service.name": "shop"}, schema_url=""),
+    }
+    return Span(**{**fields, **more})
+
+
+def test_every_dialect_has_its_figures() -> None:
+    none = Figures()
+    for name, attributes, expected in (
+        ("chat", CHAT, Figures(10, 4)),
+        ("chat", {"gen_ai.usage.prompt_tokens": 3, "gen_ai.usage.completion_tokens": 2}, Figures(3, 2)),
+        ("llm", {"llm.token_count.prompt": 7, "llm.token_count.completion": 1}, Figures(7, 1)),
+        ("llm", {"llm.usage.prompt_tokens": "8", "llm.usage.completion_tokens": 2.0}, Figures(8, 2)),
+        ("agent", {**CHAT, "gen_ai.operation.name": "invoke_agent"}, none),
+        ("chain", {**CHAT, "openinference.span.kind": "CHAIN"}, none),
+        ("llm", {**CHAT, "openinference.span.kind": "LLM"}, Figures(10, 4)),
+        ("flow", {**CHAT, "traceloop.span.kind": "workflow"}, none),
+        ("chat", {"gen_ai.usage.input_tokens": -1, "gen_ai.usage.output_tokens": 2**80}, none),
+        ("chat", {"gen_ai.usage.input_tokens": "many", "gen_ai.usage.output_tokens": None}, none),
+        ("agentlightning.annotation", REWARD, Figures(reward=0.5)),
+        ("agentlightning.annotation", {"agentlightning.reward.0.value": True}, Figures(reward=1.0)),
+        ("agentlightning.reward", {"agentlightning.reward.primary": -2}, Figures(reward=-2)),
+        ("agentlightning.reward", {"reward": 0.0}, Figures(reward=0.0)),
+        ("agentlightning.operation", {**REWARD, "agentlightning.operation.name": "other"}, none),
+        ("agentlightning.annotation", {"agentlightning.reward.0.value": float("nan")}, none),
+        ("task", {"agentops.task.output": '{"type": "reward", "value": 0.25}'}, Figures(reward=0.25)),
+        ("task", {"agentops.entity.output": '{"type": "reward", "value"'}, none),
+        ("chat", {"reward": 1.0}, none),
+    ):
+        assert figures_of(name, attributes) == expected, (name, attributes)
+        if expected.present:
+            assert may_have_figures(repr((name, attributes)).encode()), attributes
+
+
+async def test_tokens_and_the_last_reward_of_a_rollout(perdure: Perdure) -> None:
+    rollout, other = await started(perdure), await started(perdure)
+    spans = [
+        span(rollout, 1, attributes=CHAT),
+        span(rollout, 2, "agentlightning.annotation", attributes=REWARD),
+        span(rollout, 3, attributes={"llm.token_count.prompt": 5}),
+        span(rollout, 4, "agentlightning.annotation", attributes={"agentlightning.reward.0.value": 0.75}),
+        span(other, 1, "plain"),
+    ]
+    await perdure.store.add_many_spans(spans)
+    await settled(perdure)
+    (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id, other.rollout_id])
+    assert (found.rollout_id, found.input_tokens, found.output_tokens) == (rollout.rollout_id, 15, 4)
+    assert found.reward == 0.75
+
+
+async def test_repeated_late_and_disordered_spans_count_once(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    spans = [span(rollout, number, attributes=CHAT) for number in range(1, 21)]
+    rewards = [
+        span(rollout, 20 + n, "agentlightning.annotation", attributes={"agentlightning.reward.0.value": n})
+        for n in (1, 2, 3)
+    ]
+    everything = [*spans, *rewards]
+    shuffled = random.Random(7)
+
+    async def send() -> None:
+        for _ in range(6):
+            batch = shuffled.sample(everything, 8)
+            await perdure.store.add_many_spans([*batch, *batch[:2]])
+
+    await asyncio.gather(send(), send(), send())
+    await perdure.store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+    await perdure.store.add_many_spans(list(reversed(everything)))
+    await settled(perdure)
+    (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
+    assert (found.input_tokens, found.output_tokens, found.reward) == (200, 80, 3.0)
+    trace = await perdure.services.traces.get(spans[0].trace_id)
+    assert (trace.spans, trace.input_tokens, trace.reward) == (23, 200, 3.0)
+
+
+async def test_an_effect_that_is_delivered_twice_counts_once(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    async with without_consumer(perdure):
+        await perdure.store.add_many_spans([span(rollout, 1, attributes=CHAT)])
+        await perdure.store.add_many_spans([span(rollout, 1, attributes=CHAT)])
+        page = await perdure.services.outbox.list(consumer="figures")
+        assert page.total == 1
+        effect = await perdure.services.outbox.get(page.items[0].id)
+        extractor = SpanExtractor(perdure.services.storage)
+        await asyncio.gather(extractor.deliver(effect), extractor.deliver(effect))
+        await extractor.deliver(effect)
+    await settled(perdure)
+    (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
+    assert (found.input_tokens, found.output_tokens) == (10, 4)
+    assert (await perdure.services.traces.get(span(rollout, 1).trace_id)).spans == 1
+
+
+async def test_a_batch_is_one_effect(perdure: Perdure) -> None:
+    rollouts = [await started(perdure) for _ in range(3)]
+    async with without_consumer(perdure):
+        await perdure.store.add_many_spans([span(each, n) for each in rollouts for n in range(1, 41)])
+        assert (await perdure.services.outbox.list(consumer="figures")).total == 1
+    await settled(perdure)
+
+
+async def test_spans_of_otlp_have_figures_too(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    resource = ResourceSpans()
+    for key, value in (
+        ("service.name", "till"),
+        ("agentlightning.rollout_id", rollout.rollout_id),
+        ("agentlightning.attempt_id", rollout.attempt.attempt_id),
+    ):
+        resource.resource.attributes.add(key=key).value.string_value = value
+    made = resource.scope_spans.add().spans.add(
+        name="chat", trace_id=b"\x01" * 16, span_id=b"\x02" * 8, start_time_unix_nano=10**18
+    )
+    made.attributes.add(key="gen_ai.usage.input_tokens").value.int_value = 6
+    received = otlp.receive(TracesData(resource_spans=[resource]))
+    await perdure.services.rollouts.store_new_spans(received.spans, received.parts)
+    await settled(perdure)
+    (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
+    assert found.input_tokens == 6
+    trace = await perdure.services.traces.get("01" * 16)
+    assert (trace.name, trace.service, trace.start_time) == ("chat", "till", 1e9)
+
+
+async def test_the_root_names_a_trace_however_late_it_comes(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    below = span(rollout, 2, "below", parent_id=f"{1:016x}", status=TraceStatus(status_code="ERROR"))
+    root = span(
+        rollout, 3, "root", resource=OtelResource(attributes={"service.name": "front"}, schema_url="")
+    )
+    root.end_time = 1_700_000_100.0
+    for batch in ([below], [root], [span(rollout, 1, "earlier, below", parent_id=root.span_id)]):
+        await perdure.store.add_many_spans(batch)
+        await settled(perdure)
+    trace = await perdure.services.traces.get(root.trace_id)
+    assert (trace.name, trace.service, trace.rollout_id) == ("root", "front", rollout.rollout_id)
+    assert (trace.spans, trace.errors) == (3, 1)
+    assert (trace.start_time, trace.end_time) == (1_700_000_001.0, 1_700_000_100.0)
+
+
+async def many(perdure: Perdure, count: int) -> list[str]:
+    """Traces of one span each, the newest last; every third has failed, every second is of `till`."""
+    rollout = await started(perdure)
+    spans = []
+    for number in range(1, count + 1):
+        services = OtelResource(
+            attributes={"service.name": "till" if number % 2 == 0 else "shop"}, schema_url=""
+        )
+        spans.append(
+            span(
+                rollout,
+                number,
+                "even" if number % 2 == 0 else "odd",
+                trace_id=f"{number:032x}",
+                status=TraceStatus(status_code="ERROR" if number % 3 == 0 else "OK"),
+                attributes={"order": number, "big": number > 5},
+                resource=services,
+            )
+        )
+    await perdure.store.add_many_spans(spans)
+    await settled(perdure)
+    return [each.trace_id for each in spans]
+
+
+async def pages(perdure: Perdure, **wanted: Any) -> list[list[str]]:
+    found, cursor = [], None
+    while True:
+        page = await perdure.services.traces.list(cursor=cursor, **wanted)
+        found.append([trace.trace_id for trace in page.items])
+        cursor = page.next
+        if cursor is None:
+            return found
+
+
+async def test_traces_are_listed_by_pages_and_filters(perdure: Perdure) -> None:
+    ids = await many(perdure, 12)
+    newest = list(reversed(ids))
+
+    def numbers(found: Sequence[Sequence[str]]) -> list[int]:
+        return [int(each, 16) for page in found for each in page]
+
+    assert await pages(perdure, limit=5) == [newest[:5], newest[5:10], newest[10:]]
+    assert numbers(await pages(perdure, service="till", limit=4)) == [12, 10, 8, 6, 4, 2]
+    assert numbers(await pages(perdure, error=True)) == [12, 9, 6, 3]
+    assert numbers(await pages(perdure, name="odd", error=True)) == [9, 3]
+    assert numbers(await pages(perdure, name="odd", service="till")) == []
+    assert numbers(await pages(perdure, error=True, service="till", limit=1)) == [12, 6]
+    base = 1_700_000_000.0
+    assert numbers(await pages(perdure, since=base + 4, until=base + 8)) == [7, 6, 5, 4]
+    assert numbers(await pages(perdure, name="even", since=base + 9)) == [12, 10]
+    assert numbers(await pages(perdure, attribute=["order=7"], limit=5)) == [7]
+    assert numbers(await pages(perdure, attribute=["big=true", "order=8"], service="till")) == [8]
+    searched = await perdure.services.traces.list(attribute=["order=1"], limit=5)
+    assert (searched.items, searched.searched, searched.next is None) == ([], 5, False)
+    assert (await perdure.services.traces.list(limit=0)).items == []
+
+
+async def test_bad_filters_are_refused(perdure: Perdure) -> None:
+    traces = perdure.services.traces
+    for wanted in (
+        {"attribute": ["no value"]},
+        {"attribute": ["=x"]},
+        {"attribute": ["a=b"] * 11},
+        {"cursor": "elsewhere"},
+        {"cursor": "9" * 30 + "-a"},
+        {"limit": 1001},
+        {"since": float("nan")},
+        {"name": "\0"},
+    ):
+        with pytest.raises(InvalidInput):
+            await traces.list(**wanted)
+    for missing in (traces.get("ff" * 16), traces.spans("ff" * 16)):
+        with pytest.raises(NotFound, match="Trace ff"):
+            await missing
+    assert WINDOW >= 1000
+
+
+async def test_the_spans_of_a_trace_come_from_all_its_rollouts(perdure: Perdure) -> None:
+    one, two = await started(perdure), await started(perdure)
+    trace_id = "ee" * 16
+    await perdure.store.add_many_spans(
+        [span(two, 2, "later", trace_id=trace_id), span(one, 1, "first", trace_id=trace_id)]
+    )
+    page = await perdure.services.traces.spans(trace_id)
+    assert ([each.name for each in page], page.total) == (["first", "later"], 2)
+    (found,) = await perdure.services.traces.spans(trace_id, span_id=f"{2:016x}")
+    assert (found.name, found.rollout_id) == ("later", two.rollout_id)
+    await settled(perdure)
+    assert (await perdure.services.traces.get(trace_id)).spans == 2
+
+
+async def test_a_store_without_a_consumer_notes_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/alone.db"
+    store = open_store(url)
+    rollout = await store.start_rollout({})
+    await store.add_span(span(rollout, 1, attributes=CHAT))
+    await store.close()
+    services = Services.open(load_settings({"database_url": url}))
+    assert (await services.outbox.list(limit=0)).total == 0
+    await services.close()
