@@ -28,6 +28,7 @@ from tests.chaos.damaged import damage_files
 from tests.chaos.long_runs import chosen_size
 from tests.chaos.planted import MANNERS, ONE_IN, Manner
 from tests.chaos.postgres_crashes import crash_postgres
+from tests.chaos.rolling_restart import restart_workers_on_postgres
 from tests.chaos.scenario import ROLLOUTS, Run, Scenario, Show
 from tests.chaos.server_kills import kill_server_on_postgres, kill_server_on_sqlite
 from tests.chaos.sqlite_kills import kill_on_sqlite
@@ -69,6 +70,13 @@ SCENARIOS = (
         5_000,
         "remote workers and their server on SQLite killed, frozen and stopped under runs",
         torment_on_sqlite,
+    ),
+    Scenario(
+        "rolling-restart",
+        "runs",
+        200,
+        "two workers with different agents on PostgreSQL restarted by turns under runs",
+        restart_workers_on_postgres,
     ),
     Scenario(
         "model",
