@@ -17,7 +17,7 @@ from perdure.threads.queue import RunQueue
 
 AGENTS = ("alpha", "beta")
 WORKER = """
-from perdure import Agents, Perdure
+from perdure import Agents
 
 agents = Agents()
 
