@@ -25,7 +25,7 @@ from langgraph_sdk.errors import (
 )
 from tests.kernel.support import until, until_true
 from tests.server.langgraph.conftest import SOURCE, serving
-from tests.server.langgraph.project import project
+from tests.server.langgraph.project import GRAPHS, project
 from tests.server.otlp_support import ENGINES
 from tests.support.python_process import PythonProcess
 
@@ -91,7 +91,7 @@ def apart(
 ) -> Iterator[Apart]:
     """On SQLite the worker uses the server's API, on PostgreSQL with Redis its database."""
     bare = tmp_path_factory.mktemp(f"bare-{request.param}")
-    graphs = project(tmp_path_factory.mktemp(f"graphs-{request.param}"))
+    graphs = project(tmp_path_factory.mktemp(f"graphs-{request.param}"), (*GRAPHS, "asking"))
     if request.param == "sqlite":
         with serving(bare, f"sqlite:///{bare / 'perdure.db'}") as server:
             yield from _with_worker(Apart(server, graphs, "--url", server.url))
@@ -166,6 +166,14 @@ async def test_schemas_drawings_and_subgraphs(client: LangGraphClient) -> None:
     assert [node["id"] for node in drawn["nodes"]] == ["__start__", "plain", "__end__"]
     with pytest.raises(NotFoundError):
         await client.assistants.get_schemas(str(uuid.uuid4()))
+
+
+async def test_a_node_talks_to_the_server_of_its_worker(client: LangGraphClient) -> None:
+    """By `get_client()` without a URL: over HTTP, or inside the worker's process."""
+    found: Any = await client.runs.wait(None, "asking", input={})
+    assert found["seen"]["final"] == {"n": 3, "log": ["one", "two", "three"]}
+    assert found["seen"]["events"] == ["metadata", "updates", "updates", "updates"]
+    assert (await client.threads.get(found["seen"]["thread"]))["status"] == "idle"
 
 
 async def test_a_state_is_updated_by_the_graph_of_a_worker(client: LangGraphClient) -> None:

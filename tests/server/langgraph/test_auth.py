@@ -423,3 +423,68 @@ def test_auth_that_cannot_be_had_lets_nobody_in(tmp_path: Path, auth: str, words
     examined = perdure(tmp_path, "doctor")
     assert examined.returncode == 1
     assert words in examined.stdout
+
+
+# --- the other ways to a run ------------------------------------------------------------------------------
+
+
+async def test_threads_of_streams_and_of_agents_belong_to_who_made_them(guarded: ServerProcess) -> None:
+    ann, bob, eve = ({"Authorization": f"Bearer {name}"} for name in ("ann", "bob", "eve"))
+    thread_id = str(uuid.uuid4())
+    url = f"{guarded.url}/threads/{thread_id}"
+    start = {"id": 1, "method": "run.start", "params": {"assistant_id": "noop", "input": {}}}
+    assert (await ask(f"{url}/commands", "POST", start, **eve))[0] == 403
+    status, content = await ask(f"{url}/commands", "POST", start, **ann)
+    assert (status, isinstance(content, dict) and content["type"]) == (200, "success")
+    assert [(await ask(url, **who))[0] for who in (ann, bob)] == [200, 404]
+    assert (await ask(f"{url}/commands", "POST", start, **bob))[0] == 404
+    answer = {"id": 2, "method": "input.respond", "params": {"interrupt_id": "x", "response": 1}}
+    assert (await ask(f"{url}/commands", "POST", answer, **bob))[0] == 404
+    assert (await ask(f"{url}/commands", "POST", answer, **eve))[0] == 403
+    wanted = {"channels": ["values"]}
+    assert (await ask(f"{url}/stream/events", "POST", wanted, **bob))[0] == 404
+
+    agent = f"{guarded.url}/a2a/noop"
+    message = {"parts": [{"kind": "data", "data": {"n": 0}}]}
+    send = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+    assert (await ask(agent, "POST", send, **eve))[0] == 403
+    status, content = await ask(agent, "POST", send, **ann)
+    task: Any = content["result"] if isinstance(content, dict) else None
+    assert task["status"]["state"] == "completed"
+    assert [(await ask(f"{guarded.url}/threads/{task['contextId']}", **who))[0] for who in (ann, bob)] == [
+        200,
+        404,
+    ]
+    for method, params in (
+        ("tasks/get", {"id": task["id"]}),
+        ("tasks/cancel", {"id": task["id"]}),
+        ("message/send", {"message": {**message, "contextId": task["contextId"]}}),
+    ):
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        assert (await ask(agent, "POST", body, **bob))[0] == 404, method
+
+
+async def test_tools_are_those_that_a_user_may_see(people: People, guarded: ServerProcess) -> None:
+    ann = await people.client("ann")
+    own = await ann.assistants.create("steps", name="hers")
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    tool = f"hers-{own['assistant_id'][:8]}"
+    call = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": tool, "arguments": {"n": 0}},
+    }
+    url = f"{guarded.url}/mcp"
+    seen = {}
+    for name in ("ann", "bob"):
+        _, content = await ask(url, "POST", listing, Authorization=f"Bearer {name}")
+        found: Any = content
+        seen[name] = {each["name"] for each in found["result"]["tools"]}
+    assert seen["ann"] - seen["bob"] >= {tool}
+    assert {"noop", "steps"} <= seen["bob"]
+    status, content = await ask(url, "POST", call, Authorization="Bearer ann")
+    assert (status, "structuredContent" in str(content)) == (200, True)
+    assert (await ask(url, "POST", call, Authorization="Bearer bob"))[0] == 404
+    assert (await ask(url, "POST", call, Authorization="Bearer eve"))[0] == 403
+    assert (await ask(url, "POST", listing))[0] == 401

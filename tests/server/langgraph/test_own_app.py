@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.server.langgraph.auth_project import AUTH
 from tests.server.langgraph.conftest import serving
 from tests.server.langgraph.project import HERE, project
 
@@ -96,3 +98,17 @@ def test_one_without_a_lifespan_is_served_and_one_that_fails_is_not(tmp_path: Pa
         assert httpx.get(f"{started.url}/hello").status_code == 404
         assert httpx.post(f"{started.url}/assistants/search", json={}).json()[0]["graph_id"] == "noop"
         assert "http.app does not start, and is not served: no startup today" in started.log()
+
+
+def test_custom_auth_authenticates_its_callers_too(tmp_path: Path) -> None:
+    folder = with_app(tmp_path)
+    (folder / "auth.py").write_text(AUTH, encoding="utf-8")
+    content = json.loads((folder / "langgraph.json").read_text(encoding="utf-8"))
+    content["auth"] = {"path": "./auth.py:auth"}
+    (folder / "langgraph.json").write_text(json.dumps(content), encoding="utf-8")
+    with serving(folder, "memory:") as started:
+        known = httpx.get(f"{started.url}/hello", headers={"Authorization": "Bearer ann"})
+        assert known.json()["user"] == "ann"
+        for headers in ({}, {"Authorization": "Bearer nobody"}):
+            unknown = httpx.get(f"{started.url}/hello", headers=headers)
+            assert (unknown.status_code, "x-stamped" in unknown.headers) == (401, False)
