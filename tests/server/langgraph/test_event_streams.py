@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from langgraph_sdk.client import LangGraphClient
+from tests.server.langgraph.conftest import serving
+from tests.server.langgraph.project import project
 from tests.server.langgraph.run_support import asked, new_id
 
 from perdure.kernel.codec import encode_json
@@ -114,6 +117,21 @@ async def test_a_reader_that_comes_back_misses_nothing_and_sees_nothing_twice(se
     async with subscribed(server.url, thread_id, channels=["lifecycle"], namespaces=[[]], depth=0) as events:
         phases = [event["params"]["data"]["event"] for event in await until_end(events)]
     assert phases == ["running", "completed"]
+
+
+async def test_a_reader_goes_on_over_the_death_of_its_server(tmp_path: Path) -> None:
+    folder, thread_id = project(tmp_path, ("chat",)), new_id()
+    params = {"assistant_id": "chat", "input": {"messages": "hi"}}
+    with serving(folder, f"sqlite:///{folder / 'perdure.db'}") as killed:
+        async with subscribed(killed.url, thread_id) as events:
+            command = {"id": 1, "method": "run.start", "params": params}
+            await asked(killed.url, f"/threads/{thread_id}/commands", "POST", command)
+            whole = await until_end(events)
+        killed.kill()
+        killed.start()
+        middle = len(whole) // 2
+        async with subscribed(killed.url, thread_id, since=whole[middle]["seq"]) as events:
+            assert await until_end(events) == whole[middle + 1 :]
 
 
 async def test_what_is_wrong_is_answered_in_the_protocols_own_form(server: ServerProcess) -> None:
