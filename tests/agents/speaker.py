@@ -34,6 +34,21 @@ def talks(start: Any) -> None:
     say(type="result", values={"saved": saved, "kept": kept})
 
 
+def speaks(start: Any) -> None:
+    say(type="session", session_id="s-1", cwd="/srv", id=1)
+    opened = hear()
+    say(type="message", role="user", content="hello")
+    say(type="tool_result", tool_use_id="t", content="out", is_error=True)
+    say(type="usage", cost_usd=0.5, output_tokens=3)
+    say(type="result", values=opened)
+
+
+def prints_file(start: Any) -> None:
+    """Prints a file as it is, and ends."""
+    with open(start["input"], encoding="utf-8") as file:
+        sys.stdout.write(file.read())
+
+
 def echoes(start: Any) -> None:
     say(type="result", values=start)
 

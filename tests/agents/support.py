@@ -21,6 +21,7 @@ from perdure.graphs.view import state_values
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.sessions.transcripts.reading import format_of
 from perdure.streams.model import Shown
 from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.worker.emitter import joined
@@ -172,6 +173,9 @@ class MemoryContext:
         self.told = asyncio.Condition()
         self.action: str | None = None
         self.loop = asyncio.get_running_loop()
+        self.session_id = self.thread_id
+        self.logged: list[tuple[Any, ...]] = []
+        """What was written to the session."""
 
     async def until(self, event: str) -> None:
         """Wait until an event was told."""
@@ -193,6 +197,29 @@ class MemoryContext:
             self.events.append((event, decode_json(body)))
             self.shown.append(shown)
             self.told.notify_all()
+
+    async def session(self, id: str | None = None, cwd: str | None = None) -> str:
+        self.session_id = id or self.session_id
+        self.logged.append(("session", self.session_id, cwd))
+        return self.session_id
+
+    async def message(
+        self, role: str, content: Any, model: str | None = None, usage: Mapping[str, Any] | None = None
+    ) -> None:
+        self.logged.append(("message", role, content, model, usage))
+
+    async def tool_result(self, id: str, content: Any, is_error: bool = False) -> None:
+        self.logged.append(("tool_result", id, content, is_error))
+
+    async def usage(self, **figures: Any) -> None:
+        told = {name: figure for name, figure in figures.items() if figure is not None}
+        self.logged.append(("usage", told))
+
+    async def transcript(self, line: Mapping[str, Any]) -> bool:
+        known = format_of(line) is not None
+        if known:
+            self.logged.append(("transcript", line))
+        return known
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self.check()

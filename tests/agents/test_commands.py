@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from perdure.agents.context import AgentError, Cancelled, Interrupted
 from perdure.kernel.errors import InvalidInput
 from perdure.worker.registry import Agents
 
+TRANSCRIPTS = Path(__file__).parents[1] / "sessions" / "transcripts"
 SPEAKER = str(Path(__file__).with_name("speaker.py"))
 
 
@@ -77,9 +79,46 @@ async def test_it_is_told_all_of_its_run() -> None:
         "values": {"before": 1},
         "steps": {"one": 1},
         "idempotency_key": ctx.run_id,
+        "session_id": ctx.thread_id,
         "traceparent": None,
         "trace_content": True,
     }
+
+
+async def test_it_writes_to_its_session() -> None:
+    ctx = MemoryContext()
+    answer = await run(speaker("speaks"), ctx)
+    assert answer == {"type": "session", "session_id": "s-1", "id": 1}
+    assert ctx.logged == [
+        ("session", "s-1", "/srv"),
+        ("message", "user", "hello", None, None),
+        ("tool_result", "t", "out", True),
+        ("usage", {"cost_usd": 0.5, "output_tokens": 3}),
+    ]
+
+
+async def test_lines_of_known_tools_are_logged_as_they_are(tmp_path: Path) -> None:
+    for name in ("claude_stream", "codex_exec", "pi_stream", "pi_stored", "claude_stored"):
+        file = TRANSCRIPTS / f"{name}.jsonl"
+        ctx = MemoryContext()
+        await run(speaker("prints_file"), ctx, str(file))
+        written = [json.loads(line) for line in file.read_text().splitlines() if line.startswith('{"')]
+        assert [line for kind, line in ctx.logged if kind == "transcript"] == written
+    own = tmp_path / "own.jsonl"
+    for line, reason in (
+        ('{"type": "nobody knows"}', "Invalid value 'nobody knows'"),
+        ('{"type": "error", "message": "it broke"}', "it broke"),
+        ('{"type": "message", "role": "user"}', "content"),
+        ('{"type": 7}', "is not a message"),
+    ):
+        own.write_text(line + "\n")
+        with pytest.raises(AgentError, match=reason):
+            await run(speaker("prints_file"), MemoryContext(), str(own))
+    codex = '{"type": "thread.started", "thread_id": "t"}\n{"type": "error", "message": "reconnecting"}\n'
+    own.write_text(codex)
+    ctx = MemoryContext()
+    await run(speaker("prints_file"), ctx, str(own))
+    assert len(ctx.logged) == 2
 
 
 async def test_it_asks_a_person() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.worker.session_agents import LONG, talker
+
+from perdure import Agents, Perdure
 
 from .command import Server, run_here
 
@@ -64,6 +68,26 @@ def test_an_export_has_the_lines_as_they_were_imported(server: Server, tmp_path:
     assert [line.replace(", ", ",").replace(": ", ":") for line in source.read_text().splitlines()] == [
         line.replace(", ", ",").replace(": ", ":") for line in out.read_text().splitlines()
     ]
+
+
+def test_a_cut_tool_result_is_shown_in_full(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/own.db"
+
+    async def talk() -> str:
+        agents = Agents()
+        agents.register("talker", talker)
+        async with Perdure(database, agents=agents) as perdure:
+            end = await perdure.run("talker", {"text": "Where is Rome?"}, on_completion="keep")
+            return end.run.run_id
+
+    run_id = asyncio.run(talk())
+    shown = printed(run_here(tmp_path, "run", "show", run_id, "--database", database))
+    session_id = next(line.split()[1] for line in shown.splitlines() if line.startswith("session"))
+    cut = printed(run_here(tmp_path, "session", "show", session_id, "--database", database))
+    assert f"…[truncated {LONG - 65_536} chars]" in cut
+    full = printed(run_here(tmp_path, "session", "show", session_id, "--full", "--database", database))
+    assert "truncated" not in full
+    assert "x" * LONG in full
 
 
 def test_what_is_missing_or_wrong_is_said(server: Server, tmp_path: Path) -> None:

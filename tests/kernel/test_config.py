@@ -72,6 +72,8 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "stream_ttl": None,
         "state_dir": None,
         "session_sync": True,
+        "session_log": True,
+        "session_content": True,
         "webhook_secret": None,
         "webhook_allow_private": False,
         "webhook_allowed_hosts": (),

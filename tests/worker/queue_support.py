@@ -13,12 +13,12 @@ from perdure.agents.records import AgentSpec
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown
+from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown, PerdureError
 from perdure.kernel.signals.local import LocalSignals
 from perdure.streams.model import NewEvent
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
-from perdure.threads.work import Assignment, Ending, Lease, Verdict
+from perdure.threads.work import Assignment, Ending, Lease, SessionLines, Verdict
 
 CHANGED = ("queue", "changed")
 
@@ -267,6 +267,12 @@ class MemoryQueue(RunQueue):
 
     async def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
         raise NotSupported("nothing is remembered here")
+
+    async def log_all(self, logs: Sequence[SessionLines]) -> list[int | PerdureError]:
+        (call,) = logs
+        await self._called("log_all", call)
+        self._mine(call.held)
+        return [call.first + len(call.lines) - 1]
 
     async def keep(
         self,

@@ -1,10 +1,11 @@
 """Agents that are commands: one process per attempt, which reads and writes JSON lines.
 
 The process reads one `start` line and writes `event`, `save`, `step`, `load`, `interrupt`, `log`, `span`,
-`result` and `error` lines. The answers are `saved`, `step` and `answer` lines; a `cancel` line tells it to
-stop. It reads and writes items with `items` lines, answered with `items` lines, and asks for the run's
-resources with a `resources` line, answered with one. An isolated graph also writes `record`, `settle`, `find`
-and `deltas` lines, answered with `found` lines.
+`result` and `error` lines, and `session`, `message`, `tool_result` and `usage` lines for its session. Lines
+of Claude Code, Codex and pi are written to the session as they are. The answers are `saved`, `step`, `answer`
+and `session` lines; a `cancel` line tells it to stop. It reads and writes items with `items` lines, answered
+with `items` lines, and asks for the run's resources with a `resources` line, answered with one. An isolated
+graph also writes `record`, `settle`, `find` and `deltas` lines, answered with `found` lines.
 """
 
 from __future__ import annotations
@@ -45,8 +46,14 @@ from perdure.agents.messages import (
     Resources,
     Result,
     Save,
+    Say,
+    Session,
     Span,
     Step,
+    ToolResult,
+    Transcript,
+    Usage,
+    foreign_line,
 )
 from perdure.agents.records import AgentSpec
 from perdure.kernel.codec import encode_json
@@ -60,6 +67,7 @@ KEPT_WIDTH = 500
 ERRORS_SECONDS = 1.0
 LOOK_SECONDS = 0.05
 CHUNK = 1 << 16
+USAGE = tuple(name for name in Usage.__struct_fields__ if name not in Message.__struct_fields__)
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
@@ -138,6 +146,7 @@ def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
         "stream_mode": ctx.stream_mode,
         "steps": ctx.steps,
         "idempotency_key": ctx.idempotency_key(),
+        "session_id": ctx.session_id,
         "traceparent": ctx.traceparent,
         "trace_content": ctx.trace_content,
     }
@@ -186,6 +195,10 @@ class _Conversation:
         self._last: deque[str] = deque(maxlen=KEPT_LINES)
         self._errors = asyncio.create_task(self._log_errors(process.stderr))
         self._lines = 0
+        self._transcribes = False
+        """Whether the process has written lines of another tool."""
+        self._mistake = AgentError(f"{self._name} wrote a line that is not a message")
+        """Why the last line that is not a message of ours is none."""
 
     async def exchange(self, start: Mapping[str, Any]) -> Any:
         """Exchange lines until there is a result; returns its values, or None if the process exits with 0."""
@@ -214,10 +227,14 @@ class _Conversation:
         if not line.lstrip().startswith(b"{"):
             self._log(line)
             return None
+        message: Message | None = None
         try:
-            message: Message = DECODER.decode(line)
+            message = DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise AgentError(f"line {self._lines} of {self._name} is not a message: {error}") from error
+            self._mistake = AgentError(f"line {self._lines} of {self._name} is not a message: {error}")
+        message = foreign_line(line, message, after_others=self._transcribes) or message
+        if message is None:
+            raise self._mistake
         return message
 
     async def _answer(self, message: Message) -> None:
@@ -256,6 +273,20 @@ class _Conversation:
                 self._ctx.graph.put(message.steps)
             case Span():
                 self._ctx.record_span(message.span)
+            case Session():
+                session_id = await self._ctx.session(message.session_id, message.cwd)
+                self._send({"type": "session", "session_id": session_id}, message.id)
+            case Say():
+                await self._ctx.message(message.role, message.content, message.model, message.usage)
+            case ToolResult():
+                await self._ctx.tool_result(message.tool_use_id, message.content, message.is_error)
+            case Usage():
+                figures = msgspec.structs.asdict(message)
+                await self._ctx.usage(**{name: figures[name] for name in USAGE})
+            case Transcript():
+                self._transcribes = await self._ctx.transcript(message.line)
+                if not self._transcribes:
+                    raise self._mistake
             case Resources():
                 self._send({"type": "resources", **await self._resources()}, message.id)
             case Items():

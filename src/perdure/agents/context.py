@@ -179,6 +179,51 @@ class Context(Protocol):
         """
         ...
 
+    @property
+    def session_id(self) -> str:
+        """The session that has what the agent says: by default its thread, or its run if it has none."""
+        ...
+
+    async def session(self, id: str | None = None, cwd: str | None = None) -> str:
+        """Write to another session from now on, or to one of a working directory; returns its id."""
+        ...
+
+    async def message(
+        self,
+        role: str,
+        content: Any,
+        model: str | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write to the session what a user, the assistant or the system says: a text, or a list of blocks.
+
+        Each attempt writes what it says. Inside a `step`, it is written once.
+        """
+        ...
+
+    async def tool_result(self, id: str, content: Any, is_error: bool = False) -> None:
+        """Write to the session what the tool call with this id returned."""
+        ...
+
+    async def usage(
+        self,
+        *,
+        cost_usd: float | None = None,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cache_read_input_tokens: int | None = None,
+        cache_creation_input_tokens: int | None = None,
+        turns: int | None = None,
+        duration_ms: int | None = None,
+        stop_reason: str | None = None,
+    ) -> None:
+        """Write to the session what this attempt has taken so far; the last figures count."""
+        ...
+
+    async def transcript(self, line: Mapping[str, Any]) -> bool:
+        """Write to the session a line of Claude Code, Codex or pi as it is; false if it is none of theirs."""
+        ...
+
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         """Execute an action once and store its result; later attempts get the stored result."""
         ...

@@ -106,6 +106,49 @@ class Span(Message, tag="span"):
     span: RecordedSpan
 
 
+class Session(Message, tag="session"):
+    """Write to another session from now on."""
+
+    session_id: str | None = None
+    cwd: str | None = None
+
+
+class Say(Message, tag="message"):
+    """Write to the session what somebody says."""
+
+    role: str
+    content: Any
+    model: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+class ToolResult(Message, tag="tool_result"):
+    """Write to the session what a tool returned."""
+
+    tool_use_id: str
+    content: Any = None
+    is_error: bool = False
+
+
+class Usage(Message, tag="usage"):
+    """Write to the session what the attempt has taken so far."""
+
+    cost_usd: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    turns: int | None = None
+    duration_ms: int | None = None
+    stop_reason: str | None = None
+
+
+class Transcript(Message, tag="transcript"):
+    """Write to the session a line of a known tool, as it is."""
+
+    line: dict[str, Any]
+
+
 class Log(Message, tag="log"):
     """Write to the log."""
 
@@ -127,6 +170,9 @@ class Error(Message, tag="error"):
     retriable: bool = False
 
 
+TAGS: frozenset[Any] = frozenset(each.__struct_config__.tag for each in Message.__subclasses__())
+"""The types of our own messages."""
+
 DECODER = msgspec.json.Decoder(
     Event
     | Save
@@ -140,7 +186,37 @@ DECODER = msgspec.json.Decoder(
     | Deltas
     | Resources
     | Span
+    | Session
+    | Say
+    | ToolResult
+    | Usage
+    | Transcript
     | Log
     | Result
     | Error
 )
+
+
+def foreign_line(line: bytes, message: Message | None, *, after_others: bool) -> Transcript | None:
+    """A line that another tool may have written, although it has a type; None for a message of ours.
+
+    Some tools use our types for lines of theirs. `after_others` says that the process has written such lines
+    before; only then is an error without the fields of ours one of them.
+    """
+    if message is not None and not isinstance(message, Session | Say | Result | Error):
+        return None
+    if isinstance(message, Result) and message.values is not None:
+        return None
+    try:
+        record = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    kind = record.get("type")
+    theirs = (
+        kind not in TAGS
+        or (kind == "result" and "subtype" in record)
+        or (kind == "session" and "version" in record)
+        or (kind == "message" and isinstance(record.get("message"), dict))
+        or (kind == "error" and after_others and not {"error", "retriable"} & set(record))
+    )
+    return Transcript(line=record) if theirs and isinstance(kind, str) else None

@@ -30,7 +30,7 @@ from perdure.kernel.ids import RandomIds, uuid
 from perdure.kernel.merge import Merger
 from perdure.threads.queue import MAX_WAIT_SECONDS, RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint
-from perdure.threads.work import Append, Assignment, Ending
+from perdure.threads.work import Append, Assignment, Ending, SessionLines
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +95,7 @@ class RunQueueTransport(HttpTransport):
                 RunQueue.renew: _renew,
                 RunQueue.hand_back: _hand_back,
                 RunQueue.append_all: _append_all,
+                RunQueue.log_all: _log_all,
                 RunQueue.save: _save,
                 RunQueue.record: _record,
                 RunQueue.finish_all: _finish_all,
@@ -251,6 +252,12 @@ async def _append_all(transport: Any, endpoint: Endpoint, arguments: Arguments) 
         if isinstance(seq, int):
             transport.places[each.held.attempt_id] = seq
     return answers
+
+
+async def _log_all(transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Any]:
+    logs: Sequence[SessionLines] = arguments["logs"]
+    size = sum(len(line) for each in logs for line in each.lines)
+    return await _merged(transport, endpoint, "logs", logs, rows=len(logs), size=size)
 
 
 def _place(transport: Any, call: Any) -> int | None:

@@ -142,6 +142,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stream_ttl: Seconds | None = None
     state_dir: str | None = None
     session_sync: bool = True
+    session_log: bool = True
+    session_content: bool = True
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
     webhook_allowed_hosts: tuple[str, ...] = ()

@@ -66,7 +66,8 @@ class Services:
         self.assistants = Assistants(storage, namespace=namespace)
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
         self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
-        self.run_queue = RunQueue.beside(self.threads, self.items)
+        log = event_log(storage, settings)
+        self.run_queue = RunQueue.beside(self.threads, self.items, log)
         self.graph_requests = GraphRequests.of_same(self.threads)
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
@@ -79,7 +80,7 @@ class Services:
             watchdog=self.threads.watchdog,
             lease=self.threads.policy.lease,
         )
-        self.sessions = Sessions(storage, event_log(storage, settings), namespace=namespace)
+        self.sessions = Sessions(storage, log, namespace=namespace)
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()

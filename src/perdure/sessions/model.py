@@ -69,6 +69,13 @@ class Appended(msgspec.Struct, kw_only=True):
     after: int
 
 
+class Blob(msgspec.Struct, kw_only=True):
+    """The whole content of a tool result that is cut in its session."""
+
+    digest: str
+    content: str
+
+
 class Match(msgspec.Struct, kw_only=True):
     """A message that has the words of a search."""
 

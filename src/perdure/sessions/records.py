@@ -47,7 +47,8 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A message of a session. `event` is the role of a line that is no message.
 
     `time` is in epoch seconds. `usage` is that of this message alone, unless `cumulative`: then it is that of
-    the session so far. Lines with the same `message_id` are parts of one message.
+    the session so far, or of the attempt that tells it. Lines with the same `message_id` are parts of one
+    message.
     """
 
     role: Role
@@ -65,6 +66,11 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     agent_id: str | None = None
     session_id: str | None = None
     cwd: str | None = None
+    run_id: str | None = None
+    attempt: int | None = None
+    """The run that said it, and its attempt, from the second on."""
+    blob: str | None = None
+    """The digest of the whole content of a tool result that is cut here."""
     kind: str | None = None
     """The type of a line that is no message, such as `summary`."""
     position: int = 0
@@ -82,7 +88,7 @@ class Totals:
         self.model: str | None = None
         self._by_message: dict[str, Usage] = {}
         self._unnamed = NO_USAGE
-        self._cumulative: dict[str, Usage] = {}
+        self._cumulative: dict[tuple[str, str, int], Usage] = {}
 
     def add(self, message: Message) -> None:
         if message.role != "event":
@@ -93,7 +99,9 @@ class Totals:
         if usage is None:
             new = message.role == "assistant" and message.message_id is None
         elif message.cumulative:
-            self._cumulative[message.agent_id or ""] = usage
+            # An attempt tells its own usage, a tool that of the session.
+            source = message.agent_id or "", message.run_id or "", message.attempt or 1
+            self._cumulative[source] = usage
             new = False
         elif message.message_id is not None:
             new = message.message_id not in self._by_message

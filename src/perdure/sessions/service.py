@@ -38,6 +38,7 @@ from perdure.kernel.storage.port import Storage
 from perdure.sessions.model import (
     SCOPES,
     Appended,
+    Blob,
     LinePage,
     Match,
     Matches,
@@ -64,6 +65,7 @@ SEARCH_PAGE = 4 << 20
 Project = Annotated[str, Meta(min_length=1, max_length=200)]
 NewLines = Annotated[list[dict[str, Any]], Meta(max_length=MAX_LINES)]
 Position = Annotated[int, Meta(ge=0, le=2**53)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT)]
 Words = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -172,6 +174,15 @@ class Sessions(Service):
         lines = await self._read(session_id, project, sub_agent, after, limit, wait)
         items = [each.body.decode("utf-8", "replace") for each in lines.lines]
         return LinePage(items=items, after=lines.reached, end=lines.reached >= lines.end)
+
+    @call(GET("/sessions/{session_id}/blobs/{digest}"), scope="read", errors=(NotFound, Conflict))
+    async def blob(self, session_id: Id, digest: Digest, *, project: Project | None = None) -> Blob:
+        """Get the whole content of a tool result that was cut, by the digest in `blob` of its message."""
+        ns, _ = await self._find(session_id, project)
+        found = await self.log.get_blob(ns, digest)
+        if found is None:
+            raise NotFound(f"Blob {digest} of session {session_id} not found")
+        return Blob(digest=digest, content=found.decode("utf-8", "replace"))
 
     # --- writing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -23,6 +24,10 @@ from perdure.items.service import Items
 from perdure.kernel.checks import Id, check_id, check_name, check_text, optional_text
 from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
+from perdure.kernel.eventlog.port import EventLog, LogName
+from perdure.kernel.eventlog.port import check_name as check_log
+from perdure.kernel.eventlog.table_log import TableEventLog
+from perdure.kernel.eventlog.writing import append_lines
 from perdure.kernel.ids import process_id
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
@@ -54,6 +59,7 @@ from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
 from perdure.threads.operations.finish import Finish, Finished
 from perdure.threads.operations.graphs import RecordSteps
+from perdure.threads.operations.sessions import enter_sessions
 from perdure.threads.operations.settle import StreamAppend, load_runs
 from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
@@ -66,6 +72,7 @@ from perdure.threads.work import (
     Assignment,
     Ending,
     Lease,
+    SessionLines,
     Verdict,
 )
 
@@ -113,15 +120,17 @@ class RunQueue(WatchedService):
         items: Items | None = None,
         completions: LocalCompletions | None = None,
         watchdog: Watchdog | None = None,
+        log: EventLog | None = None,
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
         self.streams = streams
         self.items = items or Items(storage, namespace=namespace)
+        self.log = log or TableEventLog(storage)
         self.local_completions = completions or LocalCompletions()
         self._redis_markers = RedisMarkers(storage.signals)
 
     @classmethod
-    def beside(cls, threads: Threads, items: Items | None = None) -> Self:
+    def beside(cls, threads: Threads, items: Items | None = None, log: EventLog | None = None) -> Self:
         """The queue of the same namespace, whose streams and completions those of `threads` read."""
         return cls(
             threads.storage,
@@ -132,6 +141,7 @@ class RunQueue(WatchedService):
             items=items,
             completions=threads.local_completions,
             watchdog=threads.watchdog,
+            log=log,
         )
 
     def acting_as(self, caller: Caller) -> Self:
@@ -430,6 +440,39 @@ class RunQueue(WatchedService):
         """The events of a run's stream after a number, up to `limit` of them or about 1 MiB."""
         page = await self.read(read_stream, held.run_id, after, limit, False, PAGE_BYTES, resolve)
         return [NewEvent(each.event, each.body) for each in page.events]
+
+    @call(POST(WORK + "/sessions"), scope="worker", max_body=MAX_BODY, repeatable=True)
+    async def log_all(
+        self, logs: Annotated[Sequence[SessionLines], Meta(max_length=MAX_BATCH)]
+    ) -> Annotated[list[int | PerdureError], APPENDED]:
+        """Append lines to the sessions of runs; each item is answered by itself, with the place after it.
+
+        A line whose number the session has of the attempt already is not written again.
+        """
+        for each in logs:
+            check_lease(each.held)
+            check_log(LogName(each.project, each.session_id))
+            for number, line in enumerate(each.lines, each.first):
+                check_json(line, f"line {number}")
+        size = sum(len(line) for each in logs for line in each.lines)
+        return [*await self._each(self._log_batch, logs, rows=len(logs), size=size)]
+
+    async def _log_batch(self, calls: Sequence[SessionLines]) -> Sequence[int | PerdureError]:
+        fenced = await self.write(enter_sessions, calls)
+        return await asyncio.gather(*(map(self._log, calls, fenced)))
+
+    async def _log(self, call: SessionLines, refused: PerdureError | None) -> int | PerdureError:
+        if refused is not None:
+            return refused
+        name, attempt_id = LogName(call.project, call.session_id), call.held.attempt_id
+        bodies = [line.encode() for line in call.lines]
+        signals = self.storage.signals
+        try:
+            return await append_lines(
+                self.log, signals, await self.ns(), name, bodies, attempt_id=attempt_id, first=call.first
+            )
+        except PerdureError as error:
+            return error
 
     # --- the end ------------------------------------------------------------------------------------------
 

@@ -124,6 +124,8 @@ class Run(Record, kw_only=True):
     on_disconnect: OnDisconnect = "continue"
     webhook: str | None = None
     """Where its end is told, with credentials masked."""
+    session_id: str | None = None
+    """The session that has what its agent said, once it has said something."""
 
 
 class Thread(Record, kw_only=True):

@@ -128,6 +128,7 @@ class RunRow(msgspec.Struct):
     gone_at: int | None
     config: str
     resources_id: str | None
+    session_id: str | None
 
     @property
     def status(self) -> RunStatus:
@@ -154,6 +155,13 @@ ROLLOUT_COLUMNS: Final = {
     "resources_id": "r.resources_id",
 }
 """The columns of a run that are those of its rollout."""
+
+
+class RunSession(NamedTuple):
+    """The session that a run writes to."""
+
+    id: str
+    session_id: str | None
 
 
 class RolloutView(NamedTuple):
@@ -393,6 +401,7 @@ def run_of(row: RunRow) -> Run:
         temporary=row.temporary is not None,
         on_disconnect=row.on_disconnect,  # type: ignore[arg-type]
         webhook=None if row.webhook is None else mask_target(row.webhook),
+        session_id=row.session_id,
     )
 
 

@@ -22,6 +22,7 @@ from perdure.threads.rows import (
     Place,
     RolloutStatus,
     RunRow,
+    RunSession,
     StartTime,
     StateChange,
     StateRow,
@@ -214,6 +215,10 @@ LOCK_HOLDERS = statement(
     """,
     row=LineHolder,
 )
+# The sessions of runs.
+GET_SESSIONS = statement("SELECT {columns} FROM runs WHERE ns = :ns AND id {among:ids}", row=RunSession)
+# Runs that write to another session.
+SET_SESSIONS = BulkUpdate(RUNS, RunSession, sets=("session_id",), keys=("ns", "id"))
 # Let a line be free at a time, whoever holds it.
 RELEASE_BY = statement("UPDATE lines SET release_by = :time WHERE ns = :ns AND line = :line")
 # The latest attempts of runs.

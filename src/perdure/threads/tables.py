@@ -49,6 +49,7 @@ RUNS = Table(
         text("on_disconnect"),
         text("on_completion"),
         text("webhook", null=True),
+        text("session_id", null=True),
         text("error", null=True),
     ),
     key=("ns", "id"),

@@ -90,6 +90,16 @@ class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
 
 
+class SessionLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Lines of a session that an attempt has written, each a JSON object, numbered from `first` on."""
+
+    held: Lease
+    session_id: str
+    project: str
+    lines: Annotated[Sequence[str], msgspec.Meta(max_length=MAX_BATCH)]
+    first: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+
 # --- answers item by item ---------------------------------------------------------------------------------
 
 

@@ -27,6 +27,8 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.rollouts.recording import Recorder, enter_span, parse_traceparent, share_span
 from perdure.rollouts.resources import validate_resources
+from perdure.sessions import envelopes
+from perdure.sessions.transcripts.reading import format_of
 from perdure.streams.model import Shown
 from perdure.threads.records import Checkpoint
 from perdure.worker.registry import make_agent
@@ -99,6 +101,7 @@ class ChildContext:
         self.recorder = self._new_recorder()
         self.checkpoint = self._first_checkpoint = _checkpoint(start.get("checkpoint"))
         self._key: str = start["idempotency_key"]
+        self.session_id: str = start["session_id"]
         self._step_results: dict[str, Any] = dict(start["steps"])
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
@@ -158,6 +161,40 @@ class ChildContext:
         branch = current_branch()
         head = encode_json({"type": "event", "event": event, "shown": shown, "branch": branch})[:-1]
         self._pipe.write(f'{head},"data":{body}}}\n'.encode())
+
+    async def session(self, id: str | None = None, cwd: str | None = None) -> str:
+        answer = await self.request({"type": "session", "session_id": id, "cwd": cwd})
+        self.session_id = answer["session_id"]
+        return self.session_id
+
+    async def message(
+        self,
+        role: str,
+        content: Any,
+        model: str | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        envelopes.message(role, content, model=model, usage=usage)
+        self._log({"type": "message", "role": role, "content": content, "model": model, "usage": usage})
+
+    async def tool_result(self, id: str, content: Any, is_error: bool = False) -> None:
+        envelopes.tool_result(id, content, is_error=is_error)
+        self._log({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error})
+
+    async def usage(self, **figures: Any) -> None:
+        envelopes.result(**figures)
+        self._log({"type": "usage", **figures})
+
+    async def transcript(self, line: Mapping[str, Any]) -> bool:
+        known = format_of(line) is not None
+        if known:
+            self._log({"type": "transcript", "line": line})
+        return known
+
+    def _log(self, message: Mapping[str, Any]) -> None:
+        """Send a line of the session, which was checked here so that the agent learns of a mistake."""
+        self._check()
+        self._pipe.send(message)
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self._check()

@@ -29,12 +29,14 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureError
 from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
+from perdure.sessions import envelopes
 from perdure.streams.model import VALUES, NewEvent, Shown
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.emitter import Emitter
 from perdure.worker.replay import Replay
+from perdure.worker.session_writer import SessionWriter
 from perdure.worker.tracing import Tracing
 
 T = TypeVar("T")
@@ -140,6 +142,7 @@ class RunContext:
         queue: RunQueue,
         emitter: Emitter,
         tracing: Tracing,
+        session: SessionWriter,
         *,
         store: LightningStore | None = None,
         still_owned: Callable[[], bool] = lambda: True,
@@ -163,6 +166,7 @@ class RunContext:
         )
         self.emitter = emitter
         self.tracing = tracing
+        self._session = session
         self.saved: str | None = None
         """The values that this attempt saved last, as JSON; None before the first save."""
         self._assignment = assignment
@@ -226,6 +230,35 @@ class RunContext:
         if self.emitter.full:
             await self.emitter.wait_for_space()
             self._check()
+
+    @property
+    def session_id(self) -> str:
+        return self._session.session_id
+
+    async def session(self, id: str | None = None, cwd: str | None = None) -> str:
+        self._check()
+        return self._session.open(id, cwd)
+
+    async def message(
+        self,
+        role: str,
+        content: Any,
+        model: str | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        await self._log(envelopes.message(role, content, model=model, usage=usage))
+
+    async def tool_result(self, id: str, content: Any, is_error: bool = False) -> None:
+        await self._log(envelopes.tool_result(id, content, is_error=is_error))
+
+    async def usage(self, **figures: Any) -> None:
+        await self._log(envelopes.result(**figures))
+
+    async def transcript(self, line: Mapping[str, Any]) -> bool:
+        self._check()
+        known = self._session.put_transcript(line)
+        await self._session.wait_for_space()
+        return known
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self._check()
@@ -364,6 +397,13 @@ class RunContext:
             raise Cancelled("lost")
         if failure is not None:
             raise failure
+
+    async def _log(self, line: envelopes.Envelope | None) -> None:
+        self._check()
+        self._session.put(line)
+        if self._session.full:
+            await self._session.wait_for_space()
+            self._check()
 
     def _key(self, name: str) -> str:
         self._steps[name] += 1

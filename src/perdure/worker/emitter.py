@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from perdure.kernel.retry import retry_until
 from perdure.streams.model import NewEvent
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Lease
+from perdure.worker.waiters import Waiters
 
 MAX_EVENTS = 1000
 MAX_BYTES = 1 << 20
@@ -26,8 +26,6 @@ CROWDED_SECONDS = 0.02
 
 ROW = 200
 """About how many bytes a row takes besides its value."""
-
-_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class Emitter:
@@ -60,7 +58,7 @@ class Emitter:
         self._events: list[NewEvent] = []
         self._steps: list[GraphSteps] = []
         self._bytes = 0
-        self._waiters: list[_Waiter] = []
+        self._waiters = Waiters()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -103,21 +101,14 @@ class Emitter:
 
     async def wait_for_space(self) -> None:
         """Wait, in any loop, until there is space again, or until the emitter has failed or is closed."""
-        loop = asyncio.get_running_loop()
-        while self.full and self.failure is None and not self._closed:
-            future: asyncio.Future[None] = loop.create_future()
-            with self._lock:
-                if not self.full:
-                    return
-                self._waiters.append((loop, future))
-            await future
+        await self._waiters.wait_while(lambda: self.full and self.failure is None and not self._closed)
 
     def take(self) -> list[NewEvent]:
         """Remove and return all pending events. The caller has locked `sending` and writes them."""
         with self._lock:
             events, self._events = self._events, []
             self._bytes = sum(map(size_of, self._steps))
-        self._wake()
+        self._waiters.wake()
         return events
 
     def take_steps(self) -> GraphSteps | None:
@@ -125,7 +116,7 @@ class Emitter:
         with self._lock:
             steps, self._steps = self._steps, []
             self._bytes = sum(len(event.body) + len(event.event) for event in self._events)
-        self._wake()
+        self._waiters.wake()
         return joined(steps) if steps else None
 
     def restore(self, events: Sequence[NewEvent]) -> None:
@@ -137,7 +128,7 @@ class Emitter:
     def fail(self, error: PerdureError) -> None:
         """Refuse further writes; the first error is kept."""
         self.failure = self.failure or error
-        self._wake()
+        self._waiters.wake()
 
     def close(self) -> None:
         """Stop sending."""
@@ -146,7 +137,7 @@ class Emitter:
             self._timer.cancel()
         if self._flushing is not None:
             self._flushing.cancel()
-        self._wake()
+        self._waiters.wake()
 
     async def drain(self) -> None:
         """Send everything that is pending, now."""
@@ -155,13 +146,6 @@ class Emitter:
             events, steps = self.take(), self.take_steps()
             if (events or steps) and self.failure is None:
                 await self._append(events, steps)
-
-    def _wake(self) -> None:
-        with self._lock:
-            waiters, self._waiters = self._waiters, []
-        for loop, future in waiters:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_settle, future)
 
     def _schedule(self) -> None:
         if not self._closed:
@@ -211,11 +195,6 @@ class Emitter:
                 with self._lock:
                     self._steps.insert(0, steps)
             self.fail(error)
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 # --- batches of steps -------------------------------------------------------------------------------------

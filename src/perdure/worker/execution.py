@@ -26,6 +26,7 @@ from perdure.worker.emitter import Emitter, last_of
 from perdure.worker.isolation import AgentLoops, Ended, Job
 from perdure.worker.options import WorkerOptions
 from perdure.worker.retry_policy import RetryPolicy, failure_of
+from perdure.worker.session_writer import SessionWriter
 from perdure.worker.span_queue import SpanQueue
 from perdure.worker.tracing import Tracing
 
@@ -93,11 +94,13 @@ class Execution:
             active=deps.active,
         )
         self.tracing = Tracing(deps.spans, assignment, deps.options)
+        self._session = SessionWriter(deps.queue, assignment, deps.options, self._still_owned)
         self.context = RunContext(
             assignment,
             deps.queue,
             self._emitter,
             self.tracing,
+            self._session,
             store=deps.store,
             still_owned=self._still_owned,
             lease_over=self.lease_over,
@@ -144,6 +147,7 @@ class Execution:
             ended = await self._execute()
             self._concluding = True
             await self.tracing.store_explicit()
+            await self._session.drain()
             self.result = await self._conclude(ended)
         except Fenced:
             logger.warning("%s: attempt %d has lost its lease", self.name, self.assignment.attempt)
@@ -153,6 +157,7 @@ class Execution:
             self.result = LOST
         finally:
             self._emitter.close()
+            self._session.close()
             self.tracing.end(self.result or LOST, None if ended is None else ended.error)
         return self.result
 

@@ -43,6 +43,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace_content: bool = True
     """Whether spans hold messages, arguments, results and the texts of errors."""
 
+    session_log: bool = True
+    """Whether what agents say is written to sessions."""
+    session_content: bool = True
+    """Whether sessions hold texts, arguments and results, or only who spoke, which tools, and usage."""
+
     @classmethod
     def from_settings(cls, settings: Settings, **more: Any) -> WorkerOptions:
         """The options of the settings; arguments that are not None have precedence."""
@@ -57,5 +62,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "stats_interval": settings.stats_interval,
             "trace_sample": settings.trace_sample,
             "trace_content": settings.trace_content,
+            "session_log": settings.session_log,
+            "session_content": settings.session_content,
         }
         return cls(**{**found, **{name: value for name, value in more.items() if value is not None}})

@@ -186,6 +186,7 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
         ("agent", run.agent),
         ("assistant", run.assistant_id),
         ("thread", f"{run.thread_id}{' (temporary)' if run.temporary else ''}"),
+        ("session", run.session_id),
         ("strategy", run.multitask_strategy),
         ("attempts", run.attempt),
         ("created", ago(run.created_at)),

@@ -73,12 +73,15 @@ async def show_session(
     project: ProjectOption = None,
     sub_agent: SubAgentOption = "",
     events: EventsOption = False,
+    full: Annotated[bool, flag("--full", help="Show tool results whole that were cut.")] = False,
     limit: LimitOption = 1000,
 ) -> None:
     """Show a session and its messages."""
     async with context.connect() as connection:
         session = await connection.sessions.get(session_id, project=project)
         messages = await _messages(connection.sessions, session, sub_agent, events, limit)
+        if full:
+            await _complete(connection.sessions, session, messages)
     if context.as_json:
         context.output.document({"session": session, "messages": messages})
         return
@@ -102,6 +105,14 @@ async def _messages(
         if page.end:
             break
     return found[:limit]
+
+
+async def _complete(sessions: Sessions, session: Session, messages: list[Message]) -> None:
+    """Give cut tool results their whole content."""
+    for message in messages:
+        if message.blob is not None:
+            blob = await sessions.blob(session.session_id, message.blob, project=session.project)
+            message.text = blob.content
 
 
 def _facts(session: Session) -> tuple[tuple[str, Any], ...]:

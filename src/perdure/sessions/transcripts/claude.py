@@ -73,6 +73,8 @@ def _common(record: Mapping[str, Any]) -> dict[str, Any]:
         "agent_id": text_of(record.get("agentId")),
         "session_id": text_of(record.get("sessionId")) or text_of(record.get("session_id")),
         "cwd": text_of(record.get("cwd")),
+        "run_id": text_of(record.get("runId")),
+        "attempt": count(record.get("attempt")) or None,
     }
 
 
@@ -109,6 +111,7 @@ def _user(record: Mapping[str, Any], message: Mapping[str, Any], common: dict[st
             text=shown(each.get("content")),
             tool_call_id=text_of(each.get("tool_use_id")),
             is_error=bool(each.get("is_error")),
+            blob=text_of(each.get("blob")),
             **common,
         )
         for each in parts

@@ -23,6 +23,8 @@ READERS: tuple[Reader, ...] = (
 """The most specific first; what OpenAI stores has few marks of its own."""
 
 MAX_TORN = 200
+DELTAS = frozenset({"stream_event", "message_update", "tool_execution_update", "item.updated"})
+"""Lines that repeat a part of what a later line tells as a whole."""
 
 
 def format_of(record: Mapping[str, Any]) -> str | None:
@@ -44,6 +46,11 @@ def messages_of(body: bytes | str) -> list[Message]:
         return [Message(role="event", kind="unreadable", text=text[:MAX_TORN], is_error=True)]
     if not isinstance(record, Mapping):
         return [Message(role="event", kind="unknown")]
+    return messages_of_record(record)
+
+
+def messages_of_record(record: Mapping[str, Any]) -> list[Message]:
+    """The messages of a line that is decoded already."""
     kind = _kind(record)
     for _, recognises, messages in READERS:
         if recognises(kind, record):

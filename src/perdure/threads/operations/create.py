@@ -301,6 +301,7 @@ class _Creation:
             gone_at=None,
             config=rollout.config,
             resources_id=rollout.resources_id,
+            session_id=None,
         )
 
 

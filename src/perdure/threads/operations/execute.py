@@ -118,8 +118,13 @@ async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
         if run is not None and run.status in LIVE and lines.get(held.thread_id) == holder:
             answers[held] = run.attempts
         else:
-            answers[held] = Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
+            answers[held] = lost_lease(held)
     return answers
+
+
+def lost_lease(held: Lease) -> Fenced:
+    """The answer to an attempt that holds its run no longer."""
+    return Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
 
 
 async def append_events(

@@ -1,0 +1,215 @@
+"""Sends what an agent says to its session, through the queue: in order, in batches, each line once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from perdure.kernel.clock import boottime
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import Fenced, InvalidInput, PerdureError
+from perdure.kernel.eventlog.port import CHAT_PROJECT, LogName, check_session_id, project_of
+from perdure.kernel.retry import retry_until
+from perdure.sessions.envelopes import Envelope, default_session_id, without_content
+from perdure.sessions.transcripts.reading import DELTAS, format_of, messages_of_record
+from perdure.threads.queue import RunQueue
+from perdure.threads.work import Assignment, SessionLines
+from perdure.worker.options import WorkerOptions
+from perdure.worker.waiters import Waiters
+
+logger = logging.getLogger(__name__)
+
+MAX_LINES = 1000
+MAX_BYTES = 1 << 20
+MAX_LINE = 16 << 20
+"""How long a line may be before its tool result is cut, in characters."""
+LINGER_SECONDS = 0.02
+"""How long a first line waits for more."""
+PATIENCE_SECONDS = 30.0
+"""How long a line is tried to be written; an agent never fails because of its log."""
+
+
+class _Pending(NamedTuple):
+    log: LogName
+    body: str
+
+
+class SessionWriter:
+    """The lines of one attempt. They are taken from any thread and sent from the worker's loop."""
+
+    def __init__(
+        self,
+        queue: RunQueue,
+        assignment: Assignment,
+        options: WorkerOptions,
+        still_owned: Callable[[], bool],
+    ) -> None:
+        run = assignment.run
+        self._queue = queue
+        self._lease = assignment.held
+        self._still_owned = still_owned
+        self._enabled = options.session_log
+        self._content = options.session_content
+        self._own: Envelope = {"runId": run.run_id}
+        if assignment.attempt > 1:
+            self._own["attempt"] = assignment.attempt
+        default = run.run_id if run.temporary else run.thread_id
+        self._log = LogName(CHAT_PROJECT, default_session_id(default))
+        self._cwd: str | None = None
+        self._named = False
+        """Whether the agent itself has named its session."""
+        self._control = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._waiters = Waiters()
+        self._sending = asyncio.Lock()
+        self._pending: list[_Pending] = []
+        self._bytes = 0
+        self._next = 1
+        self._scheduled = False
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The session that the attempt writes to."""
+        return self._log.session_id
+
+    @property
+    def full(self) -> bool:
+        return not self._stopped and (len(self._pending) >= MAX_LINES or self._bytes >= MAX_BYTES)
+
+    def open(self, id: str | None = None, cwd: str | None = None) -> str:
+        """Write to another session from now on, or to that of a working directory; returns its id."""
+        session_id = self.session_id if id is None else check_session_id(id)
+        self._log = LogName(self._log.project if cwd is None else project_of(cwd), session_id)
+        self._cwd = self._cwd if cwd is None else cwd
+        self._named = True
+        return session_id
+
+    def put(self, line: Envelope | None) -> None:
+        """Add a line of the agent, from any thread."""
+        if line is None or not self._enabled:
+            return
+        shown = line if self._content else without_content(line)
+        place = {} if self._cwd is None else {"cwd": self._cwd}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._put({**shown, "timestamp": now, "sessionId": self.session_id, **place, **self._own})
+
+    def put_transcript(self, record: Mapping[str, Any]) -> bool:
+        """Add a line of a known tool as it is. Gives false for a line that no known tool writes.
+
+        The session is the tool's own, unless the agent has named one.
+        """
+        if format_of(record) is None:
+            return False
+        if not self._enabled or not self._content or record.get("type") in DELTAS:
+            return True
+        if not self._named:
+            for message in messages_of_record(record):
+                self._follow(message.session_id, message.cwd)
+        self._put(record)
+        return True
+
+    def _follow(self, session_id: str | None, cwd: str | None) -> None:
+        """Go on in the session that a tool names, if its id can be that of one."""
+        if session_id is not None:
+            self._log = self._log._replace(session_id=default_session_id(session_id))
+        if cwd is not None:
+            self._log = self._log._replace(project=project_of(cwd))
+
+    def _put(self, record: Mapping[str, Any]) -> None:
+        body = encode_json(record, what="a line of the session")
+        if len(body) > MAX_LINE:
+            raise InvalidInput(f"a line of the session has {len(body)} characters; it may have {MAX_LINE}")
+        with self._lock:
+            if self._stopped:
+                return
+            self._pending.append(_Pending(self._log, body))
+            self._bytes += len(body)
+            if self._scheduled:
+                return
+            self._scheduled = True
+        self._control.call_soon_threadsafe(self._schedule)
+
+    async def wait_for_space(self) -> None:
+        """Wait, in any loop, while too much is pending."""
+        await self._waiters.wait_while(lambda: self.full)
+
+    async def drain(self) -> None:
+        """Send everything that is pending; the attempt ends after that."""
+        async with self._sending:
+            while batch := self._take():
+                await self._send(batch)
+
+    def close(self) -> None:
+        """Drop what is pending, and take nothing more."""
+        with self._lock:
+            self._stopped = True
+            self._pending, self._bytes = [], 0
+        if self._task is not None:
+            self._task.cancel()
+        self._waiters.wake()
+
+    # --- sending
+
+    def _schedule(self) -> None:
+        if not self._stopped:
+            self._control.call_later(LINGER_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._scheduled = False
+        if not self._stopped:
+            self._task = self._control.create_task(self.drain())
+
+    def _take(self) -> SessionLines | None:
+        """The next lines of one session, at most as many as a request may have."""
+        with self._lock:
+            if not self._pending:
+                return None
+            log, size = self._pending[0].log, 0
+
+            def fits(line: _Pending) -> bool:
+                nonlocal size
+                first, size = not size, size + len(line.body)
+                return line.log == log and (first or size <= MAX_BYTES)
+
+            taken = [*takewhile(fits, self._pending[:MAX_LINES])]
+            del self._pending[: len(taken)]
+            self._bytes -= sum(len(line.body) for line in taken)
+            first, self._next = self._next, self._next + len(taken)
+        self._waiters.wake()
+        bodies = [line.body for line in taken]
+        return SessionLines(self._lease, log.session_id, log.project, bodies, first)
+
+    async def _send(self, batch: SessionLines) -> None:
+        until = boottime() + PATIENCE_SECONDS
+
+        async def send() -> None:
+            (answer,) = await self._queue.log_all([batch])
+            if isinstance(answer, PerdureError):
+                raise answer
+
+        try:
+            await retry_until(
+                send,
+                what=f"session of run {self._lease.run_id}",
+                still_owned=lambda: self._still_owned() and boottime() < until,
+                idempotent=True,
+            )
+        except Fenced:
+            self.close()
+        except PerdureError as error:
+            logger.error(
+                "run %s: %d lines of session %s are lost: %s: %s",
+                self._lease.run_id,
+                len(batch.lines),
+                batch.session_id,
+                error.code,
+                error.message,
+            )
