@@ -216,7 +216,7 @@ class MemoryContext:
         self.logged.append(("usage", told))
 
     async def transcript(self, line: Mapping[str, Any]) -> bool:
-        known = format_of(line) is not None
+        known = format_of(line) is not None or bool(self.logged)
         if known:
             self.logged.append(("transcript", line))
         return known

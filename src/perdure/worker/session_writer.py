@@ -63,6 +63,8 @@ class SessionWriter:
         self._cwd: str | None = None
         self._named = False
         """Whether the agent itself has named its session."""
+        self._transcribes = False
+        """Whether lines of a known tool came."""
         self._control = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiters = Waiters()
@@ -103,9 +105,11 @@ class SessionWriter:
     def put_transcript(self, record: Mapping[str, Any]) -> bool:
         """Add a line of a known tool as it is. Gives false for a line that no known tool writes.
 
-        The session is the tool's own, unless the agent has named one.
+        The session is the tool's own, unless the agent has named one. Between known lines, those of a new
+        type are added too.
         """
-        if format_of(record) is None:
+        self._transcribes = self._transcribes or format_of(record) is not None
+        if not self._transcribes:
             return False
         if not self._enabled or not self._content or record.get("type") in DELTAS:
             return True
