@@ -88,13 +88,14 @@ async def check_talk(run: Runs, sessions: Sessions, agent: str) -> None:
     """One talk on a thread, as the session shows it."""
     thread = {"thread_id": f"thread-{agent}", "if_not_exists": "create"}
     ended: Run = await run(agent, INPUT, **thread)
-    assert (ended.status, ended.session_id) == ("success", f"thread-{agent}")
-    session = await sessions.get(ended.session_id)
+    session_id = f"thread-{agent}"
+    assert (ended.status, ended.session_id) == ("success", session_id)
+    session = await sessions.get(session_id)
     assert (session.kind, session.messages, session.tool_calls, session.turns) == ("chat", 6, 1, 2)
     assert (session.first_message, session.last_message) == ("Where is Rome?", "In Italy.")
     assert session.usage is not None
     assert (session.usage.cost_usd, session.usage.input_tokens, session.model) == (0.25, 5, "m-1")
-    page = await sessions.messages(ended.session_id)
+    page = await sessions.messages(session_id)
     asked, called, cut, failed, said, result = page.items
     assert {each.run_id for each in page.items} == {ended.run_id}
     assert [each.role for each in (asked, called, cut, failed, said, result)] == [
@@ -105,10 +106,10 @@ async def check_talk(run: Runs, sessions: Sessions, agent: str) -> None:
     ]
     assert cut.text == "x" * 65_536 + f"\n…[truncated {LONG - 65_536} chars]"
     assert cut.blob is not None
-    assert (await sessions.blob(ended.session_id, cut.blob)).content == "x" * LONG
+    assert (await sessions.blob(session_id, cut.blob)).content == "x" * LONG
     assert (failed.text, failed.is_error, failed.blob) == ('{"no":"such tool"}', True, None)
-    lines = [json.loads(line) for line in (await sessions.lines(ended.session_id)).items]
-    assert {line["sessionId"] for line in lines} == {ended.session_id}
+    lines = [json.loads(line) for line in (await sessions.lines(session_id)).items]
+    assert {line["sessionId"] for line in lines} == {session_id}
     assert all(line["timestamp"].endswith("Z") for line in lines)
     del lines[-1]["timestamp"]
     assert lines[-1] == {
@@ -119,7 +120,7 @@ async def check_talk(run: Runs, sessions: Sessions, agent: str) -> None:
         "total_output_tokens": 7,
         "total_cost_usd": 0.25,
         "stop_reason": "end_turn",
-        "sessionId": ended.session_id,
+        "sessionId": session_id,
         "runId": ended.run_id,
     }
 
@@ -299,7 +300,7 @@ async def test_mistakes_are_told_to_the_agent(house: House) -> None:
 
     @house.agents.agent("mistaken")
     async def mistaken(ctx: Any, input: Any) -> None:
-        for attempt in (
+        mistakes: tuple[Callable[[], Any], ...] = (
             lambda: ctx.message("tool", "x"),
             lambda: ctx.message("user", 7),
             lambda: ctx.message("assistant", [{"no": "type"}]),
@@ -311,7 +312,8 @@ async def test_mistakes_are_told_to_the_agent(house: House) -> None:
             lambda: ctx.usage(tokens=3),
             lambda: ctx.session("../up"),
             lambda: ctx.session("x", cwd="a\0b"),
-        ):
+        )
+        for attempt in mistakes:
             try:
                 await attempt()
             except InvalidInput as error:
