@@ -201,11 +201,9 @@ PROMOTE_DUE = statement(
 # Delayed rollouts in lines whose time has come.
 DUE_IN_LINES = statement(
     """
-    SELECT {columns}
-    FROM rollouts
+    SELECT {columns} FROM rollouts
     WHERE {plain:ns} = :ns AND due_at <= :now AND {plain:line} IS NOT NULL
-    ORDER BY due_at, position
-    LIMIT :n
+    ORDER BY due_at, position LIMIT :n
     """,
     row=rows.DueRow,
 )
@@ -321,11 +319,9 @@ TRY_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {skip}", row=int
 # The rollouts whose attempts are overdue.
 OVERDUE_ROLLOUTS = statement(
     """
-    SELECT rollout_id
-    FROM attempts
+    SELECT rollout_id FROM attempts
     WHERE {plain:ns} = :ns AND check_at <= :now AND {plain:kind} {among:kinds}
-    ORDER BY check_at
-    LIMIT :n
+    ORDER BY check_at LIMIT :n
     """,
     row=str,
 )
@@ -390,11 +386,9 @@ HELD_BY = statement(
 # The workers of other processes that may claim, in every namespace.
 WORKERS_ELSEWHERE = statement(
     """
-    SELECT {columns}
-    FROM workers
+    SELECT {columns} FROM workers
     WHERE process IS NOT NULL AND process <> :process AND stopped_at IS NULL
-    ORDER BY ns, id
-    LIMIT :n
+    ORDER BY ns, id LIMIT :n
     """,
     row=rows.WorkerKey,
 )
