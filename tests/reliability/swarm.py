@@ -24,7 +24,7 @@ from tests.support.simulation import (
 from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
-from perdure.rollouts.model import TASK, Ended, Kind, Kinds
+from perdure.rollouts.model import LIVE, PREPARING, TASK, AttemptEnd, Ended, Kind, Kinds
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.service import Rollouts
@@ -67,6 +67,8 @@ class Ledger:
         self.numbers: dict[str, list[int]] = {}
         self.statuses: dict[str, str] = {}
         self.endings: list[tuple[str, str]] = []
+        self.attempts: dict[str, str] = {}
+        self.attempt_ends: set[tuple[str, str]] = set()
 
     def enqueued(self, key: str, rollout_id: str) -> None:
         if self.keys.setdefault(key, rollout_id) != rollout_id:
@@ -100,6 +102,19 @@ class Ledger:
         if sorted(ended) != sorted(told):
             raise Broken(f"these ended: {ended}; their kind was told {self.endings}")
         self.statuses, self.endings = statuses, []
+
+    def attempts_moved(self, attempts: dict[str, str]) -> None:
+        """Compare with the attempts before this commit, and with what the kind was told."""
+        ended = {
+            (attempt_id, status)
+            for attempt_id, status in attempts.items()
+            if status not in LIVE and self.attempts.get(attempt_id, PREPARING) in LIVE
+        }
+        if not ended <= self.attempt_ends:
+            raise Broken(f"these attempts ended: {ended}; their kind was told {self.attempt_ends}")
+        if lost := self.attempts.keys() - attempts.keys():
+            raise Broken(f"these attempts are gone: {lost}")
+        self.attempts, self.attempt_ends = attempts, set()
 
 
 class Process:
@@ -141,7 +156,7 @@ class Swarm:
         self.clock = SimulatedClock()
         self.faults = Faults()
         self.ledger = Ledger()
-        self.kinds = Kinds(Kind(TASK, on_ended=self._on_ended))
+        self.kinds = Kinds(Kind(TASK, on_attempt_ended=self._on_attempt_ended, on_ended=self._on_ended))
         self.database = SimulatedDatabase(TABLES, self.clock, SeededIds(seed), self.chance, self.trace)
         self.database.after_commit = self._after_commit
         self.calm = False
@@ -164,6 +179,9 @@ class Swarm:
     async def _on_ended(self, tx: Tx, rollouts: Sequence[Ended]) -> None:
         self.ledger.endings += [(end.rollout_id, end.status) for end in rollouts]
 
+    async def _on_attempt_ended(self, tx: Tx, ends: Sequence[AttemptEnd]) -> None:
+        self.ledger.attempt_ends |= {(end.attempt_id, end.status) for end in ends}
+
     def _after_commit(self) -> None:
         """Every rule holds after every commit that changed something."""
         connection = self.database.inline.database.connection
@@ -176,6 +194,8 @@ class Swarm:
             raise Broken("; ".join(wrong))
         rows = connection.execute("SELECT id, status FROM rollouts").fetchall()
         self.ledger.moved({str(name): str(status) for name, status in rows})
+        rows = connection.execute("SELECT id, status FROM attempts").fetchall()
+        self.ledger.attempts_moved({str(name): str(status) for name, status in rows})
 
     # --- who takes part -----------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from tests.support.effect_index import WRITES, Claim, Index
 from tests.support.history import Call
 from tests.support.run_snapshot import CheckpointRow
 
-from perdure.rollouts.model import LIVE, SUCCEEDED, TIMEOUT
-from perdure.threads.model import LIVE_STATUSES, PERMANENT, RELEASED, RETRIABLE, STOPPED
+from perdure.rollouts.model import LIVE, RELEASED, SUCCEEDED, TIMEOUT
+from perdure.threads.model import LIVE_STATUSES, PERMANENT, RETRIABLE, STOPPED
 
 Rule = Callable[[Index], Iterator[str]]
 

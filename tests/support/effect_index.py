@@ -11,8 +11,7 @@ from tests.support.history import Call, Effect, History
 from tests.support.run_snapshot import RunRows
 
 from perdure.kernel.errors import Fenced
-from perdure.rollouts.model import UNRESPONSIVE
-from perdure.threads.model import RELEASED
+from perdure.rollouts.model import RELEASED, UNRESPONSIVE
 
 CLOCK_ERROR = 20_000_000
 """Nanoseconds by which the clock of the database may run differently within a lease."""

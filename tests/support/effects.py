@@ -50,7 +50,8 @@ from tests.support.effect_index import WRITES, Claim, Index, reads
 from tests.support.history import UNTYPED, Effect, History
 from tests.support.run_snapshot import EventRow, RunRow, RunRows
 
-from perdure.threads.model import LIVE_STATUSES, RELEASED, STOPPED
+from perdure.rollouts.model import RELEASED
+from perdure.threads.model import LIVE_STATUSES, STOPPED
 
 
 @dataclass

@@ -16,6 +16,7 @@ from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Row, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.stores import KINDS, TABLES
@@ -109,14 +110,19 @@ class World:
     """The threads of a database, with a hand on its clock."""
 
     def __init__(
-        self, storage: Storage, clock: ManualClock, policy: Policy = POLICY, namespace: str = "default"
+        self,
+        storage: Storage,
+        clock: ManualClock,
+        policy: Policy = POLICY,
+        namespace: str = "default",
+        kinds: Kinds = KINDS,
     ) -> None:
         self.storage = storage
         self.clock = clock
         self.namespace = namespace
-        self.threads = Threads(storage, KINDS, policy=policy, namespace=namespace)
+        self.threads = Threads(storage, kinds, policy=policy, namespace=namespace)
         self.queue = RunQueue.beside(self.threads)
-        self.rollouts = Rollouts(storage, KINDS, kind="run", namespace=namespace)
+        self.rollouts = Rollouts(storage, kinds, kind="run", namespace=namespace)
 
     async def begin(self) -> World:
         await self.queue.register("w1", AGENTS)

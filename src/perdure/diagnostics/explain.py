@@ -27,6 +27,7 @@ from perdure.rollouts.model import (
     LAPSED,
     LIVE,
     QUEUED,
+    RELEASED,
     SUCCEEDED,
     TIMEOUT,
     UNRESPONSIVE,
@@ -34,7 +35,7 @@ from perdure.rollouts.model import (
     lapse_event,
 )
 from perdure.schedules.records import Schedule
-from perdure.threads.model import EXCEEDED, RELEASED, RUN, run_status
+from perdure.threads.model import EXCEEDED, RUN, run_status
 from perdure.threads.records import Failure
 
 MANY = 1000

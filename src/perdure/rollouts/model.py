@@ -6,9 +6,9 @@ Everything here is pure: no I/O, no clock, no randomness. A table leaves a statu
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from perdure.kernel.errors import NotADatabase
 from perdure.kernel.machine import Machine
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.records import ATTEMPT_STATUSES, ROLLOUT_STATUSES, WORKER_STATUSES
+
+T = TypeVar("T")
 
 QUEUING: Final = "queuing"
 PREPARING: Final = "preparing"
@@ -36,6 +38,9 @@ ENDED: Final = frozenset({SUCCEEDED, FAILED, CANCELLED})
 LIVE: Final = frozenset({PREPARING, RUNNING})
 LAPSED: Final = frozenset({TIMEOUT, UNRESPONSIVE})
 REPORTED: Final = frozenset({SUCCEEDED, FAILED})
+
+RELEASED: Final = "released"
+"""The reason of an attempt that was given back: it does not count."""
 
 TASK: Final = "task"
 DEFAULT_QUEUE: Final = "default"
@@ -185,39 +190,116 @@ def lapse_event(
     return event
 
 
+class AttemptStart(NamedTuple):
+    """An attempt that a claim has begun."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    worker_id: str | None
+    queue: str
+    line: str | None
+    parent: str | None
+
+
+class AttemptEnd(NamedTuple):
+    """An attempt that a transaction has ended, and its rollout after that: ended, or in its queue again.
+
+    `note` is what the operation that ended the rollout has to tell.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    status: str
+    reason: str | None
+    charged: bool
+    worker_id: str | None
+    start_time: int
+    rollout_status: str
+    outcome: str | None
+    queue: str
+    line: str | None
+    parent: str | None
+    note: Any = None
+
+
 class Ended(NamedTuple):
     """A rollout that a transaction has ended. `note` is what the operation that ended it has to tell."""
 
     rollout_id: str
     status: str
     outcome: str | None
-    line: str | None
     attempts: int
+    queue: str
+    line: str | None
+    parent: str | None
     note: Any = None
 
 
-ClaimedHandler = Callable[[Tx, Sequence[tuple[str, str]]], Awaitable[None]]
-EndedHandler = Callable[[Tx, Sequence[Ended]], Awaitable[None]]
-StoppedHandler = Callable[[Tx, Sequence[str]], Awaitable[None]]
+Handler = Callable[[Tx, Sequence[T]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of rollout, with what its domain does inside the transactions that move it.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Listener:
+    """What a domain does inside the transactions that move rollouts of a kind. Each handler gets a batch.
 
-    `on_claimed` gets (rollout_id, attempt_id) pairs, `on_ended` those that have ended, and `on_stopped` the
-    ids of those that had ended before their executor did: now it has stopped, or is given up.
+    A handler runs in whichever process moves a rollout, and may run twice: it reads nothing but the database.
+    It locks what comes after attempts in the order of locks.
     """
 
+    on_claimed: Handler[AttemptStart] | None = None
+    """Claims have begun these attempts."""
+    on_attempt_ended: Handler[AttemptEnd] | None = None
+    """These attempts are live no longer, whatever ended them. It comes before `on_ended`.
+
+    Where ends are not final, an attempt may come back to life and end again.
+    """
+    on_ended: Handler[Ended] | None = None
+    """These rollouts have ended."""
+    on_stopped: Handler[str] | None = None
+    """The executor of these, which had ended before it did, has stopped too, or is given up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind(Listener):
+    """A kind of rollout, with the handlers of its own domain."""
+
     name: str
-    on_claimed: ClaimedHandler | None = None
-    on_ended: EndedHandler | None = None
-    on_stopped: StoppedHandler | None = None
     final: bool = False
     """Whether an end is for ever, and only its holder's own words keep an attempt alive: spans do not."""
     counted: bool = False
     """Whether a worker's attempts are counted: it is told of each end, and busy until it has none. Without it
     a worker shows the last that it claimed."""
+
+    def with_listeners(self, *listeners: Listener) -> Kind:
+        """The same kind, which tells these listeners too, in their order and after its own domain."""
+        everyone = (self, *listeners)
+        return replace(
+            self,
+            on_claimed=_each([each.on_claimed for each in everyone]),
+            on_attempt_ended=_each([each.on_attempt_ended for each in everyone]),
+            on_ended=_each([each.on_ended for each in everyone]),
+            on_stopped=_each([each.on_stopped for each in everyone]),
+        )
+
+    @property
+    def tells_of_attempts(self) -> bool:
+        """Whether somebody has heard of an attempt that was claimed, so that it cannot just be removed."""
+        return self.on_claimed is not None or self.on_attempt_ended is not None
+
+
+def _each(handlers: Sequence[Handler[T] | None]) -> Handler[T] | None:
+    """One handler that calls all that there are."""
+    given = [handler for handler in handlers if handler is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+
+    async def tell(tx: Tx, items: Sequence[T]) -> None:
+        for handler in given:
+            await handler(tx, items)
+
+    return tell
 
 
 class Kinds:

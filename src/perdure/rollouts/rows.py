@@ -280,6 +280,10 @@ class AttemptRow(msgspec.Struct):
         return _attempt_view(self)
 
     @property
+    def has_ended(self) -> bool:
+        return self.status not in LIVE and self.was_status in LIVE
+
+    @property
     def name(self) -> str:
         """What the attempt is called in the audit."""
         return self.rollout_id + "/" + self.id

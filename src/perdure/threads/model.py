@@ -37,7 +37,6 @@ ROLLBACK: Final[CancelAction] = "rollback"
 
 RETRIABLE: Final = "retriable"
 PERMANENT: Final = "permanent"
-RELEASED: Final = "released"
 STOPPED: Final = "stopped"
 
 _ENDINGS: Final[Mapping[tuple[str, str], RunStatus]] = {

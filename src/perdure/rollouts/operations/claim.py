@@ -11,10 +11,11 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql, tables
-from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, Kinds
+from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, AttemptStart, Kinds
 from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
+from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import READY_CHANNEL, Work, counted, ready_key
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
@@ -63,17 +64,28 @@ async def claim(
     rows = await _lock_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
-    workers = await _tell_workers(tx, claims, answers, kinds, kind)
     begun = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
-    later = [*workers.changed(), counted(tx, _moved(rows))]
     handler = kinds[kind].on_claimed
     if rows and handler is not None:
         # The kind is told before what comes later in the order of locks.
         await tx.write(*begun)
-        await handler(tx, [(attempt.rollout_id, attempt.id) for attempt in attempts])
+        await handler(tx, [_start(queue, *pair) for pair in zip(rows, attempts, strict=True)])
         begun = []
-    await tx.defer(*begun, *later)
+    workers = await _tell_workers(tx, claims, answers, kinds, kind)
+    await tx.defer(*begun, *workers.changed(), counted(tx, _moved(rows)))
     return answers
+
+
+def _start(queue: str, row: ClaimedRow, attempt: AttemptRow) -> AttemptStart:
+    return AttemptStart(
+        rollout_id=row.id,
+        attempt_id=attempt.id,
+        sequence_id=attempt.sequence_id,
+        worker_id=attempt.worker_id,
+        queue=queue,
+        line=row.line,
+        parent=row.parent,
+    )
 
 
 async def _take(tx: Tx, queue: str, kind: str, wanted: int, agents: Sequence[str] | None) -> list[ClaimedRow]:
@@ -171,20 +183,25 @@ async def release_rollouts(
 ) -> None:
     """Take back claims, (rollout_id, attempt_id), whose answer reached nobody.
 
-    The attempt never began: it is removed, and the rollout is ready again at its old place.
+    The attempt never began, and the rollout is ready again at its old place. The attempt is removed, unless
+    its kind tells of attempts: then it ends as released, and does not count.
     """
     work = Work(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in claimed], kinds.names(), lined=lined)
     workers = Workers(tx, kinds)
     await workers.load([attempt.worker_id for rows in work.attempts.values() for attempt in rows])
-    counts: dict[tuple[str, str], int] = {}
     for rollout_id, attempt_id in claimed:
         rollout = work.rollouts.get(rollout_id)
         latest = work.attempts[rollout_id][-1] if rollout and work.attempts[rollout_id] else None
         if rollout is None or latest is None or latest.id != attempt_id:
             continue
-        if not latest.status == rollout.status == PREPARING:
+        told = kinds[rollout.kind].tells_of_attempts
+        if latest.status != PREPARING or not (told or rollout.status == PREPARING):
             # Somebody has spoken of it meanwhile, so that there is something to keep.
+            continue
+        if told:
+            work.release(rollout, latest)
+            workers.released(latest)
             continue
         queued = rollout.queued_as or REQUEUING
         attempts = rollout.attempts
@@ -196,11 +213,11 @@ async def release_rollouts(
             for previous in work.attempts[rollout_id][-1:]:
                 # It is the latest again, and may have come back to life meanwhile.
                 previous.watch(rollout.limits)
-            counts[rollout.kind, rollout.status] = counts.get((rollout.kind, rollout.status), 0) - 1
-            counts[rollout.kind, queued] = counts.get((rollout.kind, queued), 0) + 1
+            work.count(rollout.kind, rollout.status, -1)
+            work.count(rollout.kind, queued, 1)
             tx.hint(READY_CHANNEL, ready_key(rollout.queue, rollout.agent))
             changes.tell(tx, "rollout", [(rollout_id, queued)])
-    await work.save(*workers.changed(), counted(tx, counts))
+    await save_all(work, workers, lined)
     await audit(tx, "release_rollout", [rollout_id + "/" + attempt_id for rollout_id, attempt_id in claimed])
 
 

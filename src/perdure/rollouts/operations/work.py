@@ -1,6 +1,9 @@
 """A unit of work: rows read under their locks, moved by the transition tables, and written back in bulk.
 
-Locks are taken in one order everywhere: lines, rollouts, attempts, workers, counts.
+Locks are taken in one order everywhere, rows of a table in the order of their keys: schedules, lines,
+rollouts, attempts, admission, workflow_runs, workflow_nodes, approvals, executions, messaging_sessions,
+workers, counts and heads of streams, outbox. What stands between attempts and workers is for the handlers of
+kinds.
 """
 
 from __future__ import annotations
@@ -14,13 +17,18 @@ from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import (
+    ATTEMPT,
     ENDED,
     FAILED,
     QUEUED,
+    RELEASED,
     ROLLOUT,
+    AttemptEnd,
     Ended,
+    Kind,
     Kinds,
     outcome_of,
+    reported,
 )
 from perdure.rollouts.operations.conditions import LinesNeeded
 from perdure.rollouts.rows import AttemptRow as AttemptRow
@@ -117,7 +125,13 @@ class Work:
         return attempt.sequence_id - sum(1 for each in self.attempts[attempt.rollout_id] if not each.charged)
 
     def move(
-        self, rollout: RolloutRow, event: str, attempt_status: str | None = None, *, delay: int = 0
+        self,
+        rollout: RolloutRow,
+        event: str,
+        attempt_status: str | None = None,
+        *,
+        delay: int = 0,
+        keeps_place: bool = False,
     ) -> None:
         """Apply an event to a rollout: its status, its place in the queue and its end follow.
 
@@ -128,7 +142,7 @@ class Work:
         was, rollout.status = rollout.status, ROLLOUT.step(rollout.status, event)
         rollout.dirty = True
         if rollout.status in QUEUED:
-            self._enter_queue(rollout, was, delay)
+            self._enter_queue(rollout, was, delay, keeps_place)
         else:
             rollout.ready = rollout.due_at = rollout.behind = None
         if rollout.status not in ENDED:
@@ -139,14 +153,24 @@ class Work:
         elif rollout.status == FAILED:
             rollout.outcome = outcome_of(rollout.status, attempt_status)
 
-    def _enter_queue(self, rollout: RolloutRow, was: str, delay: int) -> None:
+    def _enter_queue(self, rollout: RolloutRow, was: str, delay: int, keeps_place: bool) -> None:
         """One entry a rollout; outside a line it goes to the tail, in a line it keeps its place."""
         if was in QUEUED:
             return
-        if rollout.line is None:
+        if rollout.line is None and not keeps_place:
             rollout.position = self.tx.now + self._queued
             self._queued += 1
         rollout.ready, rollout.due_at = (None, self.tx.now + delay) if delay else (rollout.position, None)
+
+    def release(self, rollout: RolloutRow, attempt: AttemptRow) -> None:
+        """End a live attempt that nobody executes. It does not count, and its rollout keeps its place."""
+        attempt.status = ATTEMPT.step(attempt.status, reported(FAILED))
+        attempt.end_time, attempt.reason, attempt.charged = self.tx.now, RELEASED, 0
+        attempt.check_at, attempt.dirty = None, True
+        if rollout.status not in ENDED:
+            self.move(rollout, "reported failure, retry", FAILED, keeps_place=True)
+        elif self.kinds[rollout.kind].final:
+            self.stopped.append(rollout)
 
     def count(self, kind: str, status: str, more: int) -> None:
         self.counts[kind, status] = self.counts.get((kind, status), 0) + more
@@ -164,30 +188,66 @@ class Work:
 
         It is one statement, unless a kind must be told in between.
         """
-        ended = self._ended()
+        news = self._news()
         rollouts = [rollout for rollout in self.rollouts.values() if rollout.dirty]
         attempts = [each for attempts in self.attempts.values() for each in attempts if each.dirty]
         moves = (sql.MOVE_ROLLOUTS.of(rollouts), sql.MOVE_ATTEMPTS.of(attempts))
-        moved, altered, *changed = await self.tx.write(*moves, *(() if ended else later))
+        moved, altered, *changed = await self.tx.write(*moves, *(() if news else later))
         if (moved, altered) != (len(rollouts), len(attempts)):
             raise Conflict("a rollout or an attempt changed while it was locked")
         self._hint()
-        if not ended:
+        if not news:
             return changed
-        for kind, those in ended.items():
-            handler = self.kinds[kind].on_ended
-            assert handler is not None
-            await handler(self.tx, those)
+        for kind, (ends, _) in news.items():
+            if kind.on_attempt_ended is not None and ends:
+                await kind.on_attempt_ended(self.tx, ends)
+        for kind, (_, ended) in news.items():
+            if kind.on_ended is not None and ended:
+                await kind.on_ended(self.tx, ended)
         return await self.tx.write(*later)
 
-    def _ended(self) -> dict[str, list[Ended]]:
-        """Those that have ended, by kind, where their kind wants to know."""
-        ended: dict[str, list[Ended]] = {}
-        for r in self.rollouts.values():
-            if r.has_ended and self.kinds[r.kind].on_ended is not None:
-                end = Ended(r.id, r.status, r.outcome, r.line, r.attempts, self.notes.get(r.id))
-                ended.setdefault(r.kind, []).append(end)
-        return ended
+    def _news(self) -> dict[Kind, tuple[list[AttemptEnd], list[Ended]]]:
+        """The attempts and the rollouts that have ended, where their kind wants to know."""
+        news: dict[Kind, tuple[list[AttemptEnd], list[Ended]]] = {}
+        for rollout in self.rollouts.values():
+            kind = self.kinds[rollout.kind]
+            if kind.on_attempt_ended is not None:
+                ends = [self._end(rollout, each) for each in self.attempts[rollout.id] if each.has_ended]
+                if ends:
+                    news.setdefault(kind, ([], []))[0].extend(ends)
+            if kind.on_ended is not None and rollout.has_ended:
+                news.setdefault(kind, ([], []))[1].append(self._ended(rollout))
+        return news
+
+    def _end(self, rollout: RolloutRow, attempt: AttemptRow) -> AttemptEnd:
+        return AttemptEnd(
+            rollout_id=rollout.id,
+            attempt_id=attempt.id,
+            sequence_id=attempt.sequence_id,
+            status=attempt.status,
+            reason=attempt.reason,
+            charged=bool(attempt.charged),
+            worker_id=attempt.worker_id,
+            start_time=attempt.start_time,
+            rollout_status=rollout.status,
+            outcome=rollout.outcome,
+            queue=rollout.queue,
+            line=rollout.line,
+            parent=rollout.parent,
+            note=self.notes.get(rollout.id),
+        )
+
+    def _ended(self, rollout: RolloutRow) -> Ended:
+        return Ended(
+            rollout_id=rollout.id,
+            status=rollout.status,
+            outcome=rollout.outcome,
+            attempts=rollout.attempts,
+            queue=rollout.queue,
+            line=rollout.line,
+            parent=rollout.parent,
+            note=self.notes.get(rollout.id),
+        )
 
     def _hint(self) -> None:
         moved = (r for r in self.rollouts.values() if r.status != r.was_status)

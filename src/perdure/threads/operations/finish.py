@@ -16,6 +16,7 @@ from perdure.rollouts.model import (
     FAILED,
     LAPSED,
     LIVE,
+    RELEASED,
     SUCCEEDED,
     TIMEOUT,
     Kinds,
@@ -28,7 +29,7 @@ from perdure.rollouts.operations.workers import Workers
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
 from perdure.threads import sql
-from perdure.threads.model import INTERRUPT, PERMANENT, RELEASED, RETRIABLE, RUN, STOPPED, exceeded
+from perdure.threads.model import INTERRUPT, PERMANENT, RETRIABLE, RUN, STOPPED, exceeded
 from perdure.threads.operations.execute import (
     Checked,
     Known,
@@ -189,9 +190,8 @@ class _Finishing:
         return held.run_id
 
     def _release(self, rollout: RolloutRow, attempt: AttemptRow) -> None:
-        attempt.charged = 0
-        self._report(attempt, FAILED, RELEASED)
-        self._work.move(rollout, _RETRY, FAILED)
+        self._work.release(rollout, attempt)
+        self._workers.follow(attempt)
 
     def _report(self, attempt: AttemptRow, status: str, reason: str) -> None:
         attempt.status = ATTEMPT.step(attempt.status, reported(status))
