@@ -1,4 +1,4 @@
-"""Requests to every route of the LangGraph door that writes runs, and what the audit calls each."""
+"""Requests to every route of the LangGraph protocol that writes runs, and what the audit calls each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREAD = str(uuid.uuid4())
 OF_THREAD = "/threads/{thread_id}"
 ON_IT = f"/threads/{THREAD}"
 BODY = {"assistant_id": AGENT}
-AWAITED = {f"{place}/runs/{form}" for place in ("", ON_IT) for form in ("wait", "stream")}
+AWAITED = {"/mcp", *(f"{place}/runs/{form}" for place in ("", ON_IT) for form in ("wait", "stream"))}
 """What ends only when a worker has done its part."""
 
 Line = tuple[str, str, str, Any, str]
@@ -41,4 +41,23 @@ async def graph_run_lines(store: DatabaseLightningStore) -> list[Line]:
         ("POST", "/runs/stream", "", BODY, "create_run"),
         ("POST", "/runs", "", BODY, "create_run"),
         ("POST", "/runs/batch", "", [BODY], "create_run"),
+        *_message_lines(),
+    ]
+
+
+def _message_lines() -> list[Line]:
+    """Routes that take a message of a protocol: each of these messages creates a run."""
+    command = {"id": 1, "method": "run.start", "params": BODY}
+    tool = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": AGENT, "arguments": {}}}
+    sent = {"message": {"role": "user", "parts": [{"kind": "text", "text": "hello"}], "messageId": "m"}}
+    task = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "message/send",
+        "params": {**sent, "configuration": {"blocking": False}},
+    }
+    return [
+        ("POST", OF_THREAD + "/commands", ON_IT + "/commands", command, "create_run"),
+        ("POST", "/mcp", "", tool, "create_run"),
+        ("POST", "/a2a/{assistant_id}", f"/a2a/{AGENT}", task, "create_run"),
     ]

@@ -90,6 +90,7 @@ async def _work_lines(threads: Threads, worker: Worker) -> list[Line]:
         ("POST", f"{WORK}/steps", "", work | {"origin": "o", "name": "s", "body": "1"}, "keep_step"),
         ("POST", f"{WORK}/finish", "", {"endings": [ended | {"result": "success"}]}, "finish_run"),
         ("POST", f"{WORK}/release", "", {"held": [given_back["held"]]}, "release_run"),
+        ("POST", f"{WORK}/deregister", "", {"worker_id": "w"}, NOT_AUDITED),
     ]
 
 
