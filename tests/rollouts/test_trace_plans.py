@@ -1,0 +1,71 @@
+"""The index that each statement of traces goes by, on fifty thousand traces and both engines."""
+
+from __future__ import annotations
+
+from tests.support.plans import Subject, plans_of
+
+from perdure import open_store
+from perdure.kernel.storage.port import Storage, Tx
+from perdure.rollouts import tables
+from perdure.rollouts.rows import TracePlace
+from perdure.rollouts.traces import operations, sql
+from perdure.rollouts.traces.operations import Wanted
+from perdure.rollouts.traces.service import Traces
+
+TRACES = 50_000
+CHUNK = 5_000
+EXPECTED = {
+    "LIST_TRACES": {"traces_start"},
+    "LIST_SERVICE_TRACES": {"traces_service"},
+    "LIST_FAILED_TRACES": {"traces_errors"},
+    "LIST_NAMED_TRACES": {"trace_names_start"},
+    "GET_TRACE": {"traces_pkey"},
+    "GET_TRACES": {"traces_pkey"},
+    "BEGINNING_TRACES": {"traces_pkey"},
+    "GET_FIGURES": {"rollout_figures_pkey"},
+}
+SUBJECT = Subject((sql,), frozenset({"traces", "trace_names", "rollout_figures"}), EXPECTED)
+
+
+async def _fill(tx: Tx, ns: int, start: int) -> None:
+    traces, names, figures = [], [], []
+    for number in range(start, start + CHUNK):
+        id = f"{number * 2654435761 % 2**32:08x}{number:024x}"
+        sums = (number * 10**6, number * 10**6 + 5, 3, int(number % 50 == 0), 10, 5, 1, -1, None)
+        traces.append((ns, id, *sums, f"ro-{number}", f"service-{number % 20}", f"name-{number % 30}"))
+        names += [(ns, id, f"name-{number % 30}", number * 10**6), (ns, id, "chat", number * 10**6)]
+        figures.append((ns, f"ro-{number}", 10, 5, -1, None))
+    await tx.insert_many(tables.TRACES, traces)
+    await tx.insert_many(tables.TRACE_NAMES, names)
+    await tx.insert_many(tables.ROLLOUT_FIGURES, figures)
+
+
+async def fill(storage: Storage) -> None:
+    ns = await Traces(storage).ns()
+    for start in range(0, TRACES, CHUNK):
+        await storage.run(_fill, ns, start)
+
+
+async def use(storage: Storage) -> None:
+    traces = Traces(storage)
+    page = await traces.list(limit=10)
+    assert [len((await traces.list(limit=10, cursor=page.next)).items), len(page.items)] == [10, 10]
+    for wanted in (
+        {"service": "service-7"},
+        {"error": True},
+        {"name": "chat"},
+        {"name": "name-20", "error": True},
+    ):
+        assert (await traces.list(limit=10, **wanted)).items, wanted
+    found = await traces.get(page.items[0].trace_id[:20])
+    assert found == await traces.get(page.items[0].trace_id)
+    assert len(await traces.read(operations.get_figures, ["ro-7", "ro-8"])) == 2
+    some = Wanted(name=None, service=None, failed=False, since=10**9, place=TracePlace(2 * 10**9, ""))
+    assert len((await traces.read(operations.list_traces, some, 10))[0]) == 10
+
+
+async def test_plans(new_engine_url: str) -> None:
+    url = new_engine_url if "://" in new_engine_url else f"sqlite:///{new_engine_url}"
+    store = open_store(url, watchdog_interval=None)
+    await plans_of(store.storage, new_engine_url, SUBJECT, fill, use)
+    await store.close()
