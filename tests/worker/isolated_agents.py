@@ -65,3 +65,34 @@ async def remembering(ctx: Any, input: Any) -> Any:
     except InvalidInput:
         return [found.value, [item.namespace[1] for item in named], "refused"]
     return None
+
+
+async def overlapping(ctx: Any, input: Any) -> Any:
+    """Steps of the same name: two at once, of which the second ends first, and one inside another."""
+    ended = asyncio.Event()
+
+    async def first() -> str:
+        await ended.wait()
+        return f"first of attempt {ctx.attempt}"
+
+    async def second() -> str:
+        return f"second of attempt {ctx.attempt}"
+
+    async def quick() -> Any:
+        result = await ctx.step("fetch", second)
+        if ctx.attempt == 1 and input == "half":
+            raise ConnectionError("before the first has ended")
+        ended.set()
+        return result
+
+    async def outer() -> list[Any]:
+        return ["outer", await ctx.step("plan", lambda: f"inner of attempt {ctx.attempt}")]
+
+    slow = asyncio.create_task(ctx.step("fetch", first))
+    await asyncio.sleep(0)
+    fetched = await asyncio.gather(slow, quick())
+    planned = await ctx.step("plan", outer)
+    after = await ctx.step("plan", lambda: f"after of attempt {ctx.attempt}")
+    if ctx.attempt == 1:
+        raise ConnectionError("once more")
+    return [*fetched, planned, after]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worker import isolated_agents
 from tests.worker.worker_support import House
 
 from perdure.agents.isolated import isolated
@@ -16,7 +17,17 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 @pytest.fixture
 def house() -> House:
     house = House()
-    for name in ("worker", "blocking", "blocking_loop", "waiting", "killing", "leaving", "asking", "odd"):
+    for name in (
+        "worker",
+        "blocking",
+        "blocking_loop",
+        "waiting",
+        "killing",
+        "leaving",
+        "asking",
+        "odd",
+        "overlapping",
+    ):
         house.agents.register(name, isolated(f"tests.worker.isolated_agents:{name}", directory=ROOT))
     house.agents.register("absent", isolated("tests.runtime.no_such_module:agent", directory=ROOT))
     return house
@@ -33,6 +44,24 @@ async def test_an_agent_in_its_own_process_has_what_others_have(house: House) ->
     assert [(each.values, each.state, each.metadata) for each in states[:1]] == [
         ({"at": 1}, b"\x00own", {"a": 1})
     ]
+
+
+@pytest.mark.parametrize("isolated_process", [False, True])
+async def test_steps_of_the_same_name_keep_their_results(house: House, isolated_process: bool) -> None:
+    name = "overlapping" if isolated_process else "inside"
+    house.agents.register("inside", isolated_agents.overlapping)
+    async with house.working():
+        whole = await house.queue.ended(house.queue.add(name))
+        half = await house.queue.ended(house.queue.add(name, "half"))
+    first, second, inner = "first of attempt {}", "second of attempt {}", "inner of attempt {}"
+    for row, began in ((whole, 1), (half, 2)):
+        assert row.results == ["retriable", "success"]
+        assert row.told("values")[-1] == [
+            first.format(began),
+            second.format(1),
+            ["outer", inner.format(began)],
+            f"after of attempt {began}",
+        ]
 
 
 async def test_it_can_ask(house: House) -> None:

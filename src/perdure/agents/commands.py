@@ -257,7 +257,12 @@ class _Conversation:
                 self._send({"type": "saved", "checkpoint_id": checkpoint_id}, message.id)
             case Step():
                 enclosing_step.set(message.within)
-                action = StepResult(message.result, start_time=message.start_time, traced=message.traced)
+                action = StepResult(
+                    message.result,
+                    key=message.key,
+                    start_time=message.start_time,
+                    traced=message.traced,
+                )
                 kept = await self._ctx.step(message.name, action)
                 self._send({"type": "step", "name": message.name, "result": kept}, message.id)
             case Load():

@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import logging
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from hashlib import sha256
+from typing import Any, Final, Protocol, TypeVar
 
 from perdure.agents.records import RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
@@ -21,6 +23,9 @@ T = TypeVar("T")
 
 Branch = tuple[int, ...]
 """A task of an agent, after the tasks that started it."""
+
+LONG_KEY: Final = 1000
+"""Characters up to which the key of a step names the steps that called it."""
 
 _branch: ContextVar[tuple[object, Branch]] = ContextVar("branch")
 _numbers = itertools.count(1)
@@ -109,11 +114,38 @@ class Retriable(Exception):
         self.after = after
 
 
+class StepKeys:
+    """The keys of an attempt's steps, given when they start: in each attempt the same, however they overlap.
+
+    A step that is called by the action of another has a key below it, since no later attempt calls it once
+    the other is saved.
+    """
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def next(self, name: str) -> str:
+        """The key of the step that starts now."""
+        key = name if (caller := enclosing_step.get()) is None else _below(caller, name)
+        self._seen[key] += 1
+        number = self._seen[key]
+        return key if number == 1 else f"{key}#{number}"
+
+
+def _below(caller: str, name: str) -> str:
+    key = f"{caller} > {name}"
+    return key if len(key) <= LONG_KEY else f"{sha256(caller.encode()).hexdigest()} > {name}"
+
+
 class StepResult:
     """An action of `Context.step` whose result is known already, since another process made it."""
 
-    def __init__(self, value: Any, *, start_time: float | None = None, traced: bool = False) -> None:
+    def __init__(
+        self, value: Any, *, key: str | None = None, start_time: float | None = None, traced: bool = False
+    ) -> None:
         self.value = value
+        self.key = key
+        """The key of the step, if the other process has numbered it."""
         self.start_time = start_time
         """When the step began, in epoch seconds."""
         self.traced = traced

@@ -50,6 +50,8 @@ class Step(Message, tag="step"):
 
     name: str
     result: Any = None
+    key: str | None = None
+    """What tells it from other steps of the same name; by default they are numbered as they arrive."""
     within: str | None = None
     """The step whose action called it."""
     start_time: float | None = None

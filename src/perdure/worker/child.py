@@ -16,7 +16,14 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from perdure.agents.context import Cancelled, call_from_thread, current_branch, enclosing_step, executing
+from perdure.agents.context import (
+    Cancelled,
+    StepKeys,
+    call_from_thread,
+    current_branch,
+    enclosing_step,
+    executing,
+)
 from perdure.agents.loading import import_target
 from perdure.agents.records import RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
@@ -107,7 +114,7 @@ class ChildContext:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._seen: dict[str, int] = {}
+        self._step_keys = StepKeys()
         self._action: str | None = None
 
     @property
@@ -198,8 +205,7 @@ class ChildContext:
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self._check()
-        number = self._seen[name] = self._seen.get(name, 0) + 1
-        key = name if number == 1 else f"{name}#{number}"
+        key = self._step_keys.next(name)
         with step_span(self.recorder, name, action, replayed=key in self._step_results):
             if key not in self._step_results:
                 with executing(key):
@@ -207,9 +213,11 @@ class ChildContext:
                     self._step_results[key] = await result if inspect.isawaitable(result) else result
                 # Tasks that were started together with this one ask for their saved steps first.
                 await asyncio.sleep(0)
-            # The worker counts the steps too, so every one is sent.
-            step = {"name": name, "result": self._step_results[key], "within": enclosing_step.get()}
-            answer = await self.request({"type": "step", "traced": True, **step})
+            # The worker drops what was emitted before a saved step, so every one is sent.
+            step = {"name": name, "key": key, "result": self._step_results[key]}
+            answer = await self.request(
+                {"type": "step", "traced": True, "within": enclosing_step.get(), **step}
+            )
         self._step_results[key] = answer["result"]
         return cast(T, answer["result"])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -14,6 +13,8 @@ import msgspec
 from perdure.agents.context import (
     Cancelled,
     Interrupted,
+    StepKeys,
+    StepResult,
     call_from_thread,
     current_branch,
     enclosing_step,
@@ -45,6 +46,7 @@ METADATA = "metadata"
 RESERVED = frozenset({METADATA, "error", "end", "control"})
 """Events that agents cannot emit."""
 MAX_NAME = 255
+MAX_STEP_KEY = 1024
 
 ORIGIN, INPUT, RESUMES = "origin", "input", "resumes"
 """Keys of a checkpoint's metadata that a resumed run needs: the first run, its input, and the answers."""
@@ -179,7 +181,7 @@ class RunContext:
         self._checkpoint = assignment.checkpoint
         self._step_results = dict(assignment.steps)
         self._replay = Replay(assignment.saved_at, assignment.last_seq)
-        self._steps: Counter[str] = Counter()
+        self._step_keys = StepKeys()
         self._interrupts = 0
         self._action: str | None = None
         self.input, self._resumes = _input_and_answers(assignment)
@@ -262,7 +264,7 @@ class RunContext:
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self._check()
-        key = self._key(check_text(name, "the name of a step", max_length=MAX_NAME))
+        key = self._step_key(check_text(name, "the name of a step", max_length=MAX_NAME), action)
         stored = self._step_results.get(key)
         with self.tracing.step(name, action, replayed=stored is not None):
             if stored is None:
@@ -405,10 +407,10 @@ class RunContext:
             await self._session.wait_for_space()
             self._check()
 
-    def _key(self, name: str) -> str:
-        self._steps[name] += 1
-        number = self._steps[name]
-        return name if number == 1 else f"{name}#{number}"
+    def _step_key(self, name: str, action: Callable[[], Any]) -> str:
+        if isinstance(action, StepResult) and action.key is not None:
+            return check_text(action.key, "the key of a step", max_length=MAX_STEP_KEY)
+        return self._step_keys.next(name)
 
     async def _call_in_control_loop(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the worker's loop; it runs to its end, even if the agent is cancelled."""
