@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec import UNSET
-from tests.threads.support import age, open_storage
+from tests.rollouts.house import House
 
 from perdure.kernel.errors import NotFound
-from perdure.kernel.storage.port import Storage
 from perdure.rollouts.encoding import attempted_from
-from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.model import TASK, Kind
 from perdure.rollouts.operations import enqueue as enqueues
 from perdure.rollouts.operations import queries
 from perdure.rollouts.operations.enqueue import NewRollout
@@ -24,7 +21,6 @@ from perdure.rollouts.operations.report import SWEEP_ROWS
 from perdure.rollouts.records import AttemptedRollout
 from perdure.rollouts.rows import Claimed
 from perdure.rollouts.service import Rollouts
-from perdure.testing.clock import ManualClock
 from perdure.testing.contract.support import make_span
 
 NEWER = "newer"
@@ -32,33 +28,6 @@ NEWER = "newer"
 LIMITED = '{"timeout_seconds":10.0,"unresponsive_seconds":null,"max_attempts":1,"retry_condition":[]}'
 EVERYTHING = Query()
 PATIENCE = 20.0
-
-
-class House:
-    """The rollouts of a database, with a hand on its clock."""
-
-    def __init__(self, storage: Storage, clock: ManualClock) -> None:
-        self.storage = storage
-        self._clock = clock
-        self.namespace = f"test {uuid.uuid4().hex}"
-
-    def rollouts(self, *kinds: Kind) -> Rollouts:
-        """The service of a process that knows these kinds."""
-        return Rollouts(self.storage, Kinds(*kinds), namespace=self.namespace, kind=kinds[0].name)
-
-    async def advance(self, seconds: float) -> None:
-        if self.storage.engine == "postgres":
-            await age(self.storage, seconds, await self.rollouts(Kind(TASK)).ns())
-        else:
-            self._clock.advance(seconds)
-
-
-@pytest.fixture
-async def house(shared_engine_url: str) -> AsyncIterator[House]:
-    clock = ManualClock()
-    storage = open_storage(shared_engine_url, clock=clock)
-    yield House(storage, clock)
-    await storage.close()
 
 
 # --- the sweep --------------------------------------------------------------------------------------------

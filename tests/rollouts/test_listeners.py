@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import pytest
-from tests.rollouts.test_kinds import House
+from tests.rollouts.house import House
 from tests.threads.support import ATTEMPTS, World, open_storage
 
 from perdure.kernel.storage.port import Tx
@@ -17,6 +17,7 @@ from perdure.rollouts.operations import report as reports
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.report import AttemptReport
+from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.records import AttemptedRollout
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.stores import KINDS
@@ -66,14 +67,6 @@ class Ear:
 
     async def on_stopped(self, tx: Tx, rollout_ids: Sequence[str]) -> None:
         self.heard += [("stopped",) for _ in rollout_ids]
-
-
-@pytest.fixture
-async def house(shared_engine_url: str) -> AsyncIterator[House]:
-    clock = ManualClock()
-    storage = open_storage(shared_engine_url, clock=clock)
-    yield House(storage, clock)
-    await storage.close()
 
 
 # --- tasks with a listener --------------------------------------------------------------------------------
@@ -331,3 +324,32 @@ async def test_a_claim_of_a_run_that_nobody_got_is_told(heard: tuple[World, Ear]
     (latest,) = [each.attempt_id for each in (await world.rollouts.attempts(run.run_id)).items[-1:]]
     await world.rollouts.release([(run.run_id, latest)])
     assert [each[:1] for each in ear.news()] == [("attempt",), ("stopped",)]
+
+
+# --- the order of locks -----------------------------------------------------------------------------------
+
+
+async def test_workers_are_locked_after_what_handlers_lock(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    load = Workers.load
+
+    async def loaded(workers: Workers, ids: Iterable[str]) -> None:
+        order.append("workers")
+        await load(workers, ids)
+
+    async def told(tx: Tx, items: Sequence[Any]) -> None:
+        order.append("handler")
+
+    monkeypatch.setattr(Workers, "load", loaded)
+    tasks = house.rollouts(Kind(TASK, on_claimed=told, on_attempt_ended=told))
+    claimed = await _claimed(tasks, AGAIN)
+    assert order == ["handler", "workers"]
+    await tasks.update_attempt(claimed.rollout_id, "latest", status="failed")
+    await tasks.claim("w", queue="q")
+    await house.advance(60)
+    await tasks.watchdog.sweep()
+    claimed = await _claimed(tasks, ONCE)
+    await tasks.release([(claimed.rollout_id, claimed.attempt.attempt_id)])
+    assert order == ["handler", "workers"] * 6

@@ -71,8 +71,8 @@ async def claim(
         await tx.write(*begun)
         await handler(tx, [_start(queue, *pair) for pair in zip(rows, attempts, strict=True)])
         begun = []
-    workers = await _tell_workers(tx, claims, answers, kinds, kind)
-    await tx.defer(*begun, *workers.changed(), counted(tx, _moved(rows)))
+    workers = _tell_workers(tx, claims, answers, kinds, kind)
+    await tx.defer(*begun, *await workers.changed(), counted(tx, _moved(rows)))
     return answers
 
 
@@ -127,12 +127,11 @@ def _moved(rows: Sequence[ClaimedRow]) -> dict[tuple[str, str], int]:
     return counts
 
 
-async def _tell_workers(
+def _tell_workers(
     tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]], kinds: Kinds, kind: str
 ) -> Workers:
     """A worker is linked to the last rollout it got; one that got none is idle."""
     workers = Workers(tx, kinds)
-    await workers.load([item.worker_id for item in claims])
     for item, share in zip(claims, answers, strict=True):
         if share:
             last = share[-1]
@@ -189,7 +188,6 @@ async def release_rollouts(
     work = Work(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in claimed], kinds.names(), lined=lined)
     workers = Workers(tx, kinds)
-    await workers.load([attempt.worker_id for rows in work.attempts.values() for attempt in rows])
     for rollout_id, attempt_id in claimed:
         rollout = work.rollouts.get(rollout_id)
         latest = work.attempts[rollout_id][-1] if rollout and work.attempts[rollout_id] else None
@@ -231,7 +229,6 @@ async def start_attempts(
     work = Work(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in requests], [kind], lined=lined)
     workers = Workers(tx, kinds)
-    await workers.load([worker_id for _, worker_id in requests])
     begun: list[AttemptRow | NotFound] = []
     for rollout_id, worker_id in requests:
         rollout = work.rollouts.get(rollout_id)
@@ -247,7 +244,7 @@ async def start_attempts(
         begun.append(new)
         workers.claimed(worker_id, rollout_id, new.id, dequeued=False)
     made = [attempt for attempt in begun if not isinstance(attempt, NotFound)]
-    await work.save(sql.ADD_ATTEMPTS.of(made), *workers.changed(), work.counted())
+    await work.save(sql.ADD_ATTEMPTS.of(made), *await workers.changed(), work.counted())
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     await audit(tx, "start_attempt", [attempt.name for attempt in made])
     return [

@@ -190,7 +190,6 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
     rows: list[NewRolloutRow] = []
     attempts: list[AttemptRow] = []
     workers = Workers(tx)
-    await workers.load([request.worker_id for request in requests])
     for request in requests:
         row = _row(tx, request, len(rows), latest, {}, kinds)
         row.status, row.ready, row.due_at, row.attempts = ROLLOUT.start["started"], None, None, 1
@@ -199,7 +198,7 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
         attempts.append(attempt)
         workers.claimed(request.worker_id, row.id, attempt.id, dequeued=False)
     made = (sql.ADD_ROLLOUTS.of(rows), sql.ADD_ATTEMPTS.of(attempts))
-    await tx.write(*made, *workers.changed(), _counted(tx, rows))
+    await tx.write(*made, *await workers.changed(), _counted(tx, rows))
     await audit(tx, "start_rollout", [attempt.name for attempt in attempts])
     return [Claimed(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]
 

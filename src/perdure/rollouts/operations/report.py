@@ -53,7 +53,6 @@ async def report_attempts(
     work = Work(tx, kinds)
     await work.load([report.rollout_id for report in reports], [kind], lined=lined)
     workers = Workers(tx, kinds)
-    await workers.load(_workers_of(work, reports))
     answers: list[AttemptView | NotFound] = []
     for report in reports:
         try:
@@ -71,22 +70,14 @@ async def report_attempts(
 
 
 async def save_all(work: Work, workers: Workers, lined: bool) -> None:
-    """Write everything back; lines come before workers and counts."""
-    later = (*workers.changed(), work.counted())
-    if lined:
+    """Write everything back; what kinds do and lines come before workers and counts."""
+    if lined or work.has_listeners:
         await work.save()
-        await leave(work)
-        await work.tx.defer(*later)
+        if lined:
+            await leave(work)
+        await work.tx.defer(*await workers.changed(), work.counted())
     else:
-        await work.save(*later)
-
-
-def _workers_of(work: Work, reports: Sequence[AttemptReport]) -> list[str | None]:
-    """The workers that these reports may move."""
-    if all(report.status is UNSET and report.worker_id is UNSET for report in reports):
-        return []
-    named = [report.worker_id for report in reports if isinstance(report.worker_id, str)]
-    return named + [attempt.worker_id for attempts in work.attempts.values() for attempt in attempts]
+        await work.save(*await workers.changed(), work.counted())
 
 
 def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptReport) -> None:
@@ -237,7 +228,6 @@ async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
             ):
                 lapsed.append(attempt)
     workers = Workers(tx, kinds)
-    await workers.load([attempt.worker_id for attempt in lapsed])
     for attempt in lapsed:
         workers.follow(attempt)
     await save_all(work, workers, lined)
@@ -272,7 +262,6 @@ async def _end_attempts_of(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> N
         if attempt.worker_id in worker_ids and _check(work, rollout_id, attempt, lost=True)
     ]
     workers = Workers(tx, kinds)
-    await workers.load(worker_ids)
     for attempt in lost:
         workers.follow(attempt)
     if len(rollout_ids) < SWEEP_ROWS:

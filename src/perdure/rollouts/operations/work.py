@@ -183,6 +183,12 @@ class Work:
                 self.count(rollout.kind, rollout.status, 1)
         return counted(self.tx, self.counts)
 
+    @property
+    def has_listeners(self) -> bool:
+        """Whether a kind of these rollouts is told of ends."""
+        kinds = [self.kinds[name] for name in {rollout.kind for rollout in self.rollouts.values()}]
+        return any(kind.on_attempt_ended is not None or kind.on_ended is not None for kind in kinds)
+
     async def save(self, *later: Write) -> list[int]:
         """Write back what has changed, then what comes later in the order of locks, whose counts it returns.
 

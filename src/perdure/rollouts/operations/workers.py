@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 
 from perdure.kernel import changes
 from perdure.kernel.storage.dialect import Write
@@ -14,7 +16,11 @@ from perdure.rollouts.rows import AttemptRow, WorkerRow, new_worker
 
 
 class Workers:
-    """Workers loaded under their locks; one that does not exist is made when something is said of it."""
+    """Workers and what is said of them; one that does not exist is made then.
+
+    What is said is written down, and the workers are locked and moved by `changed`: after rollouts, attempts
+    and what the handlers of kinds lock.
+    """
 
     def __init__(self, tx: Tx, kinds: Kinds | None = None) -> None:
         self._tx = tx
@@ -22,10 +28,12 @@ class Workers:
         self._rows: dict[str, WorkerRow] = {}
         self._known: set[str] = set()
         self._touched: set[str] = set()
+        self._said: list[tuple[str, Callable[[], None]]] = []
 
-    async def load(self, ids: Iterable[str | None]) -> None:
-        wanted = sorted({worker_id for worker_id in ids if worker_id})
-        self._rows = {worker_id: new_worker(worker_id) for worker_id in wanted}
+    async def load(self, ids: Iterable[str]) -> None:
+        """Lock and read those that are not loaded yet."""
+        wanted = sorted({worker_id for worker_id in ids if worker_id not in self._rows})
+        self._rows.update((worker_id, new_worker(worker_id)) for worker_id in wanted)
         if wanted:
             for row in await self._tx.all(sql.LOAD_WORKERS, ids=wanted):
                 self._rows[row.id] = row
@@ -40,15 +48,17 @@ class Workers:
         return worker_id in self._known
 
     def follow(self, attempt: AttemptRow) -> None:
-        """Let the attempt's worker follow the attempt's status.
+        """Let the attempt's worker follow the attempt's status as it is now.
 
         The end of an attempt is news only to the worker that holds it, or that holds nothing.
         """
-        if not attempt.worker_id:
-            return
+        if attempt.worker_id:
+            self._said.append((attempt.worker_id, partial(self._follow, attempt.worker_id, copy(attempt))))
+
+    def _follow(self, worker_id: str, attempt: AttemptRow) -> None:
         if attempt.status not in LIVE and not self._held_last(attempt):
             return
-        worker = self[attempt.worker_id]
+        worker = self[worker_id]
         worker.status = WORKER.step(worker.status, worker_event(attempt.status))
         if attempt.status in LIVE:
             self._busy(worker, attempt.rollout_id, attempt.id)
@@ -71,32 +81,47 @@ class Workers:
     ) -> None:
         """A worker got rollouts, this one last; `runs` is how many of them count as held."""
         if worker_id:
-            worker = self[worker_id]
-            worker.status = WORKER.step(worker.status, "assigned")
-            worker.stopped_at = None
-            if runs:
-                worker.held = (worker.held or 0) + runs
-            if dequeued:
-                worker.last_dequeue_time = self._tx.now
-            self._busy(worker, rollout_id, attempt_id)
+            change = partial(self._claimed, worker_id, rollout_id, attempt_id, dequeued, runs)
+            self._said.append((worker_id, change))
+
+    def _claimed(self, worker_id: str, rollout_id: str, attempt_id: str, dequeued: bool, runs: int) -> None:
+        worker = self[worker_id]
+        worker.status = WORKER.step(worker.status, "assigned")
+        worker.stopped_at = None
+        if runs:
+            worker.held = (worker.held or 0) + runs
+        if dequeued:
+            worker.last_dequeue_time = self._tx.now
+        self._busy(worker, rollout_id, attempt_id)
 
     def found_nothing(self, worker_id: str | None) -> None:
+        """A worker asked for rollouts and got none."""
         if worker_id:
-            worker = self[worker_id]
-            worker.last_dequeue_time = self._tx.now
-            if worker.held:
-                return
-            was, worker.status = worker.status, WORKER.step(worker.status, "found nothing")
-            if worker.status != was:
-                self._idle(worker)
+            self._said.append((worker_id, partial(self._found_nothing, worker_id)))
+
+    def _found_nothing(self, worker_id: str) -> None:
+        worker = self[worker_id]
+        worker.last_dequeue_time = self._tx.now
+        if worker.held:
+            return
+        was, worker.status = worker.status, WORKER.step(worker.status, "found nothing")
+        if worker.status != was:
+            self._idle(worker)
 
     def released(self, attempt: AttemptRow) -> None:
         """A claim was taken back before its worker heard of it."""
-        if attempt.worker_id and self._held_last(attempt):
-            self.found_nothing(attempt.worker_id)
+        if attempt.worker_id:
+            self._said.append((attempt.worker_id, partial(self._released, attempt.worker_id, attempt)))
+
+    def _released(self, worker_id: str, attempt: AttemptRow) -> None:
+        if self._held_last(attempt):
+            self._found_nothing(worker_id)
 
     def stopped(self, worker_id: str) -> None:
         """A worker claims no more. One that still executes runs is busy until they have ended."""
+        self._said.append((worker_id, partial(self._stopped, worker_id)))
+
+    def _stopped(self, worker_id: str) -> None:
         worker = self[worker_id]
         worker.stopped_at = self._tx.now
         if not worker.held:
@@ -112,8 +137,15 @@ class Workers:
         worker.last_idle_time = self._tx.now
         worker.current_rollout_id = worker.current_attempt_id = None
 
-    def changed(self) -> tuple[Write, Write]:
-        """What is to be written. Of two that make the same worker the second runs again."""
+    async def changed(self) -> tuple[Write, Write]:
+        """Lock the workers and move them; gives what is to be written.
+
+        Of two that make the same worker the second runs again.
+        """
+        await self.load([worker_id for worker_id, _ in self._said])
+        for _, change in self._said:
+            change()
+        self._said = []
         touched = [self._rows[worker_id] for worker_id in sorted(self._touched)]
         changes.tell(self._tx, "worker", ((row.id, row.status) for row in touched))
         known = [row for row in touched if row.id in self._known]
@@ -145,7 +177,7 @@ async def start(tx: Tx, registration: Registration) -> None:
     worker = workers[registration.worker_id]
     worker.last_heartbeat_time, worker.stopped_at = tx.now, None
     worker.heartbeat_stats, worker.process = registration.stats, registration.process
-    await tx.write(*workers.changed())
+    await tx.write(*await workers.changed())
 
 
 async def stop(tx: Tx, worker_id: str) -> None:
@@ -154,7 +186,7 @@ async def stop(tx: Tx, worker_id: str) -> None:
     await workers.load([worker_id])
     if workers.is_known(worker_id):
         workers.stopped(worker_id)
-        await tx.write(*workers.changed())
+        await tx.write(*await workers.changed())
 
 
 async def beat(tx: Tx, beats: Sequence[Beat]) -> list[WorkerRow]:
@@ -166,5 +198,5 @@ async def beat(tx: Tx, beats: Sequence[Beat]) -> list[WorkerRow]:
         worker.last_heartbeat_time = tx.now
         if item.stats is not None:
             worker.heartbeat_stats = item.stats
-    await tx.write(*workers.changed())
+    await tx.write(*await workers.changed())
     return [workers[item.worker_id] for item in beats]

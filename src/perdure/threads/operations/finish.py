@@ -130,8 +130,6 @@ class _Finishing:
 
     async def load(self, holders: Sequence[Lease]) -> None:
         await self._work.load([held.run_id for held in holders], [RUN], lined=True)
-        attempts = [each[-1].worker_id for each in self._work.attempts.values() if each]
-        await self._workers.load(attempts)
         self._threads = await load_threads(self._tx, [held.thread_id for held in holders], lock=True)
 
     def _holder(self, held: Lease) -> tuple[RolloutRow, AttemptRow] | None:
