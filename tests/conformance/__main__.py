@@ -1,7 +1,8 @@
 """`python -m tests.conformance`, behind `./dev conformance`: the clients of others against our server.
 
 Each client is installed, unmodified, into an environment of its own: agentlightning's, which goes through the
-whole contract, and LangGraph's for JavaScript. They run on SQLite and on PostgreSQL.
+whole contract, LangGraph's for JavaScript, and the agent SDKs of Claude and OpenAI. They run on SQLite and on
+PostgreSQL.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench.peer import PEER, ROOT, PeerError, ensure_environment
-from tests.conformance import node
+from tests.conformance import node, sdks
 from tests.conformance.server import ENGINES, Server, ServerFailed, running
 from tests.server.langgraph.project import project
 
@@ -69,7 +70,24 @@ class LangGraph:
         project(folder)
 
 
-CLIENTS: dict[str, Client] = {"agentlightning": AgentLightning(), "langgraph": LangGraph()}
+@dataclass(frozen=True)
+class AgentSdks:
+    """The Claude Agent SDK and the OpenAI Agents SDK, on our session store and our session."""
+
+    title: str = " and ".join(sdks.SDKS.packages[:2])
+
+    def command(self) -> list[str]:
+        return sdks.command()
+
+    def furnish(self, folder: Path) -> None:
+        """Their server needs nothing."""
+
+
+CLIENTS: dict[str, Client] = {
+    "agentlightning": AgentLightning(),
+    "langgraph": LangGraph(),
+    "agent-sdks": AgentSdks(),
+}
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

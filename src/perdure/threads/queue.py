@@ -24,10 +24,8 @@ from perdure.items.service import Items
 from perdure.kernel.checks import Id, check_id, check_name, check_text, optional_text
 from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
-from perdure.kernel.eventlog.port import EventLog, LogName
-from perdure.kernel.eventlog.port import check_name as check_log
+from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
-from perdure.kernel.eventlog.writing import append_lines
 from perdure.kernel.ids import process_id
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
@@ -65,6 +63,7 @@ from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
 from perdure.threads.rows import Created, checkpoint_of, run_limits, run_of
+from perdure.threads.session_lines import check_session_lines, write_lines
 from perdure.threads.work import (
     APPENDED,
     ENDED,
@@ -449,30 +448,13 @@ class RunQueue(WatchedService):
 
         A line whose number the session has of the attempt already is not written again.
         """
-        for each in logs:
-            check_lease(each.held)
-            check_log(LogName(each.project, each.session_id))
-            for number, line in enumerate(each.lines, each.first):
-                check_json(line, f"line {number}")
-        size = sum(len(line) for each in logs for line in each.lines)
+        size = sum(len(line) for each in check_session_lines(logs) for line in each.lines)
         return [*await self._each(self._log_batch, logs, rows=len(logs), size=size)]
 
     async def _log_batch(self, calls: Sequence[SessionLines]) -> Sequence[int | PerdureError]:
         fenced = await self.write(enter_sessions, calls)
-        return await asyncio.gather(*(map(self._log, calls, fenced)))
-
-    async def _log(self, call: SessionLines, refused: PerdureError | None) -> int | PerdureError:
-        if refused is not None:
-            return refused
-        name, attempt_id = LogName(call.project, call.session_id), call.held.attempt_id
-        bodies = [line.encode() for line in call.lines]
-        signals = self.storage.signals
-        try:
-            return await append_lines(
-                self.log, signals, await self.ns(), name, bodies, attempt_id=attempt_id, first=call.first
-            )
-        except PerdureError as error:
-            return error
+        write = partial(write_lines, self.log, self.storage.signals, await self.ns())
+        return await asyncio.gather(*map(write, calls, fenced))
 
     # --- the end ------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +20,6 @@ EMPTY = """No sessions yet. Import a transcript of Claude Code, Codex, pi or the
 
   perdure session import ~/.claude/projects/*/*.jsonl"""
 COLUMNS = ("session_id", "project", "model", "messages", "updated", "first message")
-BATCH_LINES = 500
-BATCH_BYTES = 1 << 20
 TAIL_SECONDS = 20.0
 IMPORT = "import"
 """The writer of imported lines: a file that is imported again adds what is new in it."""
@@ -220,7 +217,8 @@ async def import_sessions(
     A file that was imported before adds only its new lines.
     """
     from perdure.kernel.errors import InvalidInput
-    from perdure.sessions.transcripts.files import name_of
+    from perdure.sessions.batches import in_batches
+    from perdure.sessions.transcripts.files import name_of, objects_of
 
     if session_id is not None and len(files) > 1:
         raise InvalidInput("--session-id is for a single file")
@@ -229,7 +227,7 @@ async def import_sessions(
         for file in files:
             name = name_of(file, project=project, session_id=session_id)
             number = 1
-            for batch in _batches(file):
+            for batch in in_batches(objects_of(file)):
                 await connection.sessions.append(
                     name.session_id,
                     batch,
@@ -243,22 +241,6 @@ async def import_sessions(
             imported.append({**row, "lines": number - 1})
     columns = ("file", "session_id", "project", "lines")
     listing(context, imported, columns, lambda row: tuple(row.values()), noun="files", empty=EMPTY)
-
-
-def _batches(file: Path) -> Iterator[list[dict[str, Any]]]:
-    """The JSON objects of a file in batches; other lines are kept as objects that hold their text."""
-    from perdure.sessions.transcripts.files import objects_of
-
-    batch: list[dict[str, Any]] = []
-    size = 0
-    for length, record in objects_of(file):
-        if batch and (len(batch) >= BATCH_LINES or size + length > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(record)
-        size += length
-    if batch:
-        yield batch
 
 
 @app.client_command("export")

@@ -1,0 +1,23 @@
+"""Lines in batches that one append takes, also over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+BATCH_LINES = 500
+BATCH_BYTES = 1 << 20
+
+
+def in_batches(lines: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
+    """Lines in their order, each given with its length; a line that is longer than a batch is one alone."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for length, record in lines:
+        if batch and (len(batch) >= BATCH_LINES or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += length
+    if batch:
+        yield batch
