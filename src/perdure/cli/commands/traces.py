@@ -22,8 +22,8 @@ EMPTY = """No traces yet. A worker traces the runs that it executes:
 
   perdure run create greet '{"name": "Ann"}'"""
 COLUMNS = ("trace", "name", "started", "took", "spans", "failed", "tokens")
-SHOWN_DIGITS = 8
-"""How many digits of a trace's id a table shows; they are enough to show the trace."""
+SHOWN_DIGITS = 16
+"""How many digits of a trace's id a table shows: the first twelve of a run's trace are its time."""
 LONGEST_NAME = 22
 MOST_PAGES = 100
 """How many pages one search reads; each looks through up to 100 traces."""
