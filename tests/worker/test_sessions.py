@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.server.native.support import Worker as Claimer
 from tests.server.native.support import housed
+from tests.worker import session_graphs
 from tests.worker.session_agents import LONG, elsewhere, talker
 from tests.worker.worker_support import House
 
@@ -196,6 +197,30 @@ async def test_a_batch_that_is_sent_twice_is_written_once_and_a_late_one_is_fenc
         assert isinstance(late, Fenced)
         assert len((await house.client.sessions.lines("s")).items) == 4
         await queue.close()
+
+
+async def test_messages_of_a_graph_are_written_by_themselves(url: str) -> None:
+    made = Agents()
+    made.register("graph", session_graphs.builder)
+    made.register("isolated-graph", isolated("tests.worker.session_graphs:builder", directory=ROOT))
+    asked = {"messages": [{"role": "user", "content": "Where is Rome?"}]}
+    async with local(url, made) as (run, sessions):
+        for agent in ("graph", "isolated-graph"):
+            thread = {"thread_id": f"thread-{agent}", "if_not_exists": "create"}
+            for times in (1, 2):
+                # The second run writes what it adds, and not what it found.
+                ended = await run(agent, asked, **thread)
+                assert (ended.status, ended.session_id) == ("success", f"thread-{agent}")
+                page = await sessions.messages(f"thread-{agent}")
+                assert len(page.items) == 4 * times
+            question, called, found, answer = page.items[4:]
+            assert (question.role, question.text) == ("user", "Where is Rome?")
+            assert (called.role, called.text, called.model) == ("assistant", "I look.", "m-1")
+            assert [(each.id, each.input) for each in called.tool_calls] == [("t-1", {"q": "Rome"})]
+            assert called.usage is not None
+            assert (called.usage.input_tokens, called.usage.cache_read_input_tokens) == (5, 7)
+            assert (found.role, found.text, found.is_error) == ("tool", "Rome: Italy", True)
+            assert answer.text == "In Italy."
 
 
 # --- without a database -----------------------------------------------------------------------------------

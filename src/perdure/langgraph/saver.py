@@ -36,6 +36,7 @@ from perdure.langgraph.codec import (
     query_of,
 )
 from perdure.langgraph.legacy import decode_legacy
+from perdure.langgraph.session import SessionMessages
 from perdure.langgraph.shown import ShownStates
 from perdure.langgraph.wire import body_of, interrupt_of
 from perdure.streams.model import VALUES
@@ -190,6 +191,7 @@ class RunSaver(GraphSaver):
         super().__init__(ctx.graph, codec, ctx.thread_id)
         self.shown = ShownStates() if VALUES in ctx.stream_mode else None
         """The states that the run's stream shows, if it shows any."""
+        self._messages = SessionMessages(ctx)
         self.resumed = False
         """Whether an earlier attempt of this run has stored a checkpoint to continue from."""
         self._ctx = ctx
@@ -268,7 +270,11 @@ class RunSaver(GraphSaver):
     def _read(self, found: GraphTuple) -> CheckpointTuple:
         if self.shown is not None:
             self.shown.read(found)
-        return super()._read(found)
+        checkpoint = super()._read(found)
+        if not found.checkpoint_ns and self._last is None:
+            # The run adds to what it continues from.
+            self._messages.remember(checkpoint.checkpoint["channel_values"])
+        return checkpoint
 
     async def _query(self, config: RunnableConfig) -> GraphQuery | None:
         _, namespace, checkpoint_id = place_of(config)
@@ -313,6 +319,11 @@ class RunSaver(GraphSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         made = self.put(config, checkpoint, metadata, new_versions)
+        _, namespace, _ = place_of(config)
+        if self._importing:
+            self._messages.remember(checkpoint["channel_values"])
+        elif not namespace:
+            await self._messages.log(checkpoint["channel_values"], new_versions)
         if self._durable:
             await self._settled()
         else:

@@ -1,0 +1,101 @@
+"""Writes the messages that a run adds to its graph's state to the session of the run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from perdure.agents.context import Context
+from perdure.kernel.errors import InvalidInput
+
+logger = logging.getLogger(__name__)
+
+TOOL_BLOCKS = frozenset({"tool_use", "tool_call", "input_json_delta"})
+"""Blocks of content that tell the same as the tool calls of the message."""
+
+
+class SessionMessages:
+    """Knows which messages of the state are in the session already, or came from earlier runs."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._known: set[tuple[str, Any]] = set()
+
+    def remember(self, values: Mapping[str, Any]) -> None:
+        """Take the messages of a state as those of earlier runs and attempts."""
+        self._known.update(key for key, _ in _messages(values, values))
+
+    async def log(self, values: Mapping[str, Any], changed: Iterable[str]) -> None:
+        """Write the new messages of the channels that have changed."""
+        for key, message in _messages(values, changed):
+            if key in self._known:
+                continue
+            self._known.add(key)
+            try:
+                await self._write(message)
+            except InvalidInput as error:
+                logger.warning("run %s: a message is not in its session: %s", self._ctx.run_id, error.message)
+
+    async def _write(self, message: BaseMessage) -> None:
+        ctx = self._ctx
+        if isinstance(message, AIMessage):
+            details = message.response_metadata
+            model = details.get("model_name") or details.get("model")
+            model = model if isinstance(model, str) else None
+            await ctx.message("assistant", _said(message), model, _usage(message))
+        elif isinstance(message, ToolMessage):
+            await ctx.tool_result(message.tool_call_id, _content(message), message.status == "error")
+        elif isinstance(message, HumanMessage):
+            await ctx.message("user", _content(message))
+        elif isinstance(message, SystemMessage):
+            await ctx.message("system", message.text)
+
+
+def _messages(values: Mapping[str, Any], channels: Iterable[str]) -> Iterator[tuple[tuple[str, Any], Any]]:
+    """The messages in lists of a state, each with what it is known by: its id, or its place."""
+    for channel in channels:
+        value = values.get(channel)
+        for place, each in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(each, BaseMessage):
+                yield (channel, each.id or place), each
+
+
+def _content(message: BaseMessage) -> str | list[dict[str, Any]]:
+    return message.content if isinstance(message.content, str) else [*_blocks(message.content)]
+
+
+def _blocks(content: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    for each in content:
+        if isinstance(each, str):
+            yield {"type": "text", "text": each}
+        elif isinstance(each, dict) and isinstance(each.get("type"), str):
+            yield each
+
+
+def _said(message: AIMessage) -> list[dict[str, Any]]:
+    content = [message.content] if isinstance(message.content, str) else message.content
+    blocks = [each for each in _blocks(content) if each["type"] not in TOOL_BLOCKS]
+    calls = [
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]}
+        for call in message.tool_calls
+    ]
+    return blocks + calls
+
+
+def _usage(message: AIMessage) -> dict[str, int] | None:
+    """The usage of a message; what was cached is counted apart from the input."""
+    told = message.usage_metadata
+    if told is None:
+        return None
+    details = told.get("input_token_details") or {}
+    read, created = details.get("cache_read") or 0, details.get("cache_creation") or 0
+    usage = {
+        "input_tokens": max(0, told["input_tokens"] - read - created),
+        "output_tokens": told["output_tokens"],
+    }
+    if read or created:
+        usage |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": created}
+    return usage
