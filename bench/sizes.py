@@ -36,6 +36,10 @@ class Sizes:
     heard_events: int
     first_events: int
     imports: int
+    session_lines: int
+    synced_lines: int
+    sessions: int
+    tails: int
 
 
 FULL = Sizes(
@@ -68,6 +72,10 @@ FULL = Sizes(
     heard_events=2_000,
     first_events=100,
     imports=5,
+    session_lines=200_000,
+    synced_lines=4_000,
+    sessions=400,
+    tails=100,
 )
 QUICK = Sizes(
     rounds=1,
@@ -99,6 +107,10 @@ QUICK = Sizes(
     heard_events=100,
     first_events=5,
     imports=1,
+    session_lines=2_000,
+    synced_lines=200,
+    sessions=4,
+    tails=3,
 )
 
 

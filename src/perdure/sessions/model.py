@@ -8,10 +8,12 @@ from typing import Literal
 import msgspec
 
 from perdure.kernel.clock import to_seconds
-from perdure.kernel.eventlog.port import CHAT_PROJECT, Edges, LogInfo, LogName
+from perdure.kernel.eventlog.port import CHAT_PROJECT, Edges, Line, LogInfo, LogName
 from perdure.sessions.records import Message, Totals, Usage
 from perdure.sessions.transcripts.reading import messages_in
 
+DESCRIBED_LINES = 200
+"""How many lines of the beginning, and of the end, of a long session a list reads."""
 SNIPPET = 160
 """How many characters of a message a list or a search shows."""
 
@@ -97,8 +99,31 @@ class Matches(msgspec.Struct, kw_only=True):
 def described(edges: Edges) -> Session:
     """A session in a list, by the beginning and the end of its log."""
     session = _of_log(edges.info)
-    _tell(session, list(messages_in((*edges.first, *edges.last))), whole=edges.whole)
+    if edges.whole:
+        _tell(session, list(messages_in((*edges.first, *edges.last))), whole=True)
+    else:
+        _tell(session, [*_beginning(edges.first), *_ending(edges.last)], whole=False)
     return session
+
+
+def _beginning(lines: Sequence[Line]) -> list[Message]:
+    """The first messages, up to one of a user."""
+    found: list[Message] = []
+    for message in messages_in(lines[:DESCRIBED_LINES]):
+        found.append(message)
+        if message.role == "user" and message.text:
+            break
+    return found
+
+
+def _ending(lines: Sequence[Line]) -> list[Message]:
+    """The last messages, from one of an assistant that names its model."""
+    found: list[Message] = []
+    for line in reversed(lines[-DESCRIBED_LINES:]):
+        found[:0] = messages_in([line])
+        if any(each.role == "assistant" and each.text and each.model for each in found):
+            break
+    return found
 
 
 def _of_log(info: LogInfo) -> Session:
