@@ -293,7 +293,7 @@ def _each(handlers: Sequence[Handler[T] | None]) -> Handler[T] | None:
     """One handler that calls all that there are."""
     given = [handler for handler in handlers if handler is not None]
     if len(given) < 2:
-        return given[0] if given else None
+        return next(iter(given), None)
 
     async def tell(tx: Tx, items: Sequence[T]) -> None:
         for handler in given:

@@ -220,9 +220,11 @@ class Work:
             if kind.on_attempt_ended is not None:
                 ends = [self._end(rollout, each) for each in self.attempts[rollout.id] if each.has_ended]
                 if ends:
-                    news.setdefault(kind, ([], []))[0].extend(ends)
+                    told, _ = news.setdefault(kind, ([], []))
+                    told.extend(ends)
             if kind.on_ended is not None and rollout.has_ended:
-                news.setdefault(kind, ([], []))[1].append(self._ended(rollout))
+                _, ended = news.setdefault(kind, ([], []))
+                ended.append(self._ended(rollout))
         return news
 
     def _end(self, rollout: RolloutRow, attempt: AttemptRow) -> AttemptEnd:
