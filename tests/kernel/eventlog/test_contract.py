@@ -90,7 +90,7 @@ class Contract:
         small = LogName("-app", "small")
         await log.append(NS, small, [line(1), line(2)])
         for batch in range(10):
-            bodies = [encode_line({"n": batch * 100 + n, "text": "x" * 1000}) for n in range(100)]
+            bodies = [encode_line({"n": batch * 100 + n, "text": "x" * 2000}) for n in range(100)]
             await log.append(NS, NAME, bodies)
         missing = LogName("-app", "missing")
         large, few, none = await log.edges(NS, [NAME, small, missing])

@@ -54,6 +54,7 @@ _READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEX
 _APPEND: Final = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _STAMP = re.compile(rb',"_perdure":\["([^"\\]*)",(\d+)\]\}\Z')
 """What a line ends with that is numbered within an attempt. Readers do not see it."""
+_STAMP_START: Final = b',"_perdure":['
 
 
 class FileEventLog:
@@ -443,11 +444,19 @@ def _page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int) -> 
     for line in _complete_lines(descriptor, begin, end):
         reached = line.after
         if line.body:
-            lines.append(line._replace(body=_STAMP.sub(b"}", line.body)))
+            lines.append(_without_stamp(line))
             size += len(line.body)
         if len(lines) >= limit or size >= max_bytes:
             break
     return Lines(lines, reached, end)
+
+
+def _without_stamp(line: Line) -> Line:
+    """The line without its attempt and number. The pattern is looked for at the end alone: lists are many."""
+    at = line.body.rfind(_STAMP_START) if line.body.endswith(b"]}") else -1
+    if at < 0 or not _STAMP.match(line.body, at):
+        return line
+    return Line(line.position, line.after, line.body[:at] + b"}")
 
 
 def _next_line(descriptor: int, begin: int, end: int) -> int:

@@ -29,7 +29,7 @@ MAX_BLOB: Final = 64 << 20
 PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 1 << 20
 """A page ends with the line that makes it larger than this."""
-EDGE_BYTES: Final = 64 << 10
+EDGE_BYTES: Final = 32 << 10
 """How much of the beginning and of the end of a log is read to describe it."""
 MAX_PROJECT: Final = 200
 CHAT_PROJECT: Final = "-app"

@@ -65,6 +65,14 @@ READ_LINES = statement(
     + " AND seq > :after AND seq <= :after + :limit) AS page WHERE ahead < :size ORDER BY seq",
     row=NumberedBody,
 )
+# The last lines of a log after a position.
+READ_LAST_LINES = statement(
+    "SELECT {columns} FROM (SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq DESC)"
+    " - octet_length(body) AS ahead FROM session_lines WHERE "
+    + _OF_LOG
+    + " AND seq > :after) AS page WHERE ahead < :size ORDER BY seq",
+    row=NumberedBody,
+)
 # The logs of sessions, the latest changed first.
 LIST_LOGS = statement(
     """

@@ -101,7 +101,7 @@ async def read_edges(
         head, first = page
         reached = first[-1].seq if first else 0
         after = max(reached, head.last_seq - EDGE_LINES)
-        last = await tx.all(sql.READ_LINES, **_of(name), after=after, limit=EDGE_LINES, size=4 * EDGE_BYTES)
+        last = await tx.all(sql.READ_LAST_LINES, **_of(name), after=after, size=EDGE_BYTES)
         found.append((head, first, last))
     return found
 
