@@ -1,8 +1,8 @@
 """`python -m tests.conformance`, behind `./dev conformance`: the clients of others against our server.
 
 Each client is installed, unmodified, into an environment of its own: agentlightning's, which goes through the
-whole contract, LangGraph's for JavaScript, and the agent SDKs of Claude and OpenAI. They run on SQLite and on
-PostgreSQL.
+whole contract, its Trainer, LangGraph's for JavaScript, and the agent SDKs of Claude and OpenAI. They run on
+SQLite and on PostgreSQL.
 """
 
 import argparse
@@ -58,6 +58,19 @@ class AgentLightning:
 
 
 @dataclass(frozen=True)
+class Trainer:
+    """The Trainer of `agentlightning`, as our page for its users shows it."""
+
+    title: str = f"Trainer of {PEER}"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "tests.conformance.trainer", str(ensure_environment())]
+
+    def furnish(self, folder: Path) -> None:
+        """Its server needs nothing."""
+
+
+@dataclass(frozen=True)
 class LangGraph:
     """The client of LangGraph's platform, in JavaScript."""
 
@@ -85,6 +98,7 @@ class AgentSdks:
 
 CLIENTS: dict[str, Client] = {
     "agentlightning": AgentLightning(),
+    "trainer": Trainer(),
     "langgraph": LangGraph(),
     "agent-sdks": AgentSdks(),
 }
