@@ -29,6 +29,11 @@ Line = tuple[str, str, str, Any, str]
 """Method, path of the route, path of the request if another, body, action."""
 
 
+def _said(held: Any) -> dict[str, Any]:
+    """A line of a session."""
+    return {"held": held, "session_id": "s", "project": "-app", "lines": ['{"n":1}'], "first": 1}
+
+
 def silent_worker(store: DatabaseLightningStore) -> Worker:
     """One whose own work leaves no entry."""
     return Worker(RunQueue.beside(Threads(store.storage, KINDS)))
@@ -72,6 +77,7 @@ async def _work_lines(threads: Threads, worker: Worker) -> list[Line]:
         ("POST", f"{WORK}/claim", "", {"worker_id": "w", "agents": [AGENT]}, "claim_run"),
         ("POST", f"{WORK}/register", "", {"worker_id": "w", "agents": [{"name": "n"}]}, "register_agent"),
         ("POST", f"{WORK}/renew", "", {"worker_id": "w", "held": [work["held"]]}, NOT_AUDITED),
+        ("POST", f"{WORK}/sessions", "", {"logs": [_said(work["held"])]}, NOT_AUDITED),
         (
             "POST",
             f"{WORK}/events",
