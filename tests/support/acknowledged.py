@@ -20,7 +20,7 @@ from perdure.threads.model import LIVE_STATUSES, PERMANENT, RETRIABLE, STOPPED
 
 Rule = Callable[[Index], Iterator[str]]
 
-OF_THE_SERVER = ("error", "end")
+OF_THE_SERVER = ("error", "control", "end")
 """Events that no worker appends."""
 UNDONE = "rollback"
 CANCELLED = ("interrupted", UNDONE)

@@ -332,7 +332,13 @@ class ThreadModel:
 
     def _close(self, run: ModelRun, status: str) -> None:
         run.status, run.due = status, None
-        self._tell(run, *(["error"] if status in ("error", "timeout") else []), "end")
+        before = {
+            "error": ["error"],
+            "timeout": ["error"],
+            "interrupted": ["control"],
+            "rollback": ["control"],
+        }
+        self._tell(run, *before.get(status, []), "end")
 
     def _settle(self, run: ModelRun) -> None:
         thread = self.threads[run.thread_id]

@@ -79,7 +79,7 @@ async def test_after_a_cancel_nothing_is_written(world: World, write: str, actio
     await world.threads.cancel_run(run.run_id, action=action)  # type: ignore[arg-type]
     with pytest.raises(Fenced):
         await WRITES[write](world, held)
-    assert await world.names(run.run_id) == ["end"]
+    assert await world.names(run.run_id) == ["control", "end"]
     assert await world.kept(run.thread_id) == []
 
 
@@ -94,7 +94,7 @@ async def test_after_a_cancel_every_end_is_a_stop(world: World, write: str, acti
     next_run = await world.run(thread, "enqueue")
     assert (await WRITES[write](world, held)).status == ended  # type: ignore[attr-defined]
     assert await world.kept(thread) == ["before"]
-    assert await world.names(run.run_id) == ["end"]
+    assert await world.names(run.run_id) == ["control", "end"]
     await world.done(next_run)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.kernel.support import soon
 from tests.threads.support import World
 
+from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.threads.records import CancelAction
 
@@ -23,7 +24,9 @@ async def test_a_pending_run_is_cancelled(world: World, action: CancelAction) ->
     assert cancelled.status == ACTIONS[action]
     assert cancelled.ended_at is not None
     assert await world.rest(thread) == "idle"
-    assert await world.names(run.run_id) == ["end"]
+    control, end = await world.events(run.run_id)
+    assert (control.event, decode_json(control.body)) == ("control", {"message": action})
+    assert end.event == "end"
     await world.idle()
 
 

@@ -118,17 +118,18 @@ async def test_a_thread_is_read_over_all_its_runs(world: World) -> None:
     async with aclosing(world.threads.stream_thread(thread, "-1")) as bursts:
         async for burst in bursts:
             found += burst
-            if len(found) >= 5:
+            if len(found) >= 6:
                 break
     expected = [
         (runs[0].run_id, "custom"),
         (runs[0].run_id, "end"),
         (runs[1].run_id, "custom"),
         (runs[1].run_id, "end"),
+        (runs[2].run_id, "control"),
         (runs[2].run_id, "end"),
     ]
     assert [(event.source, event.event) for event in found] == expected
-    assert [event.seq for event in found] == [1, 2, 3, 4, 5]
+    assert [event.seq for event in found] == [1, 2, 3, 4, 5, 6]
     async with aclosing(world.threads.stream_thread(thread, found[2].id)) as bursts:
         rest = await soon(anext(bursts))
     assert list(rest) == found[3:]

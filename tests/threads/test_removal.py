@@ -88,7 +88,7 @@ async def test_whoever_waits_for_a_run_of_a_deleted_thread_gets_its_values(world
     await world.threads.delete_thread(thread)
     end = await soon(joining)
     assert (end.run.status, end.values) == ("interrupted", "last")
-    assert await soon(reading) == ["metadata", "end"]
+    assert await soon(reading) == ["metadata", "control", "end"]
     assert (await world.threads.join_run(run.run_id)).values == "last"
     assert await world.queue.renew("w1", [held]) == ["interrupt"]
     await world.finish(held, "stopped")

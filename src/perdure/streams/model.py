@@ -15,6 +15,8 @@ _ID = re.compile(r"^(?:\d{1,16}-)?(\d{1,18})$")
 
 VALUES = "values"
 """The event that shows a state; a subgraph's has its namespace after a bar."""
+CONTROL = "control"
+"""The event of a run that is asked to stop."""
 REFERENCE_SIZE = 1024
 """A state shorter than this is stored in its event, since a reference would save little."""
 

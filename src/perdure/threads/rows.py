@@ -14,8 +14,10 @@ from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.rollouts.model import ENDED, Limits, limits_of
+from perdure.streams.model import CONTROL, NewEvent
 from perdure.threads.model import run_status
 from perdure.threads.records import (
+    CANCEL_ACTIONS,
     Checkpoint,
     Failure,
     Interrupt,
@@ -475,6 +477,10 @@ def metadata_of(text: str) -> dict[str, Any]:
 
 
 # --- what is told of a run's end --------------------------------------------------------------------------
+
+
+CONTROLS: Final = {action: NewEvent(CONTROL, encode_json({"message": action})) for action in CANCEL_ACTIONS}
+"""The event of a run that is cancelled, by action: its worker gets the same message."""
 
 
 def end_body(run: RunRow) -> str:

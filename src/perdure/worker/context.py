@@ -31,7 +31,7 @@ from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureErr
 from perdure.kernel.retry import retry_until
 from perdure.rollouts.contract import LightningStore
 from perdure.sessions import envelopes
-from perdure.streams.model import VALUES, NewEvent, Shown
+from perdure.streams.model import CONTROL, VALUES, NewEvent, Shown
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Lease
@@ -43,7 +43,7 @@ from perdure.worker.tracing import Tracing
 T = TypeVar("T")
 
 METADATA = "metadata"
-RESERVED = frozenset({METADATA, "error", "end", "control"})
+RESERVED = frozenset({METADATA, "error", "end", CONTROL})
 """Events that agents cannot emit."""
 MAX_NAME = 255
 MAX_STEP_KEY = 1024

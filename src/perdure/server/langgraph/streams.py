@@ -29,7 +29,7 @@ from perdure.server.langgraph.run_requests import RESUMABLE
 from perdure.server.langgraph.runs import CREATING, RUN, created, find_joinable, locations, query_list
 from perdure.server.langgraph.states import STATE_UPDATE
 from perdure.server.langgraph.threads import THREAD
-from perdure.streams.model import Event
+from perdure.streams.model import CONTROL, Event
 from perdure.threads.model import LIVE_STATUSES
 from perdure.threads.records import Run
 
@@ -37,6 +37,8 @@ streams = Resource("runs")
 thread_streams = Resource("threads")
 
 END: Final = "end"
+HIDDEN: Final = frozenset({CONTROL, END})
+"""Events of the native protocol that today's clients do not expect in the stream of a run."""
 METADATA: Final = "metadata"
 MESSAGES: Final = "messages"
 RUN_MODES: Final = "run_modes"
@@ -74,7 +76,7 @@ class RunFrames:
         frames = [
             crlf_frame(each.event, each.body, each.id if self.ids else None)
             for each in events
-            if each.event != END and (self.modes is None or has_mode(each.event, self.modes))
+            if each.event not in HIDDEN and (self.modes is None or has_mode(each.event, self.modes))
         ]
         return "".join(frames).encode()
 
@@ -89,6 +91,8 @@ class ThreadFrames:
         return "".join([_thread_frame(each) for each in events if self._wants(each)]).encode()
 
     def _wants(self, event: Event) -> bool:
+        if event.event == CONTROL:
+            return False
         if event.event == STATE_UPDATE:
             return STATE_UPDATE in self.modes
         return RUN_MODES in self.modes or (LIFECYCLE in self.modes and event.event in (METADATA, END))

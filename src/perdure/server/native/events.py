@@ -11,14 +11,14 @@ from starlette.responses import Response
 from perdure.server.http.disconnect import OnDisconnect
 from perdure.server.http.routes import Call
 from perdure.server.http.sse import BEGINNING, encode_events, follow_events
-from perdure.streams.model import Event
+from perdure.streams.model import CONTROL, Event
 from perdure.streams.service import Follower
 
 Since = Literal["start", "now"]
 
 THE_END = b": that was all\n\n"
 """Says that the stream itself has ended, and not only the connection."""
-ALWAYS = frozenset({"metadata", "error", "end"})
+ALWAYS = frozenset({"metadata", "error", CONTROL, "end"})
 """Events that every reader gets, whatever it asked for."""
 
 

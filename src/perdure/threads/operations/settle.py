@@ -31,6 +31,7 @@ from perdure.threads.operations.shown import store_run_states
 from perdure.threads.operations.values import with_its_values
 from perdure.threads.records import Failure
 from perdure.threads.rows import (
+    CONTROLS,
     NOTHING_NEXT,
     NextOf,
     RunRow,
@@ -132,6 +133,8 @@ class _Settling:
 
     def _close_stream(self, run: RunRow, failure: Failure | None, told: Sequence[NewEvent]) -> None:
         events = list(told)
+        if run.outcome in CONTROLS:
+            events.append(CONTROLS[run.outcome])
         if failure is not None:
             events.append(NewEvent("error", failure_text(failure) or ""))
         events.append(NewEvent("end", end_body(run)))
