@@ -26,7 +26,7 @@ ATTEMPTS = statement(
 )
 COUNTS = statement("SELECT kind, status, sum(total) FROM rollout_counts WHERE ns = :ns GROUP BY kind, status")
 WORKERS = statement(
-    "SELECT id, status, current_rollout_id, current_attempt_id FROM workers WHERE ns = :ns ORDER BY id"
+    "SELECT id, status, current_rollout_id, current_attempt_id, held FROM workers WHERE ns = :ns ORDER BY id"
 )
 COUNTERS = statement(
     "SELECT rollout_id, sequence, spans, bytes, evicted FROM span_counters WHERE ns = :ns ORDER BY rollout_id"
@@ -126,9 +126,11 @@ def _of_counts(rollouts: Sequence[StoredRollout], rows: Sequence[Sequence[Any]])
 
 
 def _of_workers(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    for worker_id, status, rollout_id, attempt_id in rows:
+    for worker_id, status, rollout_id, attempt_id, runs in rows:
         held = (rollout_id is not None, attempt_id is not None)
-        if held != ((status == BUSY),) * 2:
+        # The rollout that it claimed last may have ended before others that it still holds.
+        has_others = status == BUSY and runs and not any(held)
+        if held != ((status == BUSY),) * 2 and not has_others:
             yield f"worker {worker_id} is {status} and holds {rollout_id}, {attempt_id}"
 
 
