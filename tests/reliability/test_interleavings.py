@@ -123,7 +123,7 @@ def span(span_id: str = "1", which: int = 0, number: int | None = None) -> Opera
         )
         if not lined:
             return await spans.add_new_spans(tx, [[one]], [], KINDS)
-        return await spans.add_spans(tx, [[one]], [], KINDS, None, lined)
+        return await spans.add_spans(tx, [[one]], [], KINDS, lined)
 
     return run
 

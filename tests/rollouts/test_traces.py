@@ -1,11 +1,10 @@
-"""What an outbox consumer takes out of spans: tokens, rewards, and the list of traces."""
+"""What is taken out of spans as they are stored: tokens, rewards, and the list of traces."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.rollouts import otlp
 from perdure.rollouts.spans import OtelResource, TraceStatus
-from perdure.rollouts.traces.extractor import SpanExtractor
 from perdure.rollouts.traces.figures import Figures, figures_of, may_have_figures
 from perdure.rollouts.traces.service import WINDOW
 from perdure.runtime.services import Services
 
 CHAT = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4}
-PATIENCE = 30.0
 REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}
 
 
@@ -32,23 +29,6 @@ async def perdure(shared_engine_url: str, request: pytest.FixtureRequest) -> Asy
     namespace = f"traces-{random.randrange(10**12)}"
     async with Perdure(shared_engine_url, namespace=namespace) as opened:
         yield opened
-
-
-@asynccontextmanager
-async def without_consumer(perdure: Perdure) -> AsyncIterator[None]:
-    """Nothing is delivered while the block lasts."""
-    await perdure.services.deliveries.stop()
-    yield
-    await perdure.services.deliveries.start()
-
-
-async def settled(perdure: Perdure) -> None:
-    """Wait until the consumer has taken everything."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if not (await perdure.services.outbox.list(consumer="figures", limit=0)).total:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def started(perdure: Perdure) -> AttemptedRollout:
@@ -99,6 +79,9 @@ def test_every_dialect_has_its_figures() -> None:
         ("task", {"agentops.task.output": '{"type": "reward", "value": 0.25}'}, Figures(reward=0.25)),
         ("task", {"agentops.entity.output": '{"type": "reward", "value"'}, none),
         ("chat", {"reward": 1.0}, none),
+        ("chat", {**CHAT, "gen_ai.operation.name": ["chat"]}, Figures(10, 4)),
+        ("chat", {"gen_ai.usage.input_tokens": 10**400, "gen_ai.usage.output_tokens": [4]}, none),
+        ("agentlightning.annotation", {"agentlightning.reward.0.value": 10**400}, none),
     ):
         assert figures_of(name, attributes) == expected, (name, attributes)
         if expected.present:
@@ -115,7 +98,6 @@ async def test_tokens_and_the_last_reward_of_a_rollout(perdure: Perdure) -> None
         span(other, 1, "plain"),
     ]
     await perdure.store.add_many_spans(spans)
-    await settled(perdure)
     (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id, other.rollout_id])
     assert (found.rollout_id, found.input_tokens, found.output_tokens) == (rollout.rollout_id, 15, 4)
     assert found.reward == 0.75
@@ -139,36 +121,41 @@ async def test_repeated_late_and_disordered_spans_count_once(perdure: Perdure) -
     await asyncio.gather(send(), send(), send())
     await perdure.store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
     await perdure.store.add_many_spans(list(reversed(everything)))
-    await settled(perdure)
     (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
     assert (found.input_tokens, found.output_tokens, found.reward) == (200, 80, 3.0)
     trace = await perdure.services.traces.get(spans[0].trace_id)
     assert (trace.spans, trace.input_tokens, trace.reward) == (23, 200, 3.0)
 
 
-async def test_an_effect_that_is_delivered_twice_counts_once(perdure: Perdure) -> None:
+async def test_batches_of_the_same_traces_at_once_count_all_their_spans(perdure: Perdure) -> None:
+    rollouts = [await started(perdure) for _ in range(4)]
+    traces = [f"{n:032x}" for n in range(1, 9)]
+
+    async def send(rollout: AttemptedRollout, order: Sequence[str]) -> None:
+        # Callers of one service would be merged into one transaction.
+        alone = perdure.services.rollouts.in_namespace(perdure.store.namespace)
+        for start in range(0, 40, 8):
+            spans = [
+                span(rollout, start + n, trace_id=each, attributes=CHAT) for n, each in enumerate(order, 1)
+            ]
+            await alone.store_spans(spans)
+
+    await asyncio.gather(*(send(each, traces[n:] + traces[:n]) for n, each in enumerate(rollouts)))
+    for trace_id in traces:
+        trace = await perdure.services.traces.get(trace_id)
+        assert (trace.spans, trace.input_tokens, trace.output_tokens) == (20, 200, 80)
+    found = await perdure.services.rollouts.figures(rollout_id=[each.rollout_id for each in rollouts])
+    assert [each.input_tokens for each in found] == [400] * 4
+
+
+async def test_spans_that_are_not_stored_count_nothing(perdure: Perdure) -> None:
     rollout = await started(perdure)
-    async with without_consumer(perdure):
-        await perdure.store.add_many_spans([span(rollout, 1, attributes=CHAT)])
-        await perdure.store.add_many_spans([span(rollout, 1, attributes=CHAT)])
-        page = await perdure.services.outbox.list(consumer="figures")
-        assert page.total == 1
-        effect = await perdure.services.outbox.get(page.items[0].id)
-        extractor = SpanExtractor(perdure.services.storage)
-        await asyncio.gather(extractor.deliver(effect), extractor.deliver(effect))
-        await extractor.deliver(effect)
-    await settled(perdure)
-    (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
-    assert (found.input_tokens, found.output_tokens) == (10, 4)
-    assert (await perdure.services.traces.get(span(rollout, 1).trace_id)).spans == 1
-
-
-async def test_a_batch_is_one_effect(perdure: Perdure) -> None:
-    rollouts = [await started(perdure) for _ in range(3)]
-    async with without_consumer(perdure):
-        await perdure.store.add_many_spans([span(each, n) for each in rollouts for n in range(1, 41)])
-        assert (await perdure.services.outbox.list(consumer="figures")).total == 1
-    await settled(perdure)
+    stranger = span(rollout, 2, attempt_id="at-elsewhere", attributes=CHAT)
+    with pytest.raises(NotFound):
+        await perdure.store.add_many_spans([span(rollout, 1, attributes=CHAT), stranger])
+    assert await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id]) == []
+    with pytest.raises(NotFound):
+        await perdure.services.traces.get(stranger.trace_id)
 
 
 async def test_spans_of_otlp_have_figures_too(perdure: Perdure) -> None:
@@ -186,7 +173,6 @@ async def test_spans_of_otlp_have_figures_too(perdure: Perdure) -> None:
     made.attributes.add(key="gen_ai.usage.input_tokens").value.int_value = 6
     received = otlp.receive(TracesData(resource_spans=[resource]))
     await perdure.services.rollouts.store_new_spans(received.spans, received.parts)
-    await settled(perdure)
     (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
     assert found.input_tokens == 6
     trace = await perdure.services.traces.get("01" * 16)
@@ -202,7 +188,6 @@ async def test_the_root_names_a_trace_however_late_it_comes(perdure: Perdure) ->
     root.end_time = 1_700_000_100.0
     for batch in ([below], [root], [span(rollout, 1, "earlier, below", parent_id=root.span_id)]):
         await perdure.store.add_many_spans(batch)
-        await settled(perdure)
     trace = await perdure.services.traces.get(root.trace_id)
     assert (trace.name, trace.service, trace.rollout_id) == ("root", "front", rollout.rollout_id)
     assert (trace.spans, trace.errors) == (3, 1)
@@ -229,7 +214,6 @@ async def many(perdure: Perdure, count: int) -> list[str]:
             )
         )
     await perdure.store.add_many_spans(spans)
-    await settled(perdure)
     return [each.trace_id for each in spans]
 
 
@@ -296,16 +280,16 @@ async def test_the_spans_of_a_trace_come_from_all_its_rollouts(perdure: Perdure)
     assert ([each.name for each in page], page.total) == (["first", "later"], 2)
     (found,) = await perdure.services.traces.spans(trace_id, span_id=f"{2:016x}")
     assert (found.name, found.rollout_id) == ("later", two.rollout_id)
-    await settled(perdure)
     assert (await perdure.services.traces.get(trace_id)).spans == 2
 
 
-async def test_a_store_without_a_consumer_notes_nothing(tmp_path: Path) -> None:
+async def test_spans_of_a_program_with_a_store_alone_are_listed_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/alone.db"
     store = open_store(url)
     rollout = await store.start_rollout({})
     await store.add_span(span(rollout, 1, attributes=CHAT))
     await store.close()
     services = Services.open(load_settings({"database_url": url}))
+    assert (await services.traces.get(span(rollout, 1).trace_id)).input_tokens == 10
     assert (await services.outbox.list(limit=0)).total == 0
     await services.close()

@@ -43,6 +43,7 @@ from perdure.rollouts.rows import (
     WorkerRow,
 )
 from perdure.rollouts.spans import OtelResource, Span
+from perdure.rollouts.traces.figures import figures_in
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -284,6 +285,7 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
         None,
         JSON,
         body,
+        figures_in(body, span.name, span.attributes),
     )
 
 
@@ -311,6 +313,7 @@ def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Pa
         None,
         JSON,
         body,
+        figures_in(body, span.name, span.attributes),
     )
 
 

@@ -5,16 +5,16 @@ They have the same fields and keys as the spans of OpenTelemetry's SDK; see `per
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp import STATUS_CODES
+from perdure.rollouts.otlp_values import attributes_of
 from perdure.rollouts.rows import SpanView
 from perdure.rollouts.spans import (
     Event,
@@ -26,7 +26,7 @@ from perdure.rollouts.spans import (
     seconds_from,
 )
 
-__all__ = ["Reader", "attributes_in", "records", "resource_in"]
+__all__ = ["Reader", "records", "resource_in"]
 
 _KINDS = {number: name.removeprefix("SPAN_KIND_") for name, number in Message.SpanKind.items()}
 _TRACE_FLAGS, _TELLS_REMOTE, _REMOTE = 0xFF, 0x100, 0x200
@@ -52,7 +52,7 @@ class Reader:
             parent_id=row.parent_id,
             name=span.name,
             status=_status(span),
-            attributes=_attributes(span.attributes),
+            attributes=attributes_of(span.attributes),
             events=[_event(event) for event in span.events],
             links=[_link(link) for link in span.links],
             start_time=_seconds(span.start_time_unix_nano),
@@ -97,11 +97,6 @@ def records(spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Span]:
         )
         for span in spans
     ]
-
-
-def attributes_in(body: bytes) -> dict[str, Any]:
-    """The attributes of a stored span."""
-    return _attributes(_parsed(Message, body).attributes)
 
 
 def resource_in(body: bytes) -> dict[str, Any]:
@@ -171,7 +166,7 @@ def _joined(state: Mapping[str, str]) -> str:
 def _event(event: Message.Event) -> Event:
     return Event(
         name=event.name,
-        attributes=_attributes(event.attributes),
+        attributes=attributes_of(event.attributes),
         timestamp=_seconds(event.time_unix_nano),
         timestamp_unix_nano=event.time_unix_nano,
         dropped_attributes=event.dropped_attributes_count,
@@ -188,7 +183,7 @@ def _link(link: Message.Link) -> Link:
             link.trace_state,
             is_remote=bool(link.flags & _REMOTE),
         ),
-        attributes=_attributes(link.attributes) if link.attributes else None,
+        attributes=attributes_of(link.attributes) if link.attributes else None,
         dropped_attributes=link.dropped_attributes_count,
         **extra,
     )
@@ -205,7 +200,7 @@ def _parsed(kind: Any, body: bytes) -> Any:
 def _resource(body: bytes) -> dict[str, Any]:
     part = _parsed(ResourceSpans, body)
     fields: dict[str, Any] = {
-        "attributes": _attributes(part.resource.attributes),
+        "attributes": attributes_of(part.resource.attributes),
         "schema_url": part.schema_url,
         "dropped_attributes": part.resource.dropped_attributes_count,
     }
@@ -229,26 +224,9 @@ def _scope(body: bytes) -> dict[str, Any]:
         "name": part.scope.name,
         "version": part.scope.version,
         "schema_url": part.schema_url,
-        "attributes": _attributes(part.scope.attributes),
+        "attributes": attributes_of(part.scope.attributes),
         "dropped_attributes": part.scope.dropped_attributes_count,
     }
-
-
-def _attributes(attributes: Iterable[KeyValue]) -> dict[str, Any]:
-    return {attribute.key: _value(attribute.value) for attribute in attributes}
-
-
-def _value(value: AnyValue) -> Any:
-    kind = value.WhichOneof("value")
-    if kind is None:
-        return None
-    if kind == "bytes_value":
-        return value.bytes_value.hex()
-    if kind == "array_value":
-        return [_value(item) for item in value.array_value.values]
-    if kind == "kvlist_value":
-        return _attributes(value.kvlist_value.values)
-    return getattr(value, kind)
 
 
 def _seconds(nanoseconds: int) -> float | None:

@@ -522,31 +522,7 @@ class QueueCount(NamedTuple):
 # --- figures and traces -----------------------------------------------------------------------------------
 
 
-class SpanBody(NamedTuple):
-    """What figures are taken out of."""
-
-    rollout_id: str
-    attempt_id: str
-    span_id: str
-    sequence_id: int
-    format: str
-    body: bytes
-
-
-class SpanFiguresRow(NamedTuple):
-    """The figures of a span."""
-
-    rollout_id: str
-    attempt_id: str
-    span_id: str
-    trace_id: str
-    start_ns: int
-    input_tokens: int
-    output_tokens: int
-    reward: str | None
-
-
-class RolloutFiguresRow(NamedTuple):
+class RolloutFiguresRow(msgspec.Struct):
     """The figures of a rollout; `reward_at` is the number of the span that has the reward, or -1."""
 
     rollout_id: str
@@ -556,7 +532,7 @@ class RolloutFiguresRow(NamedTuple):
     reward: str | None
 
 
-class TraceRow(NamedTuple):
+class TraceRow(msgspec.Struct):
     """A trace. Its name, service and rollout are those of its first span, `rooted` if that has no parent."""
 
     trace_id: str

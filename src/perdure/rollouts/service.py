@@ -76,7 +76,6 @@ from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
 from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations as trace_ops
-from perdure.rollouts.traces.notes import note_of
 from perdure.rollouts.traces.records import RolloutFigures, figures_from
 from perdure.rollouts.watchdog import WatchedService
 
@@ -127,8 +126,6 @@ class Rollouts(WatchedService):
         super().__init__(storage, kinds, namespace=namespace, caller=caller)
         self.kind = kind
         self.eviction = eviction
-        self.notes_spans = False
-        """Whether new spans are noted in the outbox, for the consumer that takes figures out of them."""
         self._kind_names = tuple(kinds.names())
         self._writer = SpanWriter(self, eviction)
         self._opened = time.monotonic()
@@ -523,11 +520,10 @@ class Rollouts(WatchedService):
     ) -> Sequence[Stored | NotFound]:
         lists = [call for call, _ in calls]
         parts = [part for _, shared in calls for part in shared]
-        notes = {id(span): note_of(span) for call in lists for span in call} if self.notes_spans else None
         try:
-            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds, notes)
+            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds)
         except span_ops.CareNeeded:
-            return await self.write(span_ops.add_spans, lists, parts, self.kinds, notes)
+            return await self.write(span_ops.add_spans, lists, parts, self.kinds)
 
     async def next_sequence_id(self, rollout_id: str) -> int:
         """The next number for a span of this rollout."""

@@ -55,6 +55,7 @@ class SpanWriter:
         self._rollouts = rollouts
         self._eviction = eviction
         self._saved_parts: set[str] = set()
+        self._services: dict[str, str] = {}
         self._last_resource: dict[str, Any] = {}
         self._last_part: encoding.Part | None = None
 
@@ -65,7 +66,7 @@ class SpanWriter:
         parts: dict[str, bytes] = {}
         for span in spans:
             part = self._part(span.resource)
-            if part is not None and part.hash not in self._saved_parts:
+            if part is not None:
                 parts[part.hash] = part.body
             size = size_of(span) if size_of else None
             new.append(encoding.new_span(span, part, numbered=numbered, size=size))
@@ -113,6 +114,7 @@ class SpanWriter:
 
     async def _store(self, new: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[int | None]:
         unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
+        self._name_services(new, parts)
         stored = await self._rollouts.write_spans(new, unsaved)
         size = sum(span.size for span, number in zip(new, stored, strict=True) if number is not None)
         if size:
@@ -121,6 +123,19 @@ class SpanWriter:
         if self._eviction is not None:
             await self._eviction.after(self._rollouts, size)
         return stored
+
+    def _name_services(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> None:
+        """Tell each span the service in its resource, which is decoded once."""
+        services = self._services
+        for span in spans:
+            name = span.resource_hash
+            if name is None:
+                continue
+            if name not in services:
+                if len(services) > REMEMBERED_PARTS:
+                    services.clear()
+                services[name] = encoding.service_of(parts[name]) or ""
+            span.service = services[name]
 
     def _part(self, resource: OtelResource) -> encoding.Part | None:
         """A resource encoded; one like the last is not encoded again."""

@@ -188,22 +188,6 @@ SPAN_COUNTERS = Table(
     hot=True,
 )
 
-SPAN_FIGURES = Table(
-    "span_figures",
-    (
-        integer("ns"),
-        text("rollout_id"),
-        text("attempt_id"),
-        text("span_id"),
-        text("trace_id"),
-        integer("start_ns"),
-        integer("input_tokens"),
-        integer("output_tokens"),
-        text("reward", null=True),
-    ),
-    key=("ns", "rollout_id", "attempt_id", "span_id"),
-)
-
 ROLLOUT_FIGURES = Table(
     "rollout_figures",
     (
@@ -262,7 +246,6 @@ TABLES = (
     SPANS,
     SPAN_PARTS,
     SPAN_COUNTERS,
-    SPAN_FIGURES,
     ROLLOUT_FIGURES,
     TRACES,
     TRACE_NAMES,

@@ -7,10 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from perdure.outbox.webhooks.sender import WebhookSender
-from perdure.rollouts.traces.extractor import SpanExtractor
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
-from perdure.runtime.services import Services
 from perdure.worker.registry import Agents
 
 
@@ -24,18 +22,11 @@ class Component(Protocol):
 def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = True) -> list[Component]:
     """Deliveries, the timer of schedules and a worker for the agents, in the order of starting."""
     services = app.services
-    extract_figures(services)
     if webhooks:
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
     components: list[Component] = [Takeover(app), services.deliveries, services.schedule_timer]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
-
-
-def extract_figures(services: Services) -> None:
-    """Note new spans in the outbox, and let this process take figures out of them."""
-    services.rollouts.notes_spans = True
-    services.deliveries.add(SpanExtractor(services.storage))
 
 
 @asynccontextmanager

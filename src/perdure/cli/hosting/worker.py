@@ -110,7 +110,7 @@ async def _direct(settings: Settings, agents: Agents, name: str | None) -> Async
     from perdure.cli.hosting.server import items_here
     from perdure.langgraph.loopback import InProcess, Loopback
     from perdure.runtime.app import App
-    from perdure.runtime.components import extract_figures, running
+    from perdure.runtime.components import running
     from perdure.runtime.embedded_worker import Takeover, worker_of
     from perdure.runtime.stores import open_configured
     from perdure.server.table import application_of
@@ -118,7 +118,6 @@ async def _direct(settings: Settings, agents: Agents, name: str | None) -> Async
     store = open_configured(settings)
     try:
         app = App(store, settings, items_here())
-        extract_figures(app.services)
         loopback = Loopback(lambda: InProcess(application_of(app)))
         async with running((Takeover(app), loopback, app.services.deliveries)):
             yield worker_of(app, agents, worker_id=name)

@@ -258,15 +258,20 @@ class BulkUpdate(Generic[R]):
 class BulkInsert(Generic[R]):
     """An insert of many whole rows: records of the class `row`, or tuples in the order of the columns.
 
-    `on_conflict` is what follows `ON CONFLICT (key) DO`; without it a key that is taken is an error.
+    `on_conflict` is what follows `ON CONFLICT (key) DO`; without it a key that is taken is an error. With
+    `folds=False` PostgreSQL has one text for it whatever the rows: for few rows whose values vary, beside
+    others in one statement.
     """
 
     @overload
     def __init__(self: BulkInsert[tuple[Any, ...]], table: Table, *, on_conflict: str = "") -> None: ...
     @overload
-    def __init__(self, table: Table, row: type[R], *, on_conflict: str = "") -> None: ...
-    def __init__(self, table: Table, row: type[Any] | None = None, *, on_conflict: str = "") -> None:
+    def __init__(self, table: Table, row: type[R], *, on_conflict: str = "", folds: bool = True) -> None: ...
+    def __init__(
+        self, table: Table, row: type[Any] | None = None, *, on_conflict: str = "", folds: bool = True
+    ) -> None:
         self.table, self.on_conflict = table, on_conflict
+        self.kept = range(len(table.key) - 1 if folds else 0, len(table.key) if folds else len(table.names))
         self.columns = table.names
         self.name = ""
         self.reader = None if row is None else Reader(row, "insert into " + table.name, table.names)
@@ -277,10 +282,6 @@ class BulkInsert(Generic[R]):
 
     def take_name(self, name: str) -> None:
         self.name = name
-
-    @property
-    def kept(self) -> range:
-        return range(len(self.table.key) - 1, len(self.table.key))
 
     @cached_property
     def sqlite(self) -> str:

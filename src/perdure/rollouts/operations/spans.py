@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,14 +11,14 @@ from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
-from perdure.outbox.operations import NewEffect
-from perdure.outbox.operations import put as put_effects
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.rows import AttemptRow, CounterRow, HeartbeatRow, PartRow, SpanRow
 from perdure.rollouts.traces import sql as trace_sql
+from perdure.rollouts.traces.figures import Figures
+from perdure.rollouts.traces.sums import sums_of
 
 EVICTION_ROWS = 50
 
@@ -41,13 +41,10 @@ class NewSpan(msgspec.Struct):
     scope_hash: str | None
     format: str
     body: bytes
+    figures: Figures | None = None
+    service: str = ""
+    """The name of the service in its resource."""
 
-
-FIGURES = "figures"
-"""The outbox consumer that takes figures out of new spans, and what they say of their traces."""
-
-Notes = Mapping[int, str]
-"""For each span, by the id of its object, what that consumer is told of it, as JSON."""
 
 Stored = list[int | None]
 """The sequence ids of a call's spans; None for one that was known already."""
@@ -63,14 +60,13 @@ async def add_spans(
     calls: Sequence[Sequence[NewSpan]],
     parts: Sequence[tuple[str, bytes]],
     kinds: Kinds,
-    notes: Notes | None = None,
     lined: bool = False,
 ) -> list[Stored | NotFound]:
     """Store the spans of each call. A call that names an unknown rollout or attempt stores nothing.
 
     Spans count as heartbeats; the first one, or one after a silence, moves the attempt and its rollout.
     """
-    adding = _Adding(tx, kinds, notes)
+    adding = _Adding(tx, kinds)
     await adding.work.load([span.rollout_id for call in calls for span in call], kinds.names(), lined=lined)
     accepted = [adding.check(call) for call in calls]
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
@@ -88,13 +84,12 @@ async def add_new_spans(
     calls: Sequence[Sequence[NewSpan]],
     parts: Sequence[tuple[str, bytes]],
     kinds: Kinds,
-    notes: Notes | None = None,
 ) -> list[Stored]:
     """`add_spans` as it mostly goes: all spans are new, and most attempts go on as they are.
 
     Only the rollouts of the others are read; what stands in the way is left to `add_spans`.
     """
-    adding = _Adding(tx, kinds, notes)
+    adding = _Adding(tx, kinds)
     await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
     moving = {span.rollout_id for call in calls for span in adding.find(call)}
     if moving and not await adding.work.try_load(moving):
@@ -107,9 +102,8 @@ async def add_new_spans(
 class _Adding:
     """One batch of spans on its way into the tables."""
 
-    def __init__(self, tx: Tx, kinds: Kinds, notes: Notes | None) -> None:
+    def __init__(self, tx: Tx, kinds: Kinds) -> None:
         self.tx = tx
-        self._notes = notes
         self.work = Work(tx, kinds)
         self.numbers: dict[int, int] = {}
         self._attempts: dict[tuple[str, str], AttemptRow] = {}
@@ -175,20 +169,20 @@ class _Adding:
         beats = self._hear(fresh)
         numbers, tallies = await self._count(fresh)
         rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
+        sums = sums_of(fresh, self.numbers, self.tx.now)
         stored, *_ = await self.work.save(
             sql.ADD_SPANS.of(rows),
             sql.HEARTBEAT.of(beats),
             sql.ADD_TO_COUNTERS.of(tallies),
             sql.SAVE_PARTS.of([PartRow(*part) for part in sorted(set(parts))]),
+            trace_sql.ADD_ROLLOUT_FIGURES.of(sums.rollouts),
+            trace_sql.ADD_TRACES.of(sums.traces),
+            trace_sql.ADD_TRACE_NAMES.of(sums.names),
             self.work.counted(),
         )
         if stored != len(fresh):
             raise CareNeeded
         changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
-        if self._notes is not None:
-            notes = ",".join([self._notes[id(span)] for span in fresh])
-            body = f'{{"ns":{self.tx.ns},"spans":[{notes}]}}'
-            await put_effects(self.tx, [NewEffect(FIGURES, FIGURES, body)])
 
     async def audit(self, spans: Iterable[NewSpan]) -> None:
         """Name the attempt of each span that was stored."""
@@ -312,16 +306,21 @@ async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
 async def evict(tx: Tx, bytes_to_free: int) -> int:
     """Drop the spans of the oldest rollouts until so many bytes are freed; returns how many were."""
     freed = 0
+    evicted: list[tuple[int, str]] = []
     for row in await tx.all(sql.EVICTION_ORDER, n=EVICTION_ROWS):
         if freed >= bytes_to_free:
             break
-        await drop_spans(tx, row.ns, row.rollout_id)
-        await tx.execute(sql.MARK_EVICTED, ns=row.ns, rollout_id=row.rollout_id)
+        evicted.append((row.ns, row.rollout_id))
         freed += row.bytes
+    # Counters before traces, as whoever adds spans locks them.
+    for ns, rollout_id in sorted(evicted):
+        await tx.execute(sql.MARK_EVICTED, ns=ns, rollout_id=rollout_id)
+    for ns, rollout_id in evicted:
+        await drop_spans(tx, ns, rollout_id)
     return freed
 
 
 async def drop_spans(tx: Tx, ns: int | None, rollout_id: str) -> None:
-    """Drop the spans of a rollout, with their figures and their traces."""
+    """Drop the spans of a rollout, with their traces."""
     for statement in (*trace_sql.DROPS, sql.DROP_SPANS):
         await tx.execute(statement, ns=ns, rollout_id=rollout_id)

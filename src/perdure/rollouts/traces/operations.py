@@ -3,69 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
-from perdure.outbox.operations import remove as remove_effects
-from perdure.rollouts import sql as rollout_sql
 from perdure.rollouts.operations.queries import SPAN_ORDER, Page, shared_parts
-from perdure.rollouts.rows import (
-    RolloutFiguresRow,
-    SpanBody,
-    SpanFiguresRow,
-    SpanView,
-    TraceNameRow,
-    TracePlace,
-    TraceRow,
-)
+from perdure.rollouts.rows import RolloutFiguresRow, SpanView, TracePlace, TraceRow
 from perdure.rollouts.traces import sql
-
-Attempt = tuple[str, str]
-"""A rollout and an attempt."""
-
-
-class Extracted(msgspec.Struct, frozen=True):
-    """What one effect adds to the rows."""
-
-    effect_id: str
-    spans: list[SpanFiguresRow]
-    rollouts: list[RolloutFiguresRow]
-    traces: list[TraceRow]
-    names: list[TraceNameRow]
-
-
-class Bodies(NamedTuple):
-    """Spans that may have figures, and the parts that were asked for."""
-
-    spans: list[SpanBody]
-    parts: Mapping[str, bytes]
-
-
-async def get_bodies(tx: Tx, attempts: Mapping[Attempt, Sequence[str]], hashes: Sequence[str]) -> Bodies:
-    """The bodies of some spans, by attempt, and parts by their hashes."""
-    spans: list[SpanBody] = []
-    for (rollout_id, attempt_id), span_ids in attempts.items():
-        spans += await tx.all(
-            sql.GET_BODIES, rollout_id=rollout_id, attempt_id=attempt_id, span_ids=list(span_ids)
-        )
-    parts = await tx.all(rollout_sql.GET_PARTS, hashes=list(hashes)) if hashes else []
-    return Bodies(spans, {part.hash: bytes(part.body) for part in parts})
-
-
-async def add_extracted(tx: Tx, extracted: Extracted) -> bool:
-    """Add what an effect brings, and remove the effect: so it counts once, however often it is delivered."""
-    if not await remove_effects(tx, [extracted.effect_id]):
-        return False
-    await tx.write(
-        sql.ADD_SPAN_FIGURES.of(extracted.spans),
-        sql.ADD_ROLLOUT_FIGURES.of(extracted.rollouts),
-        sql.ADD_TRACES.of(extracted.traces),
-        sql.ADD_TRACE_NAMES.of(extracted.names),
-    )
-    return True
 
 
 async def get_figures(tx: Tx, rollout_ids: Sequence[str]) -> list[RolloutFiguresRow]:

@@ -16,9 +16,9 @@ from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.rows import TracePlace, TraceRow
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations
-from perdure.rollouts.traces.notes import MAX_NAME
 from perdure.rollouts.traces.operations import Wanted
 from perdure.rollouts.traces.records import Trace, TracePage, trace_from
+from perdure.rollouts.traces.sums import MAX_NAME
 
 WINDOW = 1000
 """How many traces of an index one call looks at, where more than one filter is given."""

@@ -5,23 +5,13 @@ from __future__ import annotations
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Listing
 from perdure.rollouts import rows
-from perdure.rollouts.tables import ROLLOUT_FIGURES, SPAN_FIGURES, TRACE_NAMES, TRACES
+from perdure.rollouts.tables import ROLLOUT_FIGURES, TRACE_NAMES, TRACES
 
-# The bodies of some spans of an attempt.
-GET_BODIES = statement(
-    """
-    SELECT {columns} FROM spans
-    WHERE ns = :ns AND rollout_id = :rollout_id AND attempt_id = :attempt_id AND span_id {among:span_ids}
-      AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)
-    """,
-    row=rows.SpanBody,
-)
-# The figures of spans, which may be stored already.
-ADD_SPAN_FIGURES = BulkInsert(SPAN_FIGURES, rows.SpanFiguresRow, on_conflict="NOTHING")
 # Add to the figures of rollouts; the reward with the highest number counts.
 ADD_ROLLOUT_FIGURES = BulkInsert(
     ROLLOUT_FIGURES,
     rows.RolloutFiguresRow,
+    folds=False,
     on_conflict="""
     UPDATE SET input_tokens = rollout_figures.input_tokens + excluded.input_tokens,
       output_tokens = rollout_figures.output_tokens + excluded.output_tokens,
@@ -34,6 +24,7 @@ ADD_ROLLOUT_FIGURES = BulkInsert(
 ADD_TRACES = BulkInsert(
     TRACES,
     rows.TraceRow,
+    folds=False,
     on_conflict="""
     UPDATE SET
       name = CASE WHEN excluded.rooted > traces.rooted
@@ -59,7 +50,7 @@ ADD_TRACES = BulkInsert(
     """,
 )
 # The names of spans in traces, which may be stored already.
-ADD_TRACE_NAMES = BulkInsert(TRACE_NAMES, rows.TraceNameRow, on_conflict="NOTHING")
+ADD_TRACE_NAMES = BulkInsert(TRACE_NAMES, rows.TraceNameRow, on_conflict="NOTHING", folds=False)
 # The figures of rollouts.
 GET_FIGURES = statement(
     "SELECT {columns} FROM rollout_figures WHERE ns = :ns AND rollout_id {among:ids}",
@@ -125,11 +116,8 @@ _TRACES_OF = """
 DROP_TRACES = statement("DELETE FROM traces WHERE " + _TRACES_OF)
 # Delete the names of a rollout's traces.
 DROP_TRACE_NAMES = statement("DELETE FROM trace_names WHERE " + _TRACES_OF)
-# Delete the figures of a rollout's spans.
-DROP_SPAN_FIGURES = statement("DELETE FROM span_figures WHERE ns = :ns AND rollout_id = :rollout_id")
-
 # The spans of a trace.
 LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", rows.SpanView)
-DROPS = (DROP_TRACES, DROP_TRACE_NAMES, DROP_SPAN_FIGURES)
+DROPS = (DROP_TRACES, DROP_TRACE_NAMES)
 
 name_statements(globals())

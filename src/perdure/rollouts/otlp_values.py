@@ -1,0 +1,26 @@
+"""The values of OTLP as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+
+def attributes_of(attributes: Iterable[KeyValue]) -> dict[str, Any]:
+    """Attributes by their names."""
+    return {attribute.key: _value(attribute.value) for attribute in attributes}
+
+
+def _value(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "bytes_value":
+        return value.bytes_value.hex()
+    if kind == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return attributes_of(value.kvlist_value.values)
+    return getattr(value, kind)
