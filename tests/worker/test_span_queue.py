@@ -59,7 +59,7 @@ async def stored(store: InMemoryLightningStore, rollout_id: str) -> Sequence[Spa
 
 async def test_spans_of_many_runs_are_one_batch() -> None:
     store = FlakyStore()
-    queue = SpanQueue(store, "w")
+    queue = SpanQueue(store, "w", store.rollouts)
     ids = [await started(store) for _ in range(20)]
     for number, each in enumerate(ids, 1):
         queue.put(*each, span(number, attributes={"text": "null \ud800", "list": [1, 2]}))
@@ -74,7 +74,7 @@ async def test_spans_of_many_runs_are_one_batch() -> None:
 
 async def test_a_failing_store_is_asked_again_and_nothing_doubles(caplog: pytest.LogCaptureFixture) -> None:
     store = FlakyStore()
-    queue, ids = SpanQueue(store, "w"), await started(store)
+    queue, ids = SpanQueue(store, "w", store.rollouts), await started(store)
     for number in range(1, 4):
         queue.put(*ids, span(number))
     store.error = StorageUnavailable("away")
@@ -97,7 +97,7 @@ async def test_what_comes_too_fast_is_dropped_and_counted(caplog: pytest.LogCapt
     store = FlakyStore()
     ids = await started(store)
     for options in ({"max_spans": 2}, {"max_bytes": 1_499}):
-        queue = SpanQueue(store, "w", **options)
+        queue = SpanQueue(store, "w", store.rollouts, **options)
         for number in range(1, 6):
             queue.put(*ids, span(number))
         await queue.flush()
@@ -109,7 +109,7 @@ async def test_what_comes_too_fast_is_dropped_and_counted(caplog: pytest.LogCapt
 
 async def test_a_refused_span_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
     store = FlakyStore()
-    queue, ids = SpanQueue(store, "w"), await started(store)
+    queue, ids = SpanQueue(store, "w", store.rollouts), await started(store)
     queue.put("ro-unknown", "at-unknown", span(1))
     queue.put(*ids, span(2, attributes={"odd": object()}))
     queue.put(*ids, span(3))
@@ -122,7 +122,7 @@ async def test_a_refused_span_takes_no_other_with_it(caplog: pytest.LogCaptureFi
 
 async def test_a_store_that_hangs_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
     store = FlakyStore()
-    queue, ids = SpanQueue(store, "w"), await started(store)
+    queue, ids = SpanQueue(store, "w", store.rollouts), await started(store)
     queue.put(*ids, span(1))
     store.hangs = True
     await queue.close(0.05)

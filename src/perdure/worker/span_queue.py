@@ -17,8 +17,8 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.version import VERSION
 from perdure.rollouts import encoding
 from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.service import Rollouts
 from perdure.rollouts.spans import OtelResource
-from perdure.rollouts.store import DatabaseLightningStore
 
 MAX_SPANS = 10_000
 """How many spans may wait; more are dropped, which is logged."""
@@ -42,12 +42,21 @@ class PendingSpan(NamedTuple):
 
 
 class SpanQueue:
-    """Takes spans from any thread; `flush` stores them, in the worker's loop."""
+    """Takes spans from any thread; `flush` stores them, in the worker's loop.
+
+    With `rollouts`, the service of the store's database, they are not made records first.
+    """
 
     def __init__(
-        self, store: LightningStore, worker_id: str, *, max_spans: int = MAX_SPANS, max_bytes: int = MAX_BYTES
+        self,
+        store: LightningStore,
+        worker_id: str,
+        rollouts: Rollouts | None = None,
+        *,
+        max_spans: int = MAX_SPANS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        self.store = store
+        self._store, self._rollouts = store, rollouts
         self.dropped = 0
         """How many spans this worker could not store."""
         self._service = OtelResource(attributes=service_of(worker_id), schema_url="")
@@ -128,21 +137,21 @@ class SpanQueue:
     # --- writing
 
     async def _write(self, batch: Sequence[PendingSpan]) -> None:
-        if isinstance(self.store, DatabaseLightningStore):
-            await self._write_rows(self.store, batch)
+        if self._rollouts is not None:
+            await self._write_rows(self._rollouts, batch)
         else:
-            await self.store.add_many_spans(
+            await self._store.add_many_spans(
                 [
                     encoding.span_of(each.span, each.rollout_id, each.attempt_id, self._service)
                     for each in batch
                 ]
             )
 
-    async def _write_rows(self, store: DatabaseLightningStore, batch: Sequence[PendingSpan]) -> None:
+    async def _write_rows(self, rollouts: Rollouts, batch: Sequence[PendingSpan]) -> None:
         part = self._part
         assert part is not None
         rows = [encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part) for each in batch]
-        for answer in await store.rollouts.store_span_batch(rows, {part.hash: part.body}):
+        for answer in await rollouts.store_span_batch(rows, {part.hash: part.body}):
             if isinstance(answer, PerdureError):
                 self._drop(answer)
 

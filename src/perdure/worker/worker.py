@@ -19,6 +19,7 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.metrics import Metrics
 from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
 from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.service import Rollouts
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
@@ -50,8 +51,9 @@ class Worker:
     """Executes the runs of a queue with its agents, from `start` to `stop`.
 
     Both may be called in any event loop. The worker closes the queue when it stops.
-    `store` stores the spans of agents and reads the resources of runs; `requests` are those of servers that
-    do not have its graphs.
+    `store` stores the spans of agents and reads the resources of runs; `rollouts` is the service of its
+    database, if it has one, which stores spans more quickly. `requests` are those of
+    servers that do not have its graphs.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Worker:
         options: WorkerOptions | None = None,
         *,
         store: LightningStore | None = None,
+        rollouts: Rollouts | None = None,
         requests: GraphRequests | None = None,
         metrics: Metrics | None = None,
         queue_stats: QueueStats | None = None,
@@ -69,7 +72,7 @@ class Worker:
         self.worker_id = self.options.worker_id
         self.statistics = Statistics(self.options.concurrency, metrics, queue_stats)
         self._queue = queue
-        self._spans = None if store is None else SpanQueue(store, self.worker_id)
+        self._spans = None if store is None else SpanQueue(store, self.worker_id, rollouts)
         self._deps = WorkerDeps(
             queue=queue,
             agents=agents,
