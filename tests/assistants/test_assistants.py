@@ -152,7 +152,7 @@ async def test_registering_again_changes_nothing(assistants: Assistants, storage
     await assistants.register(AGENTS)
     await assistants.register([])
     assert await assistants.search(sort_by="name") == before
-    ns = await assistants.ns()
+    ns = await assistants.ns("write")
     assert not await storage.read(operations.outdated, AGENTS, ns=ns)
 
 
@@ -284,7 +284,7 @@ async def test_a_key_makes_one(assistants: Assistants) -> None:
 
 
 async def test_the_feed_tells_of_changes(assistants: Assistants, storage: Storage) -> None:
-    stream = changes.follow(storage.signals, await assistants.ns(), 100)
+    stream = changes.follow(storage.signals, await assistants.ns("write"), 100)
     try:
         await assistants.create("research", assistant_id="mine")
         told: list[changes.Change] = []

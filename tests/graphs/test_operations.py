@@ -353,7 +353,7 @@ async def _counted(tx: Tx, put: GraphChanges) -> list[str]:
 
 async def test_a_step_costs_few_statements(graphs: Graphs) -> None:
     await _thread(graphs)
-    ns = await graphs.ns()
+    ns = await graphs.ns("write")
     small = changes(checkpoint(6, whole("even", "e6", 6), parent=5), writes=[write(6, "task", 0, 1)])
     assert await graphs.storage.run(_counted, small, ns=ns) == ["all", "defer"]
     long = changes(checkpoint(7, grown("7", "5", 6, "x"), whole("even", "e7", 7), parent=6))

@@ -81,7 +81,7 @@ async def test_every_statement_goes_by_its_index(graphs: Graphs) -> None:
         ]
         writes = [write(number, "task", 0, 1, thread_id=f"t{thread}") for number in range(40)]
         await graphs.put(changes(*puts, writes=writes))
-    ns, engine = await graphs.ns(), graphs.storage.engine
+    ns, engine = await graphs.ns("write"), graphs.storage.engine
     for name, statement in _statements().items():
         indexes, scanned = await graphs.storage.run(_explain, statement, engine, ns=ns)
         assert (name, scanned) == (name, set())

@@ -116,7 +116,7 @@ class PostgresBench:
 
     def open(self) -> DatabaseLightningStore:
         self._store = self._root.in_namespace(f"example {next(self._numbers)}")
-        self._ns = self.do(self._store.rollouts.ns())
+        self._ns = self.do(self._store.rollouts.ns("write"))
         self._start = self.do(self._connection.fetchval(NOW))
         return self._store
 

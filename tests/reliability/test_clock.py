@@ -196,7 +196,7 @@ async def test_a_token_ends_by_the_wall_clock() -> None:
     async with InMemoryLightningStore(clock=manual) as store:
         access = Authentication(store.storage, cache_seconds=0.0)
         service = Access(store.storage, access)
-        token = await service.create_token("ci", expires_in=HOUR)
+        token = await service.create_token("ci", scopes=["admin"], expires_in=HOUR)
         manual.step(-HOUR)
         manual.advance(1.5 * HOUR)
         assert await access.authenticate(token.secret) is not None

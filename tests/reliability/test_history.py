@@ -197,7 +197,8 @@ def test_naming_sizes_chooses_their_scenarios() -> None:
     assert [name for name, _ in names()] == unnamed
     assert names("--kills", "1000") == [("sqlite-kills", 1000)]
     assert names("--server-kills", "2") == [("server-kills-sqlite", 2), ("server-kills-postgres", 2)]
-    assert names("--runs", "9") == [("worker-chaos-postgres", 9), ("worker-chaos-sqlite", 9)]
+    workers = ["worker-chaos-postgres", "worker-chaos-sqlite", "rolling-restart"]
+    assert names("--runs", "9") == [(name, 9) for name in workers]
     assert names("--seeds", "3") == [("simulation", 3)]
     assert names("--only", "stories,model", "--length", "2") == [("model", 2000), ("stories", 2)]
     assert names("--kills", "7", "--crashes", "3") == [("sqlite-kills", 7), ("postgres-crashes", 3)]

@@ -191,7 +191,7 @@ async def _now(tx: Tx) -> int:
 
 
 async def fill(store: DatabaseLightningStore) -> None:
-    storage, ns = store.rollouts.storage, await store.rollouts.ns()
+    storage, ns = store.rollouts.storage, await store.rollouts.ns("write")
     for table, rows in _chunks(ns, await storage.read(_now)):
         await storage.run(_insert, table, rows)
 

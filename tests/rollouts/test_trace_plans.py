@@ -41,7 +41,7 @@ async def _fill(tx: Tx, ns: int, start: int) -> None:
 
 
 async def fill(storage: Storage) -> None:
-    ns = await Traces(storage).ns()
+    ns = await Traces(storage).ns("write")
     for start in range(0, TRACES, CHUNK):
         await storage.run(_fill, ns, start)
 

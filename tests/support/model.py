@@ -160,7 +160,7 @@ class Model:
             if name in said:
                 setattr(attempt, name, said[name])
         if "worker_id" in said:
-            attempt.worker_id = said["worker_id"] or None
+            attempt.worker_id = said["worker_id"]
         if said.get("status", attempt.status) != attempt.status:
             attempt.status = said["status"]
             attempt.end_time = self.now if attempt.status in FINISHED else None
