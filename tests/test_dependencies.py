@@ -20,6 +20,7 @@ EXTRAS = {
     "pandas": "dataframes",
     "pyarrow": "dataframes",
     "asyncpg": "postgres",
+    "claude-agent-sdk": "claude-agent",
     "redis": "redis",
     "opentelemetry-api": "otel",
     "opentelemetry-sdk": "otel",
@@ -35,6 +36,10 @@ EXTRAS = {
     "pydantic": "langgraph",
     "pytest": "testing",
 }
+
+
+# Packages that only ./dev conformance installs, by their modules.
+NOT_INSTALLED = {"claude_agent_sdk": "claude-agent-sdk"}
 
 
 def _name(requirement: str) -> str:
@@ -64,6 +69,8 @@ def _owner(module: str) -> str:
         for file in (path + "/__init__.py", path + ".py", path + "/__init__.pyi"):
             if file in owners:
                 return owners[file]
+    if steps[0] in NOT_INSTALLED:
+        return NOT_INSTALLED[steps[0]]
     return f"{module}, which is not installed"
 
 

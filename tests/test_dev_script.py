@@ -229,4 +229,4 @@ def test_the_test_command_names_its_slowest_files_and_passes_the_rest_on(
 ) -> None:
     dev.test(environment, ["--fast", "tests/kernel"])
     last = calls.commands[-1]
-    assert last[1:] == ["-m", "pytest", "-n", "2", "--slowest-files=15", "--fast", "tests/kernel"]
+    assert last[1:] == ["-m", "pytest", "-n", "3", "--slowest-files=15", "--fast", "tests/kernel"]

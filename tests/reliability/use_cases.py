@@ -333,5 +333,5 @@ async def make_and_revoke_a_token(store: Store, given: Any) -> None:
     token = new_token(
         store.storage.ids.hex(16), "secret", name="ci", scopes=["read"], namespaces=["*"], expires_in=None
     )
-    await store.storage.run(create_token, token, ns=SYSTEM, actor="anna")
+    await store.storage.run(create_token, token, True, ns=SYSTEM, actor="anna")
     await store.storage.run(revoke_token, token.token_id, ns=SYSTEM, actor="anna")

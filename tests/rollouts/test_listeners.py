@@ -35,6 +35,8 @@ class Ear:
     """Keeps what a listener is told, in short."""
 
     def __init__(self) -> None:
+        self.ns: int | None = None
+        """The namespace that it listens to; others may be swept by the same process."""
         self.heard: list[tuple[Any, ...]] = []
         self.batches: list[int] = []
 
@@ -51,22 +53,26 @@ class Ear:
         heard, self.heard = self.heard, []
         return heard
 
+    def _note(self, tx: Tx, news: Iterable[tuple[Any, ...]]) -> None:
+        if self.ns in (None, tx.ns):
+            self.heard += news
+
     async def on_claimed(self, tx: Tx, starts: Sequence[AttemptStart]) -> None:
         self.batches.append(len(starts))
-        self.heard += [("claimed", each.sequence_id, each.queue, each.parent) for each in starts]
+        self._note(tx, [("claimed", each.sequence_id, each.queue, each.parent) for each in starts])
 
     async def on_attempt_ended(self, tx: Tx, ends: Sequence[AttemptEnd]) -> None:
         self.batches.append(len(ends))
-        self.heard += [
-            ("attempt", each.status, each.reason, each.charged, each.rollout_status, each.queue, each.parent)
-            for each in ends
-        ]
+        self._note(
+            tx,
+            [("attempt", e.status, e.reason, e.charged, e.rollout_status, e.queue, e.parent) for e in ends],
+        )
 
     async def on_ended(self, tx: Tx, ended: Sequence[Ended]) -> None:
-        self.heard += [("ended", each.status, each.outcome, each.queue, each.parent) for each in ended]
+        self._note(tx, [("ended", e.status, e.outcome, e.queue, e.parent) for e in ended])
 
     async def on_stopped(self, tx: Tx, rollout_ids: Sequence[str]) -> None:
-        self.heard += [("stopped",) for _ in rollout_ids]
+        self._note(tx, [("stopped",) for _ in rollout_ids])
 
 
 # --- tasks with a listener --------------------------------------------------------------------------------
@@ -248,6 +254,7 @@ async def heard(shared_engine_url: str) -> AsyncIterator[tuple[World, Ear]]:
     others = [KINDS[name] for name in KINDS.names() if name != RUN_KIND.name]
     kinds = Kinds(*others, RUN_KIND.with_listeners(ear.listener))
     world = await World(storage, clock, namespace=f"test {uuid.uuid4().hex}", kinds=kinds).begin()
+    ear.ns = await world.threads.ns("write")
     yield world, ear
     await world.check()
     await world.queue.close()

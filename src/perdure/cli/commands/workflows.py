@@ -73,7 +73,7 @@ def _report(output: Output, loaded: list[Loaded]) -> None:
 
 
 @app.command("schema")
-def schema() -> None:
+def schema(as_json: JsonOption = True) -> None:
     """Print the JSON schema of workflow files, for editors."""
     import msgspec
 

@@ -33,7 +33,9 @@ class Listing:
     key: tuple[str, ...]
 
 
-ROLLOUTS = Listing("query_rollouts", Rollout.__struct_fields__, ("rollout_id",))
+# The contract knows no parents.
+_ROLLOUT_FIELDS = tuple(name for name in Rollout.__struct_fields__ if name != "parent")
+ROLLOUTS = Listing("query_rollouts", _ROLLOUT_FIELDS, ("rollout_id",))
 ATTEMPTS = Listing("query_attempts", Attempt.__struct_fields__, ("attempt_id",))
 RESOURCES = Listing("query_resources", ResourcesUpdate.__struct_fields__, ("resources_id",))
 SPANS = Listing("query_spans", tuple(field.name for field in Span._declared), ("attempt_id", "span_id"))
