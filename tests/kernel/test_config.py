@@ -53,7 +53,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "max_connections": None,
         "head_timeout": 10.0,
         "body_timeout": 30.0,
-        "keep_alive_timeout": 5.0,
+        "keep_alive_timeout": 65.0,
         "keep_traces": False,
         "trace_sample": 1.0,
         "trace_content": True,
