@@ -20,6 +20,7 @@ from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.threads.service import Threads
+from perdure.workflows.override_service import WorkflowOverrides
 
 
 @remote
@@ -53,6 +54,7 @@ class PerdureClient(Threads):
         self.traces = Traces.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
+        self.workflow_overrides = WorkflowOverrides.over(self.transport)
         self.diagnostics = Diagnostics.over(self.transport)
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 MICROS = 1_000_000
@@ -98,6 +99,16 @@ def to_micros(seconds: float) -> int:
 
 def to_micros_or_none(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * MICROS)
+
+
+def to_iso(micros: int) -> str:
+    """A time as ISO 8601 in UTC, to the millisecond: texts in this form sort by time."""
+    moment = datetime.fromtimestamp(micros // 1000 / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def to_iso_or_none(micros: int | None) -> str | None:
+    return None if micros is None else to_iso(micros)
 
 
 def human_duration(seconds: float) -> str:

@@ -42,6 +42,7 @@ from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
+from perdure.workflows.override_service import WorkflowOverrides
 
 MAX_CALLERS = 256
 
@@ -81,6 +82,7 @@ class Services:
             lease=self.threads.policy.lease,
         )
         self.sessions = Sessions(storage, log, namespace=namespace)
+        self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
@@ -130,6 +132,7 @@ class Services:
         sibling.traces = self.traces.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
         sibling.sessions = self.sessions.acting_as(caller)
+        sibling.workflow_overrides = self.workflow_overrides.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)
         return sibling
 

@@ -37,6 +37,8 @@ from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.threads.operations.settle import RUN_KIND
 from perdure.threads.tables import TABLES as THREAD_TABLES
+from perdure.workflows.approval_tables import TABLES as APPROVAL_TABLES
+from perdure.workflows.override_tables import TABLES as OVERRIDE_TABLES
 
 TABLES = (
     *ACCESS_TABLES,
@@ -51,6 +53,8 @@ TABLES = (
     *SCHEDULE_TABLES,
     *SESSION_TABLES,
     *GRAPH_REQUEST_TABLES,
+    *APPROVAL_TABLES,
+    *OVERRIDE_TABLES,
 )
 KINDS = Kinds(Kind(TASK), RUN_KIND, GRAPH_REQUEST_KIND)
 """Every kind of rollout, with what its domain does when one moves."""

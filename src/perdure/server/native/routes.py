@@ -22,6 +22,7 @@ from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.sessions.service import Sessions
+from perdure.workflows.override_service import WorkflowOverrides
 
 _overview = declaring("overview")
 _server = declaring("server")
@@ -104,6 +105,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Outbox, lambda call: call.services.outbox),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *routes_of(Sessions, lambda call: call.services.sessions),
+    *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
     *_OVERVIEW,
     *routes_of(Diagnostics, lambda call: call.services.diagnostics, tag="overview"),
     *routes_of(Access, lambda call: call.services.access),

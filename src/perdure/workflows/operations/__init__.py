@@ -1,0 +1,1 @@
+"""Operations on workflow runs, approvals and overrides."""

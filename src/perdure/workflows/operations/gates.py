@@ -1,0 +1,55 @@
+"""Gates: approvals are requested when a run pauses, and withdrawn when it is cancelled.
+
+Both are parts of a larger operation, which has locked the run and its nodes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from perdure.kernel import changes, ids
+from perdure.kernel.storage.port import Tx
+from perdure.outbox.operations import NewEffect
+from perdure.outbox.operations import put as put_effects
+from perdure.workflows import approval_sql as sql
+from perdure.workflows.approval_model import ApprovalRow, GatedRun, NewGate, new_row
+
+KIND: Final = "approval"
+CHANNEL: Final = "approvals"
+ANY: Final = "any"
+"""The one key of the channel: an approval was requested or resolved."""
+CONSUMER: Final = "approval"
+"""Who tells others about approvals, out of the outbox."""
+REQUESTED: Final = '"approval.requested"'
+REMINDER: Final = '"approval.reminder"'
+RESOLVED: Final = '"approval.resolved"'
+"""The bodies of effects: which event it is. What is sent is read when it is delivered."""
+
+
+async def open_gate(tx: Tx, run: GatedRun, node: str, gate: NewGate) -> str:
+    """Request an approval for a node of a run; returns its id."""
+    row = new_row(ids.uuid(tx.now, tx.ids), run, node, gate, tx.now)
+    await tx.write(sql.ADD.of([row]))
+    await tell(tx, [row], REQUESTED)
+    return row.id
+
+
+async def withdraw_gates(tx: Tx, run_ids: Sequence[str]) -> int:
+    """Withdraw the open approvals of runs that are cancelled; returns how many there were."""
+    if not run_ids:
+        return 0
+    rows = await tx.all(sql.LOCK_OPEN_OF_RUNS, run_ids=list(run_ids))
+    for row in rows:
+        row.resolve("withdrawn", tx.now, None, tx.actor)
+    if rows:
+        await tx.update_many(sql.MOVE, rows)
+        await tell(tx, rows, RESOLVED)
+    return len(rows)
+
+
+async def tell(tx: Tx, rows: Sequence[ApprovalRow], event: str) -> None:
+    """Publish that approvals have changed, inside and outside."""
+    await put_effects(tx, [NewEffect(CONSUMER, row.id, event) for row in rows])
+    changes.tell(tx, KIND, [(row.id, row.status) for row in rows])
+    tx.hint(CHANNEL, ANY)

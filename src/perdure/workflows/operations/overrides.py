@@ -1,0 +1,52 @@
+"""Operations on overrides: the switch that refuses new dispatches of a workflow."""
+
+from __future__ import annotations
+
+from perdure.access.operations import audit
+from perdure.kernel import changes
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.workflows import override_sql as sql
+from perdure.workflows.override_model import OverrideRow
+
+KIND = "workflow_override"
+
+
+async def is_enabled(tx: Tx, name: str) -> bool:
+    """Whether a workflow may be dispatched; without an override it may."""
+    row = await tx.one(sql.GET, names=[name])
+    return row is None or bool(row.enabled)
+
+
+async def get(tx: Tx, name: str) -> OverrideRow:
+    """The override of a workflow; NotFound if it has none."""
+    row = await tx.one(sql.GET, names=[name])
+    if row is None:
+        raise not_found(name)
+    return row
+
+
+async def get_all(tx: Tx, limit: int, after: str) -> list[OverrideRow]:
+    """A page of all overrides, in the order of their names."""
+    return await tx.all(sql.LIST, limit=limit, after=after)
+
+
+async def set_enabled(tx: Tx, name: str, enabled: bool) -> OverrideRow:
+    """Switch a workflow on or off."""
+    row = OverrideRow(name, int(enabled), tx.now, tx.actor)
+    await tx.write(sql.SET.of([row]))
+    changes.tell(tx, KIND, [(name, "enabled" if enabled else "disabled")])
+    await audit(tx, "set_workflow_override", [name])
+    return row
+
+
+async def clear(tx: Tx, name: str) -> None:
+    """Delete the override of a workflow: what its file says counts again."""
+    if not await tx.execute(sql.DROP, name=name):
+        raise not_found(name)
+    changes.tell(tx, KIND, [(name, "cleared")])
+    await audit(tx, "clear_workflow_override", [name])
+
+
+def not_found(name: str) -> NotFound:
+    return NotFound(f"Workflow {name} has no override")

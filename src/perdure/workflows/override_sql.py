@@ -1,0 +1,28 @@
+"""The SQL of overrides, written once for both engines."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
+from perdure.workflows.override_model import OverrideRow
+from perdure.workflows.override_tables import OVERRIDES
+
+# Overrides by the names of their workflows.
+GET = statement(
+    "SELECT {columns} FROM workflow_overrides WHERE ns = :ns AND name {among:names}", row=OverrideRow
+)
+# A page of the overrides of a namespace, after a name.
+LIST = statement(
+    "SELECT {columns} FROM workflow_overrides WHERE ns = :ns AND name > :after ORDER BY name LIMIT :limit",
+    row=OverrideRow,
+)
+# Set overrides, whether they are there or not.
+SET = BulkInsert(
+    OVERRIDES,
+    OverrideRow,
+    on_conflict="UPDATE SET enabled = excluded.enabled, updated_at = excluded.updated_at, "
+    "updated_by = excluded.updated_by",
+)
+# Delete an override.
+DROP = statement("DELETE FROM workflow_overrides WHERE ns = :ns AND name = :name")
+
+name_statements(globals())
