@@ -39,6 +39,7 @@ from perdure.threads.operations.settle import RUN_KIND
 from perdure.threads.tables import TABLES as THREAD_TABLES
 from perdure.workflows.approval_tables import TABLES as APPROVAL_TABLES
 from perdure.workflows.override_tables import TABLES as OVERRIDE_TABLES
+from perdure.workflows.tables import TABLES as WORKFLOW_TABLES
 
 TABLES = (
     *ACCESS_TABLES,
@@ -53,6 +54,7 @@ TABLES = (
     *SCHEDULE_TABLES,
     *SESSION_TABLES,
     *GRAPH_REQUEST_TABLES,
+    *WORKFLOW_TABLES,
     *APPROVAL_TABLES,
     *OVERRIDE_TABLES,
 )

@@ -1,0 +1,136 @@
+"""Rows of workflow runs, their nodes, history, definitions and outputs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.workflows.model import NodeKey
+
+
+class RunRow(msgspec.Struct):
+    """A workflow run that is worked on: everything but what is never rewritten and what only views read."""
+
+    id: str
+    workflow_name: str
+    trigger_id: str
+    repo: str | None
+    issue_number: int | None
+    current_phase: str
+    status: str
+    restart_count: int
+    started_at: int
+    updated_at: int
+    finished_at: int | None
+    active: int | None
+    definition: str
+    trigger_type: str
+    triggered_by: str | None
+    parent_run_id: str | None
+    parent_node: str | None
+    depth: int
+    max_parallel: int | None
+    held: int | None
+    queued_at: int | None
+    admitted_at: int | None
+    due_at: int | None
+    open_nodes: int
+    failed_nodes: int
+    ready_nodes: int
+    running_nodes: int
+    waiting_nodes: int
+    gates: int
+    history: int
+    total_cost_usd: float
+    total_tokens: int
+    turns: int
+    succeeded: int
+    skipped: int
+    deferred: int
+    failed: int
+    lost_workers: str | None
+    error: str | None
+    was_status: str = ""
+    """The status when it was read."""
+
+    def __post_init__(self) -> None:
+        self.was_status = self.status
+
+
+class NewRunRow(RunRow, kw_only=True):
+    """A whole row of `workflow_runs`, for a run that is created."""
+
+    phase_history: str = "[]"
+    node_statuses: str | None = None
+    scratch: str | None = None
+    context: str | None = None
+
+
+class NodeRow(msgspec.Struct):
+    """A row of `workflow_nodes`."""
+
+    run_id: str
+    node: str
+    item: int
+    position: int
+    status: str
+    waiting_on: int
+    succeeded_before: int
+    failed_before: int
+    iteration: int
+    cycle: int
+    role: str | None
+    label: str | None
+    rollout_id: str | None
+    execution_id: str | None
+    approval_id: str | None
+    child_run_id: str | None
+    due_at: int | None
+    started_at: int | None
+    ended_at: int | None
+    error: str | None
+    state: str | None
+    dirty: bool = False
+
+    @property
+    def key(self) -> NodeKey:
+        return NodeKey(self.node, self.item)
+
+
+class HistoryRow(NamedTuple):
+    """A row of `workflow_history`."""
+
+    run_id: str
+    seq: int
+    phase: str
+    timestamp: int
+    success: int
+    summary: str | None
+
+
+class OutputRow(NamedTuple):
+    """A row of `workflow_outputs`."""
+
+    id: str
+    run_id: str
+    created_at: int
+    body: str
+
+
+class DefinitionRow(NamedTuple):
+    """A row of `workflow_definitions`."""
+
+    digest: str
+    name: str
+    created_at: int
+    body: str
+
+
+class CountRow(NamedTuple):
+    """A row of `workflow_counts`."""
+
+    workflow_name: str
+    status: str
+    shard: int
+    total: int
