@@ -94,7 +94,10 @@ DEFAULT_CAP: Final = 4
 # --- labels -----------------------------------------------------------------------------------------------
 
 LabelKind = Literal["phase", "fix", "recheck", "iter", "retry", "check", "item"]
-_LABEL = re.compile(r"(.+?)_(fix|recheck|item)_(\d+)|(.+?)_iter_(\d+)(?:_(retry|check))?")
+_LABEL = re.compile(
+    r"(?P<phase>.+?)_(?P<kind>fix|recheck|item)_(?P<number>\d+)"
+    r"|(?P<looped>.+?)_iter_(?P<iteration>\d+)(?:_(?P<part>retry|check))?"
+)
 
 
 class Label(NamedTuple):
@@ -117,9 +120,10 @@ def parse_label(text: str) -> Label:
     found = _LABEL.fullmatch(text)
     if found is None:
         return Label(text)
-    if found[2]:
-        return Label(found[1], found[2], int(found[3]))  # type: ignore[arg-type]
-    return Label(found[4], found[6] or "iter", int(found[5]))  # type: ignore[arg-type]
+    if found["kind"]:
+        return Label(found["phase"], found["kind"], int(found["number"]))  # type: ignore[arg-type]
+    part: LabelKind = found["part"] or "iter"  # type: ignore[assignment]
+    return Label(found["looped"], part, int(found["iteration"]))
 
 
 def skill_of(workflow_name: str, label: str) -> str:
