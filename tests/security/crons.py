@@ -1,4 +1,4 @@
-"""Requests to every route that writes schedules, and what the audit calls each."""
+"""Requests to every route that writes schedules and jobs, and what the audit calls each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from tests.security.runs import API, Line, silent_worker
 from tests.server.native.support import AGENT
 
+from perdure.jobs.service import Jobs
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
@@ -27,6 +28,7 @@ async def cron_lines(store: DatabaseLightningStore) -> list[Line]:
     one, other, third, last = [
         (await schedules.create(YEARLY, assistant_id=AGENT)).schedule_id for _ in range(4)
     ]
+    job_id = await Jobs(store.storage, KINDS).enqueue("nothing")
     native: dict[str, Any] = {"expression": YEARLY, "assistant_id": AGENT}
     cron: dict[str, Any] = {"schedule": YEARLY, "assistant_id": AGENT}
     single, theirs = API + "/schedules/{schedule_id}", "/runs/crons/{cron_id}"
@@ -34,6 +36,7 @@ async def cron_lines(store: DatabaseLightningStore) -> list[Line]:
         ("POST", API + "/schedules", "", native, "create_schedule"),
         ("PATCH", single, f"{API}/schedules/{one}", {"enabled": False}, "update_schedule"),
         ("DELETE", single, f"{API}/schedules/{other}", None, "delete_schedule"),
+        ("POST", API + "/jobs/{job_id}/cancel", f"{API}/jobs/{job_id}/cancel", None, "cancel_job"),
         ("POST", "/runs/crons", "", cron, "create_schedule"),
         ("POST", "/threads/{thread_id}/runs/crons", f"/threads/{THREAD}/runs/crons", cron, "create_schedule"),
         ("PATCH", theirs, f"/runs/crons/{third}", {"enabled": False}, "update_schedule"),

@@ -14,9 +14,8 @@ from tests.server.otlp_support import Batch, Home
 from tests.server.support import Answer, Visitor, serving
 
 from perdure.kernel import errors
-from perdure.outbox.model import error_text as effect_error
+from perdure.kernel.errors import error_text
 from perdure.runtime.stores import open_store
-from perdure.schedules.model import error_text as firing_error
 from perdure.server.http.bodies import encode
 from perdure.server.otlp.grpc_server import TRACE_SERVICE, GrpcServer
 from perdure.server.table import ROUTES
@@ -100,8 +99,7 @@ def test_what_is_stored_of_an_error_tells_no_more(tmp_path: Path) -> None:
         told = [
             error.public,
             failure_of(error).message,
-            firing_error(error),
-            effect_error(error),
+            error_text(error),
             _refusal(error).detail,
         ]
         assert not any(INSIDE.search(each) or str(tmp_path) in each for each in told), told

@@ -15,6 +15,7 @@ from perdure.client.transport import HttpTransport
 from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
+from perdure.jobs.service import Jobs
 from perdure.outbox.service import Outbox
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
@@ -49,6 +50,7 @@ class PerdureClient(Threads):
         self.transport = HttpTransport(session, ThreadSenders(patience).by_method())
         self.assistants = Assistants.over(self.transport)
         self.items = Items.over(self.transport)
+        self.jobs = Jobs.over(self.transport)
         self.schedules = Schedules.over(self.transport)
         self.sessions = Sessions.over(self.transport)
         self.traces = Traces.over(self.transport)

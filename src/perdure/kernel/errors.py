@@ -255,6 +255,16 @@ class StartRefused(PerdureError, RuntimeError):
     code = "start_refused"
 
 
+MAX_ERROR = 1000
+"""How many characters of an error are stored."""
+
+
+def error_text(error: BaseException) -> str:
+    """What is stored of an error: a text that every database takes."""
+    text = error.public if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
+    return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
 def all_errors() -> Iterator[type[PerdureError]]:
     """Every class of errors, the general before the special."""
     kinds = [PerdureError]

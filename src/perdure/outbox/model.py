@@ -11,7 +11,9 @@ import msgspec
 from perdure.kernel.checks import check_choice
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import MAX_ERROR as MAX_ERROR
 from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.errors import error_text as error_text
 from perdure.kernel.machine import Machine
 from perdure.kernel.record import Record
 from perdure.kernel.retry import Backoff
@@ -22,8 +24,6 @@ EffectStatus = Literal["pending", "delivered", "dead"]
 EFFECT_STATUSES: Final[tuple[EffectStatus, ...]] = get_args(EffectStatus)
 PENDING, DELIVERED, DEAD = EFFECT_STATUSES
 
-MAX_ERROR = 1000
-"""How many characters of an error are kept."""
 MAX_WAIT = 86_400.0
 """The longest wait, in seconds, that a consumer can ask for."""
 
@@ -207,12 +207,6 @@ def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow
     if not EFFECT.moves(row.status, event):
         return row
     return row._replace(status=EFFECT.step(row.status, event), due_at=None, ended_at=now, last_error=error)
-
-
-def error_text(error: BaseException) -> str:
-    """What is kept of an error: a text that every database takes."""
-    text = error.public if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
-    return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 # --- rows -------------------------------------------------------------------------------------------------

@@ -20,12 +20,17 @@ class Component(Protocol):
 
 
 def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = True) -> list[Component]:
-    """Deliveries, the timer of schedules and a worker for the agents, in the order of starting."""
+    """Deliveries, jobs, the timer of schedules and a worker for the agents, in the order of starting."""
     services = app.services
     if webhooks:
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
-    components: list[Component] = [Takeover(app), services.deliveries, services.schedule_timer]
+    components: list[Component] = [
+        Takeover(app),
+        services.deliveries,
+        services.job_executor,
+        services.schedule_timer,
+    ]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
 
 

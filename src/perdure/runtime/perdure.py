@@ -11,6 +11,7 @@ import msgspec
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.model import Why
 from perdure.items.service import Items
+from perdure.jobs.service import Jobs
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
 from perdure.kernel.storage.port import Storage
@@ -105,6 +106,11 @@ class Perdure:
     def schedules(self) -> Schedules:
         """Schedules; they fire while this is open."""
         return self.services.schedules
+
+    @property
+    def jobs(self) -> Jobs:
+        """Jobs: internal work, executed while this is open."""
+        return self.services.jobs
 
     @property
     def assistants(self) -> Assistants:

@@ -19,6 +19,9 @@ from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.graph_requests.service import GraphRequests
 from perdure.items.service import Items
+from perdure.jobs.executor import JobExecutor
+from perdure.jobs.model import JobRegistry
+from perdure.jobs.service import Jobs
 from perdure.kernel.config import Settings
 from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.kernel.eventlog.port import EventLog
@@ -70,6 +73,10 @@ class Services:
         log = event_log(storage, settings)
         self.run_queue = RunQueue.beside(self.threads, self.items, log)
         self.graph_requests = GraphRequests.of_same(self.threads)
+        self.jobs = Jobs.of_same(self.threads)
+        self.job_registry = JobRegistry()
+        """The functions of jobs that this process executes; domains add theirs here."""
+        self.job_executor = JobExecutor(storage, self.job_registry, KINDS)
         targets = Targets(RunTarget(KINDS, self.threads.policy))
         self.schedules = Schedules(storage, targets, namespace=namespace)
         self.schedule_timer = ScheduleTimer(storage, targets)
@@ -127,6 +134,7 @@ class Services:
         sibling.threads = self.threads.acting_as(caller)
         sibling.run_queue = self.run_queue.acting_as(caller)
         sibling.graph_requests = self.graph_requests.acting_as(caller)
+        sibling.jobs = self.jobs.acting_as(caller)
         sibling.access = self.access.acting_as(caller)
         sibling.outbox = self.outbox.acting_as(caller)
         sibling.traces = self.traces.acting_as(caller)

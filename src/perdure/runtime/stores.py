@@ -15,6 +15,8 @@ from perdure.graph_requests.model import GRAPH_REQUEST_KIND
 from perdure.graph_requests.tables import TABLES as GRAPH_REQUEST_TABLES
 from perdure.graphs.tables import TABLES as GRAPH_TABLES
 from perdure.items.tables import TABLES as ITEM_TABLES
+from perdure.jobs.operations import JOB_KIND
+from perdure.jobs.tables import TABLES as JOB_TABLES
 from perdure.kernel.background import Background
 from perdure.kernel.clock import Clock
 from perdure.kernel.config import Settings, load_settings
@@ -50,6 +52,7 @@ TABLES = (
     *ITEM_TABLES,
     *ASSISTANT_TABLES,
     *ROLLOUT_TABLES,
+    *JOB_TABLES,
     *THREAD_TABLES,
     *SCHEDULE_TABLES,
     *SESSION_TABLES,
@@ -58,7 +61,7 @@ TABLES = (
     *APPROVAL_TABLES,
     *OVERRIDE_TABLES,
 )
-KINDS = Kinds(Kind(TASK), RUN_KIND, GRAPH_REQUEST_KIND)
+KINDS = Kinds(Kind(TASK), RUN_KIND, GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")

@@ -17,8 +17,6 @@ from perdure.outbox.webhooks.urls import mask_target
 from perdure.schedules.records import Firing, Schedule
 from perdure.schedules.times import next_time
 
-MAX_ERROR = 1000
-"""How many characters of an error are kept."""
 LATE: Final = to_micros(60.0)
 """How long after its end a schedule still fires for a time before it."""
 KEPT_FIRINGS = 100
@@ -180,12 +178,6 @@ def comes_next(
 def is_over(due_at: int, end_at: int | None, now: int) -> bool:
     """Whether a schedule whose time has come has ended, so that it does not fire any more."""
     return end_at is not None and (due_at > end_at or now > end_at + LATE)
-
-
-def error_text(error: BaseException) -> str:
-    """What is kept of an error: a text that every database takes."""
-    text = error.public if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
-    return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 # --- rows -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
 from perdure.kernel.clock import to_seconds
-from perdure.kernel.errors import InvalidInput, NotFound, PerdureError
+from perdure.kernel.errors import InvalidInput, NotFound, PerdureError, error_text
 from perdure.kernel.storage.filters import Clause, given, order_by, where
 from perdure.kernel.storage.labels import drop_labels, labelled, set_labels
 from perdure.kernel.storage.port import Tx
@@ -231,7 +231,7 @@ async def _record(tx: Tx, rows: Sequence[ScheduleRow], answers: Mapping[str, str
 def _note(row: ScheduleRow, answer: str | PerdureError, now: int) -> None:
     row.fired_at = now
     if isinstance(answer, PerdureError):
-        row.refused, row.error = row.refused + 1, model.error_text(answer)
+        row.refused, row.error = row.refused + 1, error_text(answer)
     else:
         row.fired, row.started_id, row.error = row.fired + 1, answer, None
 

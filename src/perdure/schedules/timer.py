@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, StorageError
+from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, StorageError, error_text
 from perdure.kernel.storage.port import Storage
 from perdure.schedules import model, operations
 from perdure.schedules.model import Prepared, ScheduleRow, Targets
@@ -74,7 +74,7 @@ class ScheduleTimer:
             return error
         except Exception as error:  # stored with the schedule, which goes on
             logger.exception("schedule %s could not be prepared", row.id)
-            return InvalidInput(model.error_text(error))
+            return InvalidInput(error_text(error))
 
     async def _fire_alone(self, ns: int, prepared: Sequence[Prepared]) -> int:
         for each in prepared:
@@ -83,7 +83,7 @@ class ScheduleTimer:
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001 - stored with the schedule, which goes on
-                await self.storage.run(operations.fail, each, model.error_text(error), ns=ns)
+                await self.storage.run(operations.fail, each, error_text(error), ns=ns)
         return len(prepared)
 
     async def _keep_firing(self) -> None:

@@ -2,8 +2,8 @@
 
 Locks are taken in one order everywhere, rows of a table in the order of their keys: schedules, lines,
 rollouts, attempts, admission, workflow_runs, workflow_nodes, approvals, executions, messaging_sessions,
-workers, counts and heads of streams, outbox. What stands between attempts and workers is for the handlers of
-kinds.
+jobs, workers, counts and heads of streams, outbox. What stands between attempts and workers is for the
+handlers of kinds.
 """
 
 from __future__ import annotations

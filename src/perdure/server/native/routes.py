@@ -9,6 +9,7 @@ from perdure.access.service import Access
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
+from perdure.jobs.service import Jobs
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.outbox.service import Outbox
 from perdure.rollouts.traces.service import Traces
@@ -103,6 +104,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Items, lambda call: call.services.items),
     *routes_of(Traces, lambda call: call.services.traces),
     *routes_of(Outbox, lambda call: call.services.outbox),
+    *routes_of(Jobs, lambda call: call.services.jobs),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *routes_of(Sessions, lambda call: call.services.sessions),
     *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),

@@ -1,0 +1,1 @@
+"""Internal work: functions of the server that are queued, leased and retried as rollouts of kind `job`."""

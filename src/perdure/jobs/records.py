@@ -1,0 +1,26 @@
+"""What callers see of jobs. Times are epoch seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.kernel.record import Record
+
+
+class Job(Record, kw_only=True):
+    """Internal work of the server: a function that is executed once it is claimed, and retried."""
+
+    job_id: str
+    name: str
+    key: str | None = None
+    """What it is about."""
+    status: str
+    """That of its rollout: queuing, preparing, requeuing, succeeded, failed or cancelled."""
+    outcome: str | None = None
+    attempts: int
+    created_at: float
+    ended_at: float | None = None
+    error: str | None = None
+    """Why its last attempt failed."""
+    payload: dict[str, Any]
+    result: dict[str, Any] | None = None

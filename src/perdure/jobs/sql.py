@@ -1,0 +1,63 @@
+"""The SQL of jobs, written once for both engines."""
+
+from __future__ import annotations
+
+from perdure.jobs.model import EndedRow, JobEndRow, JobRow, JobView, NamespaceRow, WaitingRow
+from perdure.jobs.tables import JOBS
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
+
+# New jobs.
+ADD = BulkInsert(JOBS, JobRow)
+# Jobs by their ids.
+GET = statement("SELECT {columns} FROM jobs WHERE ns = :ns AND id {among:ids}", row=JobRow)
+# Lock the jobs of a name that wait to begin, by their keys: until the transaction ends, none of them begins.
+LOCK_WAITING = statement(
+    """
+    SELECT {columns} FROM jobs WHERE ns = :ns AND name = :name AND waiting_key {among:keys}
+    ORDER BY waiting_key {lock}
+    """,
+    row=WaitingRow,
+)
+# Lock the jobs that begin and had to wait under a key. One that another transaction counts on is waited for.
+LOCK_BEGINNING = statement(
+    """
+    SELECT {columns} FROM jobs WHERE ns = :ns AND id {among:ids} AND waiting_key IS NOT NULL
+    ORDER BY name, waiting_key {lock}
+    """,
+    row=WaitingRow,
+)
+# Write that jobs have begun.
+BEGIN = statement("UPDATE jobs SET waiting_key = NULL WHERE ns = :ns AND id {among:ids}")
+# Write how jobs ended, or why their last attempt failed.
+SAVE_ENDS = BulkUpdate(
+    JOBS, JobEndRow, sets=("waiting_key", "ended_at", "error", "result"), keys=("ns", "id")
+)
+# The namespaces in which jobs of some names are ready.
+READY_NAMESPACES = statement(
+    """
+    SELECT n.id, n.name FROM namespaces AS n
+    WHERE EXISTS (SELECT 1 FROM rollouts AS r WHERE r.ns = n.id AND r.queue = :queue
+                  AND r.agent {among:names} AND r.ready IS NOT NULL)
+    ORDER BY n.id
+    """,
+    row=NamespaceRow,
+)
+# Jobs that ended before a time, in all namespaces.
+ENDED = statement(
+    "SELECT {columns} FROM jobs WHERE ended_at < :before ORDER BY ended_at LIMIT :n", row=EndedRow
+)
+# Delete jobs.
+DROP = statement("DELETE FROM jobs WHERE ns = :ns AND id {among:ids}")
+
+# A job with the status of its rollout.
+VIEW = statement(
+    """
+    SELECT j.id, j.name, j.key, r.status, r.outcome, r.attempts, j.created_at, j.ended_at, j.error, j.payload,
+           j.result
+    FROM jobs AS j JOIN rollouts AS r ON r.ns = j.ns AND r.id = j.id
+    WHERE j.ns = :ns AND j.id {among:ids}
+    """,
+    row=JobView,
+)
+
+name_statements(globals())
