@@ -54,7 +54,7 @@ SERVED = [
     README,
     *(
         DOCS / f"{name}.md"
-        for name in ("cli", "runs", "workers", "items", "sessions", "webhooks", "troubleshooting")
+        for name in ("cli", "runs", "workers", "items", "sessions", "webhooks", "outbox", "troubleshooting")
     ),
     DOCS / "crons.md",
 ]

@@ -189,6 +189,16 @@ def test_webhooks_are_listed_shown_and_retried(tmp_path: Path) -> None:
     assert run_here(tmp_path, "webhook", "retry", "nothing", *DATABASE).returncode == 4
     found = json.loads(said(run_here(tmp_path, "stats", "--json", *DATABASE)))
     assert found["outbox"] == {"pending": 1, "dead": 0}
+    listed = said(run_here(tmp_path, "outbox", "ls", "--state", "pending", *DATABASE))
+    assert re.search(rf"{webhook} +pending +webhook +0 ", listed)
+    assert said(run_here(tmp_path, "outbox", "ls", "--dead", *DATABASE)) == "No entries match."
+    shown = said(run_here(tmp_path, "outbox", "show", webhook, *DATABASE))
+    assert re.search(r"next try +now", shown)
+    assert "is pending and will be delivered now" in said(
+        run_here(tmp_path, "outbox", "retry", webhook, *DATABASE)
+    )
+    retried = json.loads(said(run_here(tmp_path, "outbox", "retry", "--dead", "--json", *DATABASE)))
+    assert retried == {"retried": 0}
 
 
 def create(folder: Path) -> tuple[str, ...]:
@@ -250,6 +260,8 @@ def test_a_database_is_asked_without_a_server(tmp_path: Path) -> None:
         (("thread", "delete", "nowhere", "--yes"), 4, "Thread nowhere not found"),
         (("why", "nothing"), 4, "no rollout, run, thread or schedule nothing"),
         (("webhook", "ls", "--status", "lost"), 2, "--status must be pending"),
+        (("outbox", "ls", "--state", "dead"), 2, "--state must be pending"),
+        (("outbox", "retry"), 2, "give an ENTRY_ID or --dead"),
     ],
 )
 def test_what_is_wrong_is_said(server: Server, arguments: tuple[str, ...], code: int, words: str) -> None:

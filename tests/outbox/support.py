@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from perdure.access.model import Caller
@@ -16,8 +16,8 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Row, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.outbox.delivery import Deliveries
-from perdure.outbox.model import Effect
+from perdure.outbox.delivery import POLL_SECONDS, Deliveries
+from perdure.outbox.model import BatchConsumer, Consumer, DeliveryPolicy, Effect
 from perdure.outbox.operations import NewEffect, put
 from perdure.outbox.service import Outbox
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
@@ -82,6 +82,8 @@ async def add(
 class Recorder:
     """A consumer that keeps what it gets, after doing what a test tells it."""
 
+    policy: DeliveryPolicy | None = None
+
     def __init__(
         self, does: Callable[[Effect], Awaitable[None]] | None = None, name: str = "recorder"
     ) -> None:
@@ -108,6 +110,28 @@ class Recorder:
                 await self._news.wait()
 
 
+class BatchRecorder:
+    """A consumer of batches that keeps them, and answers as a test tells it."""
+
+    def __init__(
+        self,
+        does: Callable[[Sequence[Effect]], Awaitable[Mapping[str, Exception]]] | None = None,
+        policy: DeliveryPolicy | None = None,
+        name: str = "recorder",
+    ) -> None:
+        self.name, self.policy = name, policy
+        self.got: list[tuple[int, list[Effect]]] = []
+        self._does = does
+
+    async def deliver_batch(self, ns: int, effects: Sequence[Effect]) -> Mapping[str, Exception]:
+        self.got.append((ns, list(effects)))
+        return {} if self._does is None else await self._does(effects)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(effects) for _, effects in self.got]
+
+
 def failing(*errors: BaseException | None) -> Callable[[Effect], Awaitable[None]]:
     """Raise these one after the other, None being a success, and succeed from then on."""
     left = list(errors)
@@ -123,6 +147,17 @@ def failing(*errors: BaseException | None) -> Callable[[Effect], Awaitable[None]
 class OutboxWithDeliveries(Deliveries):
     """What delivers, with the outbox that it delivers from."""
 
+    def __init__(
+        self,
+        storage: Storage,
+        consumers: Sequence[Consumer | BatchConsumer] = (),
+        *,
+        poll: float = POLL_SECONDS,
+        lease: float | None = None,
+        **policy: Any,
+    ) -> None:
+        super().__init__(storage, consumers, policy=DeliveryPolicy(**policy), poll=poll, lease=lease)
+
     async def get(self, effect_id: str, namespace: str = "default") -> Effect:
         return await Outbox(self.storage, namespace=namespace).get(effect_id)
 
@@ -132,3 +167,6 @@ class OutboxWithDeliveries(Deliveries):
     async def retry(self, effect_id: str, namespace: str = "default", actor: str | None = None) -> Effect:
         caller = None if actor is None else Caller.trusted(actor, namespace)
         return await Outbox(self.storage, namespace=namespace, caller=caller).retry(effect_id)
+
+    async def retry_dead(self, consumer: str | None = None) -> int:
+        return (await Outbox(self.storage).retry_dead(consumer=consumer)).retried

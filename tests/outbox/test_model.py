@@ -13,6 +13,8 @@ from perdure.outbox.model import (
     DELIVERED,
     EFFECT,
     EFFECT_STATUSES,
+    EFFECT_VIEW,
+    ENDLESS,
     MAX_ERROR,
     MAX_WAIT,
     PENDING,
@@ -24,6 +26,7 @@ from perdure.outbox.model import (
     retried,
     settled,
     shown_body,
+    state_of,
     statuses_from,
     unanswered,
 )
@@ -133,10 +136,11 @@ def test_waits_of_effects_that_fail_together_are_spread() -> None:
 
 def test_by_default_an_effect_is_tried_for_a_day() -> None:
     retries, waited, tries = Retries(), 0.0, 1
-    while waited < retries.age:
+    assert (retries.age, retries.tries) == (86_400.0, 40)
+    while waited < 86_400.0:
         waited += retries.delay("effect", tries)
         tries += 1
-    assert 30 <= tries <= retries.tries
+    assert 30 <= tries <= 40
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True))
@@ -176,3 +180,53 @@ def test_the_table_knows_no_way_back_from_delivered() -> None:
     assert EFFECT.start == {"put": PENDING}
     assert all(not EFFECT.moves(DELIVERED, event) for event in EFFECT.events)
     assert "dead --> pending: retried" in EFFECT.chart()
+
+
+# --- what callers see -------------------------------------------------------------------------------------
+
+LEASE = 10 * MICROS
+STEPS = ("claim", "delivered", "failed", "refused", "released", "wait", "retry")
+
+
+def _moved(row: EffectRow, step: str, now: int) -> tuple[EffectRow, str | None]:
+    """The row after a step, and the event of the view that it is, if it is one."""
+    if step == "claim":
+        if row.due_at is None or row.due_at > now:
+            return row, None
+        return row._replace(attempts=row.attempts + 1, due_at=now + LEASE), "claimed"
+    if step == "retry":
+        return (retried(row, now), "retried") if EFFECT.moves(row.status, "retried") else (row, None)
+    after = settled(row, outcome(step, row.attempts), RETRIES, now)
+    if step == "released" and after.tries:
+        return after, "released after a failure"
+    return after, "failed" if step == "refused" else step
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=30))
+def test_what_callers_see_moves_by_its_table(steps: list[str]) -> None:
+    now = NOW
+    row = state(attempts=0)._replace(answered=0, due_at=now)
+    assert state_of(row, now) == EFFECT_VIEW.start["put"]
+    for step in steps:
+        before, now = state_of(row, now), now + MICROS
+        if state_of(row, now) != before:
+            assert EFFECT_VIEW.step(before, "lease ended") == state_of(row, now)
+        before = state_of(row, now)
+        if step == "wait":
+            later = state_of(row, now + LEASE)
+            assert later in (before, EFFECT_VIEW.step(before, "lease ended"))
+            now += LEASE
+            continue
+        if step in ("failed", "refused", "released", "delivered") and not row.attempts:
+            continue
+        after, event = _moved(row, step, now)
+        if after != row and event is not None:
+            assert state_of(after, now) == EFFECT_VIEW.step(before, event)
+        row = after
+
+
+def test_a_policy_without_end_gives_up_nothing() -> None:
+    old = state(attempts=10**6, since=0)
+    assert settled(old, outcome("failed", 10**6), ENDLESS, NOW).status == PENDING
+    assert unanswered(old, ENDLESS, NOW) is None
+    assert ENDLESS.delay("ef", 10**6) <= 1.25 * ENDLESS.longest

@@ -16,7 +16,8 @@ from perdure.outbox import operations
 from perdure.outbox.model import DEAD, DELIVERED, PENDING, Effect, Outcome, Retries
 from perdure.outbox.operations import Claimed, Due, NewEffect
 
-RETRIES = Retries(tries=3)
+TRIES = 3
+RETRIES = Retries(tries=TRIES)
 LEASE = 60.0
 
 
@@ -94,7 +95,7 @@ async def test_what_a_lost_deliverer_held_comes_again_when_its_lease_ends(storag
 
 async def test_an_effect_whose_deliverers_all_die_is_a_dead_letter_in_the_end(storage: Storage) -> None:
     await add(storage, '"poison"')
-    for _ in range(RETRIES.tries):
+    for _ in range(TRIES):
         (last,) = (await claim(storage)).claimed
         await age(storage, LEASE + 1)
     due = await claim(storage)

@@ -11,13 +11,17 @@ from tests.support.plans import Plan, Subject, plans_of
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.outbox import operations, sql, tables
-from perdure.outbox.model import EFFECT_STATUSES, Outcome, Retries
+from perdure.outbox.model import EFFECT_STATES, EFFECT_STATUSES, Outcome, Retries
 
 EFFECTS = 50_000
 CHUNK = 5_000
 EXPECTED = {
     "CLAIM": {"outbox_due", "outbox_pkey"},
+    "CLAIM_NEW": {"outbox_due", "outbox_pkey"},
+    "CLAIM_AGAIN": {"outbox_again", "outbox_pkey"},
     "NEXT_DUE": {"outbox_due"},
+    "NEXT_NEW": {"outbox_due"},
+    "NEXT_AGAIN": {"outbox_again"},
     "ENDED_BEFORE": {"outbox_ended"},
     "LOCK_EFFECTS": {"outbox_pkey"},
     "MOVE": {"outbox_pkey"},
@@ -67,13 +71,18 @@ async def use(storage: Storage) -> None:
     assert len(due.claimed) == 20
     outcomes = [Outcome(each.effect.id, each.effect.attempts, "delivered") for each in due.claimed]
     await storage.run(operations.settle, outcomes, retries, ns=1)
+    for lane in (operations.NEW, operations.AGAIN):
+        await storage.run(operations.claim_due, "webhook", 20, 60.0, retries, lane)
     outbox = OutboxWithDeliveries(storage)
+    for state in EFFECT_STATES:
+        await outbox.list(state=state, limit=10)
     assert await outbox.list(status="dead", limit=10)
     assert await outbox.list(subject="run-7", limit=10)
     assert await outbox.list(limit=10)
     dead = await outbox.list(status="dead", limit=1)
     await outbox.retry(dead[0].id, actor="me")
     await outbox.get(dead[0].id)
+    assert await outbox.retry_dead("webhook") == EFFECTS // 50 - 1
     assert await storage.background(operations.trim, 40_000 * MICROS) == operations.TRIM_ROWS
 
 

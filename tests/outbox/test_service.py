@@ -23,7 +23,7 @@ from tests.outbox.support import (
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnavailable
 from perdure.kernel.storage.port import Storage
 from perdure.outbox import delivery, operations
-from perdure.outbox.model import Consumer, Effect, Retries, TryLater, Undeliverable
+from perdure.outbox.model import BatchConsumer, Consumer, Effect, Retries, TryLater, Undeliverable
 from perdure.outbox.operations import OUTBOX_CHANNEL
 
 LONG = Retries(first=1000.0, longest=1000.0)
@@ -32,7 +32,7 @@ SHORT = Retries(first=0.001, longest=0.002, tries=4)
 
 @asynccontextmanager
 async def delivering(
-    storage: Storage, *consumers: Consumer, **options: Any
+    storage: Storage, *consumers: Consumer | BatchConsumer, **options: Any
 ) -> AsyncIterator[OutboxWithDeliveries]:
     outbox = OutboxWithDeliveries(storage, consumers, **{"retries": LONG, **options})
     await outbox.start()
@@ -330,7 +330,13 @@ async def test_an_effect_is_shown_with_its_body_but_without_credentials(storage:
 
 async def test_bad_questions_are_refused(storage: Storage) -> None:
     outbox = OutboxWithDeliveries(storage)
-    for asked in ({"status": "late"}, {"consumer": "\0"}, {"subject": 5}, {"status": ["pending", 5]}):
+    for asked in (
+        {"status": "late"},
+        {"state": "dead"},
+        {"consumer": "\0"},
+        {"subject": 5},
+        {"status": ["pending", 5]},
+    ):
         with pytest.raises(InvalidInput):
             await outbox.list(**asked)
     for asked in ({"limit": -2}, {"offset": -1}, {"limit": "5"}):

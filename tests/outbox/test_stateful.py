@@ -27,7 +27,8 @@ from perdure.testing.clock import ManualClock, SeededIds
 
 T = TypeVar("T")
 
-RETRIES = Retries(first=100.0, longest=200.0, tries=3, age=1500.0)
+TRIES, AGE = 3, 1500.0
+RETRIES = Retries(first=100.0, longest=200.0, tries=TRIES, age=AGE)
 LEASE = 50.0
 NAMESPACES = (1, 2)
 TOLERANCE = 5.0
@@ -162,7 +163,7 @@ class OutboxMachine(RuleBasedStateMachine):
         over = [id for id, each in self.known.items() if each.status != "dead" and rows[id] == "dead"]
         for id in over:
             each = self.known[id]
-            assert each.tries == RETRIES.tries
+            assert each.tries == TRIES
             each.status, each.due, each.attempts = "dead", None, each.attempts + 1
             each.tries += 1
         return over
@@ -216,7 +217,7 @@ class OutboxMachine(RuleBasedStateMachine):
         return each.status
 
     def _exhausted(self, each: Known) -> bool:
-        return each.tries >= RETRIES.tries or self.now - each.since >= RETRIES.age
+        return each.tries >= TRIES or self.now - each.since >= AGE
 
     @rule(pick=picks)
     def retry(self, pick: int) -> None:

@@ -11,7 +11,8 @@ from perdure.graph_requests.model import RequestRow
 from perdure.graph_requests.operations import ask
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.clock import to_micros
-from perdure.outbox.operations import NewEffect, put
+from perdure.outbox.model import Outcome, Retries
+from perdure.outbox.operations import NewEffect, claim_due, put, settle
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import KINDS
 from perdure.threads.queue import RunQueue
@@ -53,7 +54,10 @@ async def lines(store: DatabaseLightningStore) -> list[Line]:
     for name in ("kept", "gone", "copied", "pruned"):
         await threads.create_thread(name)
     effect = NewEffect("webhook", "run", "{}")
-    (effect_id,) = await store.storage.run(put, [effect], ns=await threads.ns())
+    ns = await threads.ns()
+    effect_id, dead_id = await store.storage.run(put, [effect, effect], ns=ns)
+    await store.storage.run(claim_due, "webhook", 2, 60.0, Retries())
+    await store.storage.run(settle, [Outcome(dead_id, 1, "refused")], Retries(), ns=ns)
     return [
         *await _work_lines(threads, worker),
         *await _request_lines(threads),
@@ -62,6 +66,7 @@ async def lines(store: DatabaseLightningStore) -> list[Line]:
         *_assistant_lines(),
         ("POST", "/sessions/{session_id}/lines", "/sessions/s/lines", {"lines": [{"n": 1}]}, NOT_AUDITED),
         ("POST", "/outbox/{effect_id}/retry", f"/outbox/{effect_id}/retry", None, "retry_effect"),
+        ("POST", "/outbox/retry", "", {}, "retry_effect"),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,18 +20,16 @@ from perdure.outbox.model import (
     DEAD,
     DELIVERED,
     PENDING,
+    BatchConsumer,
     Consumer,
+    DeliveryPolicy,
     Effect,
     Outcome,
-    Retries,
     TryLater,
     Undeliverable,
 )
-from perdure.outbox.operations import OUTBOX_CHANNEL, Claimed, Due
+from perdure.outbox.operations import AGAIN, ALL, NEW, OUTBOX_CHANNEL, Claimed, Due, Lane
 
-CONCURRENCY = 32
-"""How many effects of one consumer are delivered at once."""
-DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 5.0
 LEAST_REST = 0.02
 """What is due and yet not there is being claimed by another process."""
@@ -50,34 +48,31 @@ class Deliveries:
 
     Every effect is delivered at least once; its id is the same each time. Each consumer has tries, waits and
     room of its own, so that one that fails, hangs or floods holds up no other. Any number of processes may
-    deliver from one database.
+    deliver from one database. `policy` is that of consumers without one.
     """
 
     def __init__(
         self,
         storage: Storage,
-        consumers: Sequence[Consumer] = (),
+        consumers: Sequence[Consumer | BatchConsumer] = (),
         *,
-        retries: Retries | None = None,
-        concurrency: int = CONCURRENCY,
-        deadline: float = DEADLINE_SECONDS,
+        policy: DeliveryPolicy | None = None,
         poll: float = POLL_SECONDS,
         lease: float | None = None,
     ) -> None:
         self.storage = storage
         self.consumers = tuple(consumers)
-        self.retries = retries or Retries()
-        self.concurrency = concurrency
-        self.deadline = deadline
+        self.policy = policy or DeliveryPolicy()
         self.poll = poll
-        self.lease = deadline + LEASE_MARGIN if lease is None else lease
+        self.lease = lease
+        """For how many seconds an effect is claimed; by default the deadline of its consumer, and some."""
         self.counts: Counter[str] = Counter()
         """What this process has seen: tries `delivered`, tries `failed`, effects that are `dead`."""
         self._merger = Merger()
         self._deliverers: list[Deliverer] = []
         self._tidying: asyncio.Task[None] | None = None
 
-    def add(self, *consumers: Consumer) -> None:
+    def add(self, *consumers: Consumer | BatchConsumer) -> None:
         """Deliver the effects of these consumers too, from the next start on."""
         self.consumers += consumers
 
@@ -85,7 +80,12 @@ class Deliveries:
         """Begin to deliver, in the running event loop; a second call does nothing."""
         if self._tidying is None and self.consumers:
             self._tidying = asyncio.get_running_loop().create_task(self._tidy())
-            self._deliverers = [Deliverer(self, consumer) for consumer in self.consumers]
+            self._deliverers = [
+                Deliverer(self, consumer, lane)
+                for consumer in self.consumers
+                # What has failed before goes a way of its own, and alone.
+                for lane in ((NEW, AGAIN) if isinstance(consumer, BatchConsumer) else (ALL,))
+            ]
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
         """Claim no more, let deliveries end within `grace` seconds, and hand back the rest, uncharged."""
@@ -96,14 +96,14 @@ class Deliveries:
             await asyncio.wait([tidying])
         await asyncio.gather(*(deliverer.stop(grace) for deliverer in deliverers))
 
-    async def settle(self, claimed: Claimed, outcome: Outcome) -> None:
+    async def settle(self, claimed: Claimed, outcome: Outcome, policy: DeliveryPolicy, lease: float) -> None:
         """Write down what became of a try; until the lease ends, trouble with the database is waited out."""
         clock = asyncio.get_running_loop().time
-        until = clock() + self.lease
-        batch = partial(self._settle_batch, ns=claimed.ns)
+        until = clock() + lease
+        batch = partial(self._settle_batch, policy=policy, ns=claimed.ns)
         try:
             status = await retry_until(
-                lambda: self._merger.call(claimed.ns, batch, outcome),
+                lambda: self._merger.call((claimed.ns, policy), batch, outcome),
                 what=f"settling effect {outcome.id}",
                 still_owned=lambda: clock() < until,
                 idempotent=True,
@@ -114,8 +114,10 @@ class Deliveries:
         else:
             self._count(outcome, status)
 
-    async def _settle_batch(self, outcomes: Sequence[Outcome], ns: int) -> Sequence[str | None]:
-        return await self.storage.run(operations.settle, outcomes, self.retries, ns=ns)
+    async def _settle_batch(
+        self, outcomes: Sequence[Outcome], policy: DeliveryPolicy, ns: int
+    ) -> Sequence[str | None]:
+        return await self.storage.run(operations.settle, outcomes, policy.retries, policy.keep, ns=ns)
 
     def _count(self, outcome: Outcome, status: str | None) -> None:
         if status == DELIVERED:
@@ -152,11 +154,16 @@ class Deliveries:
 
 
 class Deliverer:
-    """Claims the effects of one consumer and delivers up to `concurrency` of them at once."""
+    """Claims the effects of one consumer and delivers them, with up to `concurrency` calls at once."""
 
-    def __init__(self, deliveries: Deliveries, consumer: Consumer) -> None:
+    def __init__(self, deliveries: Deliveries, consumer: Consumer | BatchConsumer, lane: Lane) -> None:
         self._deliveries = deliveries
         self._consumer = consumer
+        self._lane = lane
+        self._policy = consumer.policy or deliveries.policy
+        margin = self._policy.deadline + LEASE_MARGIN
+        self._lease = margin if deliveries.lease is None else deliveries.lease
+        self._batch = self._policy.batch if lane is NEW else 1
         self._flights: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._resting = False
@@ -216,27 +223,37 @@ class Deliverer:
     async def _claim_all(self) -> float:
         """Claim for as long as there is something due; returns how long there is nothing."""
         while not self._stopping:
-            room = self._deliveries.concurrency - len(self._flights)
+            room = self._policy.concurrency - len(self._flights)
             if room <= 0:
                 await self._rest(asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED))
                 continue
-            lease_ends = boottime() + self._deliveries.lease
-            due = await self._claim(room)
-            for claimed in due.claimed:
-                self._launch(self._fly(claimed, lease_ends))
-            if due.looked < room:
+            lease_ends = boottime() + self._lease
+            wanted = room if self._batch == 1 else self._batch
+            due = await self._claim(wanted)
+            for group in self._groups(due.claimed):
+                self._launch(self._fly(group, lease_ends))
+            if due.looked < wanted:
                 poll = self._deliveries.poll
                 return poll if due.wait is None else max(min(due.wait, poll), LEAST_REST)
         return LEAST_REST
 
-    async def _claim(self, room: int) -> Due:
-        deliveries = self._deliveries
+    def _groups(self, claimed: Sequence[Claimed]) -> list[list[Claimed]]:
+        """What each call of the consumer gets: one effect, or those of a namespace."""
+        if self._batch == 1:
+            return [[each] for each in claimed]
+        groups: dict[int, list[Claimed]] = {}
+        for each in claimed:
+            groups.setdefault(each.ns, []).append(each)
+        return list(groups.values())
+
+    async def _claim(self, wanted: int) -> Due:
+        deliveries, name = self._deliveries, self._consumer.name
         due = await deliveries.storage.run(
-            operations.claim_due, self._consumer.name, room, deliveries.lease, deliveries.retries
+            operations.claim_due, name, wanted, self._lease, self._policy.retries, self._lane
         )
         if due.dead:
             deliveries.counts["dead"] += due.dead
-            logger.error("%d effects for %s are dead: their deliverers died", due.dead, self._consumer.name)
+            logger.error("%d effects for %s are dead: their deliverers died", due.dead, name)
         return due
 
     async def _rest(self, awaited: Awaitable[Any]) -> None:
@@ -251,39 +268,56 @@ class Deliverer:
         self._flights.add(task)
         task.add_done_callback(self._flights.discard)
 
-    async def _fly(self, claimed: Claimed, lease_ends: float) -> None:
+    async def _fly(self, group: Sequence[Claimed], lease_ends: float) -> None:
         if boottime() > lease_ends:
-            # The process was frozen: the effect is due again, for whoever claims it.
-            logger.warning("effect %s: its lease was over before its delivery", claimed.effect.id)
+            # The process was frozen: the effects are due again, for whoever claims them.
+            logger.warning("effect %s: its lease was over before its delivery", group[0].effect.id)
             self._news.set()
             return
-        outcome = await self._try(claimed.effect)
-        await self._deliveries.settle(claimed, outcome)
-        if outcome.event != "delivered":
+        outcomes = await self._try(group[0].ns, [each.effect for each in group])
+        settle = partial(self._deliveries.settle, policy=self._policy, lease=self._lease)
+        await asyncio.gather(*map(settle, group, outcomes))
+        if any(outcome.event != "delivered" for outcome in outcomes):
             # It may be due again before anything that was known of.
             self._news.set()
 
-    async def _try(self, effect: Effect) -> Outcome:
-        """Deliver once; whatever happens, something is known of it in the end."""
-        outcome = partial(Outcome, effect.id, effect.attempts)
-        timer = asyncio.timeout(self._deliveries.deadline)
+    async def _try(self, ns: int, effects: Sequence[Effect]) -> list[Outcome]:
+        """Deliver once; whatever happens, something is known of each effect in the end."""
+        errors: Mapping[str, BaseException] = {}
+        deadline = self._policy.deadline
+        timer = asyncio.timeout(deadline)
         try:
             async with timer:
-                await self._consumer.deliver(effect)
-        except Undeliverable as error:
-            return outcome("refused", model.error_text(error))
-        except TryLater as error:
-            if not error.charged:
-                return outcome("released", wait=error.seconds)
-            return outcome("failed", model.error_text(error), error.seconds)
+                if isinstance(self._consumer, BatchConsumer):
+                    errors = await self._consumer.deliver_batch(ns, effects)
+                else:
+                    await self._consumer.deliver(effects[0])
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                return outcome("failed", model.error_text(error))
-            task.uncancel()
-            return outcome("released")
-        except Exception as error:  # noqa: BLE001 - kept with the effect, which is tried again
+            failure: BaseException = error
+            if task is not None and task.cancelling():
+                task.uncancel()
+                failure = TryLater("the deliverer stops", charged=False)
+            errors = dict.fromkeys((effect.id for effect in effects), failure)
+        except Exception as error:  # noqa: BLE001 - kept with the effects, which are tried again
             slow = isinstance(error, TimeoutError) and timer.expired()
-            late = f"not done within {self._deliveries.deadline:g} s"
-            return outcome("failed", late if slow else model.error_text(error))
+            failure = TryLater(f"not done within {deadline:g} s") if slow else error
+            errors = dict.fromkeys((effect.id for effect in effects), failure)
+        return [_outcome(effect, errors.get(effect.id)) for effect in effects]
+
+
+def _outcome(effect: Effect, error: BaseException | None) -> Outcome:
+    """What became of a try that ended with an error, or with none."""
+    outcome = partial(Outcome, effect.id, effect.attempts)
+    if error is None:
         return outcome("delivered")
+    text = model.error_text(error)
+    if isinstance(error, Undeliverable):
+        return outcome("refused", text)
+    if isinstance(error, TryLater):
+        return (
+            outcome("failed", text, error.seconds)
+            if error.charged
+            else outcome("released", wait=error.seconds)
+        )
+    return outcome("failed", text)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Annotated, Final, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Annotated, Final, Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
 
 import msgspec
 
@@ -24,6 +24,10 @@ EffectStatus = Literal["pending", "delivered", "dead"]
 EFFECT_STATUSES: Final[tuple[EffectStatus, ...]] = get_args(EffectStatus)
 PENDING, DELIVERED, DEAD = EFFECT_STATUSES
 
+EffectState = Literal["pending", "processing", "completed", "failed"]
+EFFECT_STATES: Final[tuple[EffectState, ...]] = get_args(EffectState)
+WAITING, PROCESSING, COMPLETED, FAILED = EFFECT_STATES
+
 MAX_WAIT = 86_400.0
 """The longest wait, in seconds, that a consumer can ask for."""
 
@@ -35,6 +39,17 @@ EFFECT = (
     .on("given_up", [PENDING], DEAD)
     .on("retried", [PENDING, DEAD], PENDING)
 )
+EFFECT_VIEW = (
+    Machine("outbox entry", EFFECT_STATES, start={"put": WAITING}, final=[COMPLETED])
+    .on("claimed", [WAITING, FAILED], PROCESSING)
+    .on("delivered", [WAITING, PROCESSING, FAILED], COMPLETED)
+    .on("failed", [PROCESSING], FAILED)
+    .on("lease ended", [PROCESSING], FAILED)
+    .on("released", [PROCESSING, FAILED], WAITING)
+    .on("released after a failure", [PROCESSING], FAILED)
+    .on("retried", [PROCESSING, FAILED], WAITING)
+)
+"""What callers see of an effect. It is computed from the row, and stored nowhere: see `state_of`."""
 
 
 class Undeliverable(PerdureError):
@@ -69,6 +84,8 @@ class Effect(Record, kw_only=True):
     target: str | None = None
     """Where it goes, without credentials."""
     status: EffectStatus
+    state: EffectState | None = None
+    """What is going on: `processing` while a deliverer has it; `failed` after a failed try, and when dead."""
     attempts: int
     """How often a delivery has begun."""
     created_at: float
@@ -82,34 +99,75 @@ class Effect(Record, kw_only=True):
     """JSON for the consumer; a list leaves it out."""
 
 
-class Consumer(Protocol):
-    """Delivers the effects that bear its name.
-
-    It raises `Undeliverable` for what is refused for good. After `TryLater`, any other exception, or the
-    death of its process, the same effect comes again, with the same id.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    async def deliver(self, effect: Effect) -> None: ...
-
-
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
     """How often, how long and with what waits an effect is tried, all in seconds.
 
-    Waits double from `first` up to `longest`. By default that is some 36 tries in a day.
+    Waits double from `first` up to `longest`. By default that is some 36 tries in a day. Without `tries` and
+    `age` an effect is tried until it is delivered.
     """
 
     first: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     longest: Annotated[float, msgspec.Meta(gt=0)] = 3600.0
-    tries: Annotated[int, msgspec.Meta(ge=1)] = 40
-    age: Annotated[float, msgspec.Meta(gt=0)] = 86_400.0
+    tries: Annotated[int, msgspec.Meta(ge=1)] | None = 40
+    age: Annotated[float, msgspec.Meta(gt=0)] | None = 86_400.0
 
     def delay(self, effect_id: str, tries: int) -> float:
         """The wait after so many tries: up to a quarter less or more, the same for the same effect."""
         chance = int.from_bytes(sha256(f"{effect_id}/{tries}".encode()).digest()[:4], "big") / 2**32
         return Backoff(self.first, self.longest, jitter=(0.75, 1.25), chance=lambda: chance).delay(tries)
+
+
+ENDLESS = Retries(longest=300.0, tries=None, age=None)
+"""Tried until it is delivered, at least every five minutes or so."""
+
+
+class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How the effects of one consumer are delivered. It is the same in all processes of a database."""
+
+    retries: Retries = Retries()
+    concurrency: Annotated[int, msgspec.Meta(ge=1)] = 32
+    """How many calls of the consumer run at once."""
+    deadline: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    """The seconds that one call may take."""
+    batch: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    """How many effects a consumer of batches gets in one call."""
+    keep: bool = True
+    """Whether a delivered effect stays in lists for a while; else it is deleted at once."""
+
+
+class Consumer(Protocol):
+    """Delivers the effects that bear its name.
+
+    It raises `Undeliverable` for what is refused for good. After `TryLater`, any other exception, or the
+    death of its process, the same effect comes again, with the same id. Without a `policy` it has that of
+    its `Deliveries`.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def policy(self) -> DeliveryPolicy | None: ...
+
+    async def deliver(self, effect: Effect) -> None: ...
+
+
+@runtime_checkable
+class BatchConsumer(Protocol):
+    """Delivers the effects that bear its name in batches, each of one namespace and in the order of ids.
+
+    It returns the errors of those that failed, by their ids; all others are delivered. If it raises, all
+    have failed. An effect that has failed comes again alone, so that it holds up no other. What it deletes
+    with `operations.remove`, in the transaction of its own work, happens exactly once.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def policy(self) -> DeliveryPolicy | None: ...
+
+    async def deliver_batch(self, ns: int, effects: Sequence[Effect]) -> Mapping[str, Exception]: ...
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -181,7 +239,7 @@ def settled(row: EffectRow, outcome: Outcome, retries: Retries, now: int) -> Eff
 
 def unanswered(row: EffectRow, retries: Retries, now: int) -> EffectRow | None:
     """The end of an effect whose deliverers were all lost, the last of them on its last try; else None."""
-    if row.tries <= retries.tries:
+    if retries.tries is None or row.tries <= retries.tries:
         return None
     error = f"begun {row.tries - 1} times, and the last deliverer never reported an outcome"
     return _ended(row, "given_up", now, error)
@@ -200,7 +258,9 @@ def retried(row: EffectRow, now: int) -> EffectRow:
 
 
 def _exhausted(row: EffectRow, retries: Retries, now: int) -> bool:
-    return row.tries >= retries.tries or now - row.since >= to_micros(retries.age)
+    if retries.tries is not None and row.tries >= retries.tries:
+        return True
+    return retries.age is not None and now - row.since >= to_micros(retries.age)
 
 
 def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow:
@@ -209,11 +269,23 @@ def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow
     return row._replace(status=EFFECT.step(row.status, event), due_at=None, ended_at=now, last_error=error)
 
 
+def state_of(row: EffectRow, now: int) -> EffectState:
+    """What is going on with an effect."""
+    if row.status == DELIVERED:
+        return COMPLETED
+    if row.status == DEAD:
+        return FAILED
+    if row.attempts > row.answered:
+        # A deliverer that is silent until its lease ends counts as lost.
+        return PROCESSING if row.due_at is not None and row.due_at > now else FAILED
+    return FAILED if row.tries else WAITING
+
+
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def effect_of(row: EffectRow, body: str | None = None) -> Effect:
-    """An effect as callers see it."""
+def effect_of(row: EffectRow, now: int, body: str | None = None) -> Effect:
+    """An effect as callers see it at a time."""
     ended = to_seconds_or_none(row.ended_at)
     return Effect(
         id=row.id,
@@ -221,6 +293,7 @@ def effect_of(row: EffectRow, body: str | None = None) -> Effect:
         subject=row.subject,
         target=row.target,
         status=cast(EffectStatus, row.status),
+        state=state_of(row, now),
         attempts=row.attempts,
         created_at=to_seconds(row.created_at),
         due_at=to_seconds_or_none(row.due_at),

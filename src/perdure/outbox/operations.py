@@ -6,7 +6,7 @@ Claiming and trimming reach over all namespaces; everything else works in one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,16 +14,24 @@ from perdure.access.operations import audit
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.ids import uuid
-from perdure.kernel.storage.filters import Condition, where
+from perdure.kernel.storage.dialect import Statement
+from perdure.kernel.storage.filters import Condition, Listing, where
 from perdure.kernel.storage.port import Tx
 from perdure.outbox import model, sql
 from perdure.outbox.model import (
+    COMPLETED,
+    DEAD,
     DELIVERED,
     EFFECT,
+    FAILED,
+    PENDING,
+    PROCESSING,
+    WAITING,
     BodyRow,
     Effect,
     EffectKey,
     EffectRow,
+    EffectState,
     Outcome,
     Retries,
 )
@@ -31,6 +39,8 @@ from perdure.outbox.model import (
 OUTBOX_CHANNEL = "outbox"
 """Its keys are the names of consumers who have something to deliver."""
 TRIM_ROWS = 500
+RETRY_ROWS = 500
+"""How many dead effects are retried in one transaction."""
 
 
 class NewEffect(msgspec.Struct, frozen=True):
@@ -58,6 +68,29 @@ class Due(NamedTuple):
     dead: int
     looked: int
     wait: float | None
+
+
+class Lane(NamedTuple):
+    """Which of a consumer's effects are claimed."""
+
+    claim: Statement[EffectRow]
+    next_due: Statement[int]
+
+
+ALL = Lane(sql.CLAIM, sql.NEXT_DUE)
+NEW = Lane(sql.CLAIM_NEW, sql.NEXT_NEW)
+"""Those that have not been tried yet."""
+AGAIN = Lane(sql.CLAIM_AGAIN, sql.NEXT_AGAIN)
+"""Those that have been tried before."""
+
+_LISTS: Final[Mapping[EffectState | None, tuple[Listing[EffectRow], Mapping[str, Any]]]] = {
+    None: (sql.LIST_EFFECTS, {}),
+    WAITING: (sql.LIST_WAITING, {"open": PENDING}),
+    PROCESSING: (sql.LIST_PROCESSING, {"open": PENDING}),
+    COMPLETED: (sql.LIST_COMPLETED, {"delivered": DELIVERED}),
+    FAILED: (sql.LIST_FAILED, {"unsettled": [PENDING, DEAD]}),
+}
+"""The list of each state, and what is bound in it."""
 
 
 async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
@@ -102,12 +135,12 @@ def _hint(tx: Tx, consumers: Sequence[str]) -> None:
 # --- delivery ---------------------------------------------------------------------------------------------
 
 
-async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retries) -> Due:
-    """Take up to `n` effects that are due, of every namespace, for `lease` seconds.
+async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retries, lane: Lane = ALL) -> Due:
+    """Take up to `n` effects of a lane that are due, of every namespace, for `lease` seconds.
 
     Those that are not settled by then are due again.
     """
-    rows = await tx.all(sql.CLAIM, consumer=consumer, n=n, until=tx.now + to_micros(lease))
+    rows = await tx.all(lane.claim, consumer=consumer, n=n, until=tx.now + to_micros(lease))
     dead: list[EffectRow] = []
     live: list[EffectRow] = []
     for row in rows:
@@ -118,19 +151,19 @@ async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retrie
             dead.append(given_up)
     if dead:
         await tx.update_many(sql.MOVE, sorted(dead))
-    return Due(await _with_bodies(tx, live), len(dead), len(rows), await _wait(tx, consumer))
+    return Due(await _with_bodies(tx, live), len(dead), len(rows), await _wait(tx, consumer, lane))
 
 
 async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[Claimed]:
     bodies: dict[tuple[int, str], str] = {}
     for ns, ids in _by_namespace(rows).items():
         bodies |= {(ns, each.id): each.body for each in await tx.all(sql.GET_BODIES, ns=ns, ids=ids)}
-    claimed = [Claimed(row.ns, model.effect_of(row, bodies.get((row.ns, row.id)))) for row in rows]
+    claimed = [Claimed(row.ns, model.effect_of(row, tx.now, bodies.get((row.ns, row.id)))) for row in rows]
     return sorted(claimed, key=lambda each: each.effect.id)
 
 
-async def _wait(tx: Tx, consumer: str) -> float | None:
-    due_at = await tx.one(sql.NEXT_DUE, consumer=consumer)
+async def _wait(tx: Tx, consumer: str, lane: Lane) -> float | None:
+    due_at = await tx.one(lane.next_due, consumer=consumer)
     return None if due_at is None else max(to_seconds(due_at - tx.now), 0.0)
 
 
@@ -141,10 +174,13 @@ def _by_namespace(rows: Iterable[EffectRow | EffectKey]) -> dict[int, list[str]]
     return ids
 
 
-async def settle(tx: Tx, outcomes: Sequence[Outcome], retries: Retries) -> list[str | None]:
+async def settle(
+    tx: Tx, outcomes: Sequence[Outcome], retries: Retries, keep: bool = True
+) -> list[str | None]:
     """Record the outcomes of tries; each is answered with the status that it led to.
 
-    None means that it changed nothing: it was settled before, or a later try has begun.
+    None means that it changed nothing: it was settled before, or a later try has begun. Delivered effects
+    are deleted unless they are to be kept.
     """
     before = await _lock(tx, [outcome.id for outcome in outcomes])
     rows = dict(before)
@@ -155,6 +191,9 @@ async def settle(tx: Tx, outcomes: Sequence[Outcome], retries: Retries) -> list[
         answers.append(None if after is None or after == row else after.status)
         if after is not None:
             rows[outcome.id] = after
+    if not keep:
+        await remove(tx, [id for id, row in rows.items() if row.status == DELIVERED])
+        rows = {id: row for id, row in rows.items() if row.status != DELIVERED}
     await _save(tx, before, rows)
     return answers
 
@@ -178,19 +217,39 @@ async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict
     await _save(tx, before, moved)
     _hint(tx, [row.consumer for row in moved.values()])
     await audit(tx, "retry_effect", list(moved))
-    return [_retried(id, before.get(id), moved.get(id)) for id in ids]
+    return [_retried(id, before.get(id), moved.get(id), tx.now) for id in ids]
 
 
-def _retried(id: str, before: EffectRow | None, moved: EffectRow | None) -> Effect | NotFound | Conflict:
+class RetriedPage(NamedTuple):
+    """How many effects were retried; if there may be more, they follow the id `after`."""
+
+    retried: int
+    after: str | None
+
+
+async def retry_dead(tx: Tx, conditions: Sequence[Condition], after: str) -> RetriedPage:
+    """Retry some of the dead effects whose ids follow `after`, in the order of their ids."""
+    clause = where(sql.EFFECT_FIELDS, [*conditions, Condition("status", "exact", DEAD)], "and")
+    page, values = sql.LIST_AFTER.page(clause, sql.OLDEST_FIRST, RETRY_ROWS, 0)
+    ids = [row.id for row in await tx.all(page, after=after, **values)]
+    retried = [each for each in await retry(tx, ids) if isinstance(each, Effect)]
+    return RetriedPage(len(retried), ids[-1] if len(ids) == RETRY_ROWS else None)
+
+
+def _retried(
+    id: str, before: EffectRow | None, moved: EffectRow | None, now: int
+) -> Effect | NotFound | Conflict:
     if before is None:
         return NotFound(f"Effect {id} not found")
     if moved is None:
         return Conflict(f"effect {id} is {before.status}; there is nothing to retry")
-    return model.effect_of(moved)
+    return model.effect_of(moved, now)
 
 
 async def remove(tx: Tx, ids: Sequence[str]) -> int:
     """Remove effects that a consumer has delivered in this transaction; returns how many there were."""
+    if not ids:
+        return 0
     await tx.execute(sql.DROP_BODIES, ids=list(ids))
     return await tx.execute(sql.DROP_EFFECTS, ids=list(ids))
 
@@ -204,18 +263,19 @@ async def get_effect(tx: Tx, id: str) -> Effect | None:
     if row is None:
         return None
     found = await tx.one(sql.GET_BODIES, ids=[id])
-    return model.effect_of(row, None if found is None else found.body)
+    return model.effect_of(row, tx.now, None if found is None else found.body)
 
 
 async def list_effects(
-    tx: Tx, conditions: Sequence[Condition], limit: int, offset: int
+    tx: Tx, conditions: Sequence[Condition], limit: int, offset: int, state: EffectState | None = None
 ) -> tuple[list[Effect], int]:
     """A page of effects without their bodies, the newest first, and how many there are in all."""
     clause = where(sql.EFFECT_FIELDS, conditions, "and")
-    page, values = sql.LIST_EFFECTS.page(clause, sql.NEWEST_FIRST, limit, offset)
-    rows = await tx.all(page, **values)
-    total = await tx.one(sql.LIST_EFFECTS.count(clause), **clause.values)
-    return [model.effect_of(row) for row in rows], total or 0
+    listing, bound = _LISTS[state]
+    page, values = listing.page(clause, sql.NEWEST_FIRST, limit, offset)
+    rows = await tx.all(page, **values, **bound)
+    total = await tx.one(listing.count(clause), **clause.values, **bound)
+    return [model.effect_of(row, tx.now) for row in rows], total or 0
 
 
 # --- retention --------------------------------------------------------------------------------------------

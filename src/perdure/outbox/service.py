@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
-from perdure.kernel.checks import Id, Limit, Offset, check_page, check_text
+from perdure.kernel.checks import Id, Limit, Offset, check_choice, check_page, check_text
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.record import Record
 from perdure.kernel.storage.filters import given
 from perdure.outbox import model, operations
-from perdure.outbox.model import Effect, EffectStatus
+from perdure.outbox.model import EFFECT_STATES, Effect, EffectState, EffectStatus
 
 Statuses = list[EffectStatus]
+
+
+class RetriedEffects(Record):
+    """How many effects are delivered again."""
+
+    retried: int
 
 
 class Outbox(Service):
@@ -24,20 +31,27 @@ class Outbox(Service):
         status: EffectStatus | Statuses | None = None,
         consumer: str | None = None,
         subject: str | None = None,
+        state: EffectState | None = None,
         limit: Limit = 100,
         offset: Offset = 0,
     ) -> PaginatedResult[Effect]:
-        """List effects without their bodies, the newest first."""
+        """List effects without their bodies, the newest first.
+
+        `state` is what goes on with an effect: `pending`, `processing`, `completed` or `failed`. A failed
+        one waits for its next try, or is dead.
+        """
         check_page(limit, offset)
         for what, value in (("consumer", consumer), ("subject", subject)):
             if value is not None:
                 check_text(value, what)
+        if state is not None:
+            check_choice(state, EFFECT_STATES, "state")
         conditions = given(
             ("status", "within", model.statuses_from(status)),
             ("consumer", "exact", consumer),
             ("subject", "exact", subject),
         )
-        items, total = await self.read(operations.list_effects, conditions, limit, offset)
+        items, total = await self.read(operations.list_effects, conditions, limit, offset, state)
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
 
     @call(GET("/outbox/{effect_id}"), scope="read", errors=(NotFound,))
@@ -56,3 +70,17 @@ class Outbox(Service):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    @call(POST("/outbox/retry"), scope="write", repeatable=True)
+    async def retry_dead(self, *, consumer: str | None = None, subject: str | None = None) -> RetriedEffects:
+        """Deliver all dead effects again, or those of a consumer or subject."""
+        for what, value in (("consumer", consumer), ("subject", subject)):
+            if value is not None:
+                check_text(value, what)
+        conditions = given(("consumer", "exact", consumer), ("subject", "exact", subject))
+        retried = 0
+        after: str | None = ""
+        while after is not None:
+            page = await self.write(operations.retry_dead, conditions, after)
+            retried, after = retried + page.retried, page.after
+        return RetriedEffects(retried=retried)

@@ -14,25 +14,34 @@ ADD_EFFECTS = BulkInsert(OUTBOX, EffectRow)
 # Add the bodies of effects.
 ADD_BODIES = BulkInsert(BODIES, BodyRow)
 
-# Take effects of all namespaces that are due for a consumer, until its lease ends.
-CLAIM = statement(
-    """
+_FIND_DUE = """
     WITH c AS MATERIALIZED (SELECT ns, id
     FROM outbox
-    WHERE consumer = :consumer AND due_at <= :now
+    WHERE consumer = :consumer AND due_at <= :now"""
+_TAKE = """
     ORDER BY due_at
     LIMIT :n {skip})
     UPDATE outbox SET due_at = :until, attempts = attempts + 1
     FROM c
     WHERE outbox.ns = c.ns AND outbox.id = c.id
     RETURNING {columns:outbox}
-    """,
-    row=EffectRow,
-)
+    """
+_NEXT = "SELECT min(due_at) FROM outbox WHERE consumer = :consumer AND due_at IS NOT NULL"
+_NEW = " AND attempts = 0"
+_AGAIN = " AND attempts > 0"
+
+# Take effects of all namespaces that are due for a consumer, until its lease ends.
+CLAIM = statement(_FIND_DUE + _TAKE, row=EffectRow)
+# Take effects that have not been tried yet.
+CLAIM_NEW = statement(_FIND_DUE + _NEW + _TAKE, row=EffectRow)
+# Take effects that have been tried before.
+CLAIM_AGAIN = statement(_FIND_DUE + _AGAIN + _TAKE, row=EffectRow)
 # When the next effect of a consumer is due.
-NEXT_DUE = statement(
-    "SELECT min(due_at) FROM outbox WHERE consumer = :consumer AND due_at IS NOT NULL", row=int
-)
+NEXT_DUE = statement(_NEXT, row=int)
+# When the next effect of a consumer is due that has not been tried yet.
+NEXT_NEW = statement(_NEXT + _NEW, row=int)
+# When the next effect of a consumer is due that has been tried before.
+NEXT_AGAIN = statement(_NEXT + _AGAIN, row=int)
 # The bodies of effects.
 GET_BODIES = statement("SELECT {columns} FROM outbox_bodies WHERE ns = :ns AND id {among:ids}", row=BodyRow)
 # Lock effects, in the order of their ids.
@@ -54,9 +63,32 @@ EFFECT_FIELDS: Mapping[str, Field] = {
     "consumer": Field("consumer", "text"),
     "subject": Field("subject", "text"),
 }
+_OF_NAMESPACE = "outbox WHERE ns = :ns"
 # The effects of a namespace.
-LIST_EFFECTS = Listing("{columns}", "outbox WHERE ns = :ns", EffectRow)
+LIST_EFFECTS = Listing("{columns}", _OF_NAMESPACE, EffectRow)
+# Effects that wait for their first try.
+LIST_WAITING = Listing(
+    "{columns}",
+    _OF_NAMESPACE + " AND status = :open AND answered = attempts AND attempts = forgiven",
+    EffectRow,
+)
+# Effects that a deliverer has.
+LIST_PROCESSING = Listing(
+    "{columns}", _OF_NAMESPACE + " AND status = :open AND attempts > answered AND due_at > :now", EffectRow
+)
+# Effects that are delivered.
+LIST_COMPLETED = Listing("{columns}", _OF_NAMESPACE + " AND status = :delivered", EffectRow)
+# Effects whose last try failed or was never answered, and those that are dead.
+LIST_FAILED = Listing(
+    "{columns}",
+    _OF_NAMESPACE + " AND status {among:unsettled} AND (due_at IS NULL"
+    " OR answered = attempts AND attempts > forgiven OR attempts > answered AND due_at <= :now)",
+    EffectRow,
+)
+# Effects of a namespace whose ids follow one.
+LIST_AFTER = Listing("{columns}", _OF_NAMESPACE + " AND id > :after", EffectKey)
 NEWEST_FIRST = " ORDER BY id DESC"
+OLDEST_FIRST = " ORDER BY id"
 
 # Some effects of all namespaces that ended before a time, those that ended first.
 ENDED_BEFORE = statement(

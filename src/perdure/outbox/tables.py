@@ -23,6 +23,7 @@ OUTBOX = Table(
     key=("ns", "id"),
     indexes=(
         Index("outbox_due", ("consumer", "due_at"), where="due_at IS NOT NULL"),
+        Index("outbox_again", ("consumer", "due_at"), where="due_at IS NOT NULL AND attempts > 0"),
         Index("outbox_ended", ("status", "ended_at"), where="ended_at IS NOT NULL"),
         Index("outbox_status", ("ns", "status", "id")),
         Index("outbox_subject", ("ns", "subject", "id")),

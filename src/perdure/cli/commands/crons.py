@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +21,7 @@ from perdure.cli.shell.options import (
     flag,
     text,
 )
-from perdure.cli.shell.output import ago, human_duration, shorten
+from perdure.cli.shell.output import ago, in_time, shorten
 from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
@@ -45,10 +44,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="CRON_ID")]
 def _next(schedule: Schedule) -> str:
     if not schedule.enabled:
         return "paused"
-    if schedule.next_at is None:
-        return "ended"
-    left = schedule.next_at - time.time()
-    return f"in {human_duration(left)}" if left > 0 else "now"
+    return in_time(schedule.next_at) or "ended"
 
 
 def _timestamp(seconds: float | None) -> str | None:

@@ -43,6 +43,8 @@ STYLES = {
     "rollback": "magenta",
     "delivered": "green",
     "dead": "red",
+    "processing": "yellow",
+    "completed": "green",
 }
 """The style of every status."""
 
@@ -144,6 +146,14 @@ def ago(then: float | None, now: float | None = None) -> str | None:
     if then is None:
         return None
     return f"{human_duration((time.time() if now is None else now) - then)} ago"
+
+
+def in_time(then: float | None, now: float | None = None) -> str | None:
+    """The time until `then`, such as `in 30 s`; `now` if it has come."""
+    if then is None:
+        return None
+    left = then - (time.time() if now is None else now)
+    return f"in {human_duration(left)}" if left > 0 else "now"
 
 
 def error_text(error: Any) -> str | None:

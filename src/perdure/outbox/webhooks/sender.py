@@ -25,7 +25,7 @@ from perdure.kernel.codec import decode_json, encode_wire
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.version import VERSION
-from perdure.outbox.model import Effect, TryLater, Undeliverable
+from perdure.outbox.model import DeliveryPolicy, Effect, TryLater, Undeliverable
 from perdure.outbox.webhooks.signing import key_of, signed_headers
 from perdure.outbox.webhooks.urls import (
     Target,
@@ -64,6 +64,7 @@ class WebhookSender:
     """
 
     name = "webhook"
+    policy: DeliveryPolicy | None = None
 
     def __init__(
         self,
