@@ -97,4 +97,7 @@ async def open_once(place: Place, tables: Iterable[Table] = TABLES) -> None:
 
 
 def without_indexes(table: Table) -> Table:
-    return dataclasses.replace(table, indexes=())
+    """The table with its key alone, and with the indexes that its foreign keys came with."""
+    needed = [each.columns for each in table.foreign_keys]
+    indexes = tuple(each for each in table.indexes if any(each.columns[: len(of)] == of for of in needed))
+    return dataclasses.replace(table, indexes=indexes)

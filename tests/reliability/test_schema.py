@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -213,10 +213,11 @@ def _mentions(index: Index, column: Column) -> bool:
 
 def without_columns(table: Table) -> Table:
     """The table before its nullable and defaulted columns came."""
+    referring = {name for foreign_key in table.foreign_keys for name in foreign_key.columns}
     dropped = [
         each
         for each in table.columns
-        if (each.null or each.default is not None) and each.name not in table.key
+        if (each.null or each.default is not None) and each.name not in {*table.key, *referring}
     ]
     kept = tuple(each for each in table.columns if each not in dropped)
     indexes = tuple(each for each in table.indexes if not any(_mentions(each, column) for column in dropped))
@@ -232,16 +233,30 @@ def fewer_indexes() -> list[Table]:
 
 
 def fewer_tables() -> list[Table]:
-    return list(TABLES[::2])
+    return _whole(TABLES[::2])
 
 
 def fewer_of_everything() -> list[Table]:
-    return [without_indexes(without_columns(table)) for table in TABLES[1::2]]
+    return [without_indexes(without_columns(table)) for table in _whole(TABLES[1::2])]
 
 
-def example(column: Column, number: int) -> Any:
+def _whole(tables: Sequence[Table]) -> list[Table]:
+    """Those of the tables that refer to none that is missing."""
+    found: dict[str, Table] = {}
+    for table in tables:
+        if all(each.table in (table.name, *found) for each in table.foreign_keys):
+            found[table.name] = table
+    return list(found.values())
+
+
+def example(table: Table, column: Column, number: int) -> Any:
     if column.null and number % 2:
         return None
+    for foreign_key in table.foreign_keys:
+        if column.name in foreign_key.columns:
+            target = Schema(TABLES).tables[foreign_key.table]
+            named = target.column(target.key[foreign_key.columns.index(column.name)])
+            return number if named.type == "int" else f"{named.name}-{number}"
     return {
         "int": number,
         "real": number + 0.5,
@@ -251,7 +266,7 @@ def example(column: Column, number: int) -> Any:
 
 
 def examples(table: Table) -> list[tuple[Any, ...]]:
-    return [tuple(example(column, number) for column in table.columns) for number in range(1, 6)]
+    return [tuple(example(table, column, number) for column in table.columns) for number in range(1, 6)]
 
 
 @pytest.mark.parametrize("older", [fewer_columns, fewer_indexes, fewer_tables, fewer_of_everything])
