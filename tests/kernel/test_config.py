@@ -77,6 +77,8 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "webhook_secret": None,
         "webhook_allow_private": False,
         "webhook_allowed_hosts": (),
+        "public_url": None,
+        "approval_webhook_url": None,
         "agents": {},
         "log_level": "info",
         "log_json": False,

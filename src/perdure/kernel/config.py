@@ -62,7 +62,7 @@ VARIABLES = {
 }
 """Settings with more environment variables than `PERDURE_` and their name; the first that is set counts."""
 
-SECRETS = frozenset({"database_url", "api_key", "redis_url", "webhook_secret"})
+SECRETS = frozenset({"database_url", "api_key", "redis_url", "webhook_secret", "approval_webhook_url"})
 MAX_URL = 16_384
 
 _IN_URL = re.compile(r"(?s)^([^:/?#]+://[^:]*:).*(@.*)$")
@@ -147,6 +147,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
     webhook_allowed_hosts: tuple[str, ...] = ()
+    public_url: Annotated[str, msgspec.Meta(pattern="^https?://[^/?#]")] | None = None
+    approval_webhook_url: str | None = None
     agents: Mapping[str, Any] = msgspec.field(default_factory=dict)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from typing import Final, Literal, NamedTuple, Protocol, cast, get_args
 
 import msgspec
 
+from perdure.kernel.checks import check_text
+from perdure.kernel.clock import to_iso, to_iso_or_none
+from perdure.kernel.errors import Conflict, InvalidInput
 from perdure.kernel.machine import Machine
+from perdure.kernel.record import Record
+from perdure.kernel.storage.port import Tx
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "expired", "withdrawn"]
 ApprovalKind = Literal["approve", "reply"]
@@ -25,6 +31,12 @@ MAX_ARTIFACT = 64 << 10
 MAX_RESPONSE = 16 << 10
 """The length of a reply, a reason or a comment, in UTF-8 bytes."""
 MAX_ASSIGNEES = 100
+MAX_NAME = 200
+"""The length of the name of an assignee, in UTF-8 bytes."""
+LINK_SECONDS: Final = 7 * 86_400.0
+"""How long a link is valid, where nobody says otherwise."""
+MAX_LINK_SECONDS: Final = 90 * 86_400.0
+NO_REASON: Final = "no reason given"
 
 APPROVAL = (
     Machine(
@@ -41,6 +53,70 @@ APPROVAL = (
 )
 
 
+# --- what callers see -------------------------------------------------------------------------------------
+
+
+class Approval(Record, kw_only=True):
+    """A gate of a workflow run that waits, or waited, for a person. Times are ISO 8601."""
+
+    approval_id: str
+    workflow_run_id: str
+    workflow_name: str
+    trigger_id: str
+    gate: str
+    label: str
+    """The label of the phase that waits."""
+    status: ApprovalStatus
+    kind: ApprovalKind
+    """`approve` wants a yes or a no, `reply` wants a text."""
+    summary: str
+    artifact: str | None = None
+    """What is to be looked at; a list leaves it out."""
+    assignees: list[str]
+    """Who may decide; empty is everybody who may write."""
+    requested_by: str | None = None
+    created_at: str
+    expires_at: str | None = None
+    on_expiry: OnExpiry
+    """What happens to the run when nobody answers in time."""
+    reminders: int
+    """How many reminders were sent."""
+    responded_by: str | None = None
+    responded_at: str | None = None
+    response: str | None = None
+    """The reply, the reason or the comment."""
+
+
+class ApprovalPage(msgspec.Struct, kw_only=True):
+    """Approvals, the pending ones first, then the newest first. `next` is the cursor of the next page."""
+
+    items: list[Approval]
+    next: str | None = None
+
+
+class ApprovalLink(Record, kw_only=True):
+    """A link that decides an approval once, in the name of an assignee."""
+
+    link_id: str
+    approval_id: str
+    assignee: str
+    created_at: str
+    expires_at: str
+    used_at: str | None = None
+
+
+class CreatedLink(ApprovalLink, kw_only=True):
+    """A link with its secret, which is shown once."""
+
+    path: str
+    """The path of its page. It holds the secret."""
+    url: str | None = None
+    """Its address, where the server knows its own (the setting `public_url`)."""
+
+
+# --- gates ------------------------------------------------------------------------------------------------
+
+
 class GatedRun(Protocol):
     """What an approval needs to know of its workflow run."""
 
@@ -50,6 +126,18 @@ class GatedRun(Protocol):
     def workflow_name(self) -> str: ...
     @property
     def trigger_id(self) -> str: ...
+
+
+class Resumer(Protocol):
+    """What goes on with a run when one of its approvals is resolved."""
+
+    async def lock(self, tx: Tx, approval: ApprovalRow) -> bool:
+        """Lock what `resume` changes, before the approval is locked; False if the run does not exist."""
+        ...
+
+    async def resume(self, tx: Tx, decision: Decision) -> None:
+        """Go on with the node that has waited."""
+        ...
 
 
 class NewGate(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +164,7 @@ class Decision(NamedTuple):
     """How an approval was resolved."""
 
     approval_id: str
+    workflow_run_id: str
     node: str
     gate: str
     label: str
@@ -97,7 +186,7 @@ class Decision(NamedTuple):
         """Why the run does not go on."""
         if self.status == EXPIRED:
             return f"Expired: nobody answered the gate {self.gate} in time"
-        return f"Rejected: {self.response or 'no reason given'}"
+        return f"Rejected: {self.response or NO_REASON}"
 
 
 class ApprovalRow(msgspec.Struct):
@@ -125,7 +214,8 @@ class ApprovalRow(msgspec.Struct):
     due_at: int | None
     summary: str
     response: str | None
-    artifact: str | None
+    artifact: str | None = None
+    """It is written with the row and read by itself: no list needs it."""
 
     @property
     def assigned(self) -> list[str]:
@@ -145,6 +235,7 @@ class ApprovalRow(msgspec.Struct):
         """How it was resolved."""
         return Decision(
             approval_id=self.id,
+            workflow_run_id=self.workflow_run_id,
             node=self.node,
             gate=self.gate,
             label=self.label,
@@ -199,3 +290,112 @@ def storable(text: str, most: int) -> str:
     """The beginning of a text that an agent wrote, in characters that every database takes."""
     cut = text if len(text) <= most else text[: most - 1] + "…"
     return cut.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# --- resolving --------------------------------------------------------------------------------------------
+
+
+Answer = Literal["approve", "reject", "reply"]
+ANSWERS: Final[tuple[Answer, ...]] = get_args(Answer)
+EVENTS: Final = {"approve": "approved", "reject": "rejected", "reply": "replied"}
+
+
+class Resolution(msgspec.Struct, frozen=True):
+    """What somebody answers to an approval, checked."""
+
+    approval_id: str
+    answer: Answer
+    response: str | None
+    everybody: bool = True
+    """Whether who answers need not be one of the assignees."""
+
+
+def check_response(text: object, answer: str) -> str | None:
+    """The text of an answer: a reply needs one, others may have one."""
+    if text is None and answer != "reply":
+        return None
+    checked = check_text(text, "the reply" if answer == "reply" else "the text", max_length=MAX_RESPONSE)
+    if answer == "reply" and not checked.strip():
+        raise InvalidInput("a reply must not be empty")
+    return checked if checked.strip() else None
+
+
+def check_kind(row: ApprovalRow, answer: Answer) -> None:
+    """An approve gate takes approve and reject, a reply gate takes reply and reject."""
+    if answer == "approve" and row.kind == REPLY:
+        raise InvalidInput(f"approval {row.id} asks for a reply: send a text")
+    if answer == "reply" and row.kind == APPROVE:
+        raise InvalidInput(f"approval {row.id} takes no reply: approve or reject it")
+
+
+def already(row: ApprovalRow) -> Conflict:
+    """Why an approval cannot be resolved any more: how, when and by whom it was."""
+    by = f" by {row.responded_by}" if row.responded_by else ""
+    at = f" at {to_iso(row.responded_at)}" if row.responded_at is not None else ""
+    return Conflict(f"approval {row.id} was {row.status}{by}{at}")
+
+
+def approval_of(row: ApprovalRow) -> Approval:
+    """The record of an approval."""
+    return Approval(
+        approval_id=row.id,
+        workflow_run_id=row.workflow_run_id,
+        workflow_name=row.workflow_name,
+        trigger_id=row.trigger_id,
+        gate=row.gate,
+        label=row.label,
+        status=cast(ApprovalStatus, row.status),
+        kind=cast(ApprovalKind, row.kind),
+        summary=row.summary,
+        artifact=row.artifact,
+        assignees=row.assigned,
+        requested_by=row.requested_by,
+        created_at=to_iso(row.created_at),
+        expires_at=to_iso_or_none(row.expires_at),
+        on_expiry=cast(OnExpiry, row.on_expiry),
+        reminders=row.reminders,
+        responded_by=row.responded_by,
+        responded_at=to_iso_or_none(row.responded_at),
+        response=row.response,
+    )
+
+
+# --- pages ------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A place in the list: after an approval that is open or not, of a time, with an id."""
+
+    open: int
+    created_at: int
+    id: str
+
+
+FIRST: Final = Place(1, 2**62, "")
+
+
+class Wanted(NamedTuple):
+    """Which approvals a list shows."""
+
+    status: str | None
+    workflow_run_id: str | None
+    trigger_id: str | None
+    place: Place
+    limit: int
+
+
+_CURSOR = re.compile(r"([01])-([0-9]{1,18})-(.{1,64})")
+
+
+def cursor_of(row: ApprovalRow) -> str:
+    return f"{row.open}-{row.created_at}-{row.id}"
+
+
+def place_of(cursor: str | None) -> Place:
+    """The place that a cursor names; the beginning without one."""
+    if cursor is None:
+        return FIRST
+    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
+    if found is None:
+        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
+    return Place(int(found[1]), int(found[2]), found[3])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.workflows.approval_model import ApprovalRow
-from perdure.workflows.approval_tables import APPROVALS
+from perdure.workflows.approval_tables import APPROVALS, LINKS
+from perdure.workflows.link_model import LinkRow
 
 # Add approvals.
 ADD = BulkInsert(APPROVALS, ApprovalRow)
@@ -12,17 +13,16 @@ ADD = BulkInsert(APPROVALS, ApprovalRow)
 MOVE = BulkUpdate(
     APPROVALS,
     ApprovalRow,
-    sets=(
-        "status",
-        "responded_by",
-        "responded_at",
-        "open",
-        "expires_at",
-        "reminders",
-        "due_at",
-        "response",
-    ),
+    sets=("status", "responded_by", "responded_at", "open", "reminders", "due_at", "response"),
     keys=("ns", "id"),
+)
+# An approval.
+GET = statement("SELECT {columns} FROM workflow_approvals WHERE ns = :ns AND id = :id", row=ApprovalRow)
+# What is to be looked at for an approval.
+GET_ARTIFACT = statement("SELECT artifact FROM workflow_approvals WHERE ns = :ns AND id = :id", row=str)
+# Lock an approval.
+LOCK = statement(
+    "SELECT {columns} FROM workflow_approvals WHERE ns = :ns AND id = :id {lock}", row=ApprovalRow
 )
 # Lock the open approvals of some workflow runs, in the order of their ids.
 LOCK_OPEN_OF_RUNS = statement(
@@ -31,6 +31,102 @@ LOCK_OPEN_OF_RUNS = statement(
     WHERE ns = :ns AND workflow_run_id {among:run_ids} AND open = 1 ORDER BY id {lock}
     """,
     row=ApprovalRow,
+)
+# Approvals whose ids begin alike: a few, to tell whether there is one alone.
+BY_PREFIX = statement(
+    """
+    SELECT {columns} FROM workflow_approvals
+    WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2
+    """,
+    row=ApprovalRow,
+)
+# A page of all approvals: the open ones first, then the newest first.
+LIST = statement(
+    """
+    SELECT {columns} FROM workflow_approvals
+    WHERE ns = :ns AND (open, created_at, id) < (:open, :created_at, :id)
+    ORDER BY open DESC, created_at DESC, id DESC LIMIT :limit
+    """,
+    row=ApprovalRow,
+)
+# A page of the approvals with a status, the newest first.
+LIST_BY_STATUS = statement(
+    """
+    SELECT {columns} FROM workflow_approvals
+    WHERE ns = :ns AND status = :status AND (created_at, id) < (:created_at, :id)
+    ORDER BY created_at DESC, id DESC LIMIT :limit
+    """,
+    row=ApprovalRow,
+)
+# A page of the approvals of a trigger: the open ones first, then the newest first.
+LIST_BY_TRIGGER = statement(
+    """
+    SELECT {columns} FROM workflow_approvals
+    WHERE ns = :ns AND trigger_id = :trigger_id AND status {among:statuses}
+      AND (open, created_at, id) < (:open, :created_at, :id)
+    ORDER BY open DESC, created_at DESC, id DESC LIMIT :limit
+    """,
+    row=ApprovalRow,
+)
+# A page of the approvals of a workflow run: the open ones first, then the newest first.
+LIST_BY_RUN = statement(
+    """
+    SELECT {columns} FROM workflow_approvals
+    WHERE ns = :ns AND workflow_run_id = :workflow_run_id AND status {among:statuses}
+      AND (open, created_at, id) < (:open, :created_at, :id)
+    ORDER BY open DESC, created_at DESC, id DESC LIMIT :limit
+    """,
+    row=ApprovalRow,
+)
+# The newest open approval of a trigger, of any of these kinds.
+NEWEST_OPEN = statement(
+    """
+    SELECT {columns} FROM workflow_approvals
+    WHERE ns = :ns AND trigger_id = :trigger_id AND open = 1 AND kind {among:kinds}
+    ORDER BY created_at DESC, id DESC LIMIT 1
+    """,
+    row=ApprovalRow,
+)
+
+# The namespaces in which approvals expire or are to be reminded of.
+DUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM workflow_approvals WHERE due_at <= :now", row=int)
+# When the next approval of all namespaces expires or is to be reminded of.
+NEXT_DUE = statement("SELECT min(due_at) FROM workflow_approvals WHERE due_at IS NOT NULL", row=int)
+# Some approvals that are due, those first that have waited longest.
+DUE = statement(
+    """
+    SELECT id FROM workflow_approvals
+    WHERE {plain:ns} = :ns AND due_at <= :now ORDER BY due_at LIMIT :n
+    """,
+    row=str,
+)
+
+# Add links; one that is sent again gets another secret, as long as nobody has used it.
+ADD_LINKS = BulkInsert(
+    LINKS,
+    LinkRow,
+    on_conflict="UPDATE SET hash = excluded.hash, expires_at = excluded.expires_at "
+    "WHERE approval_links.used_at IS NULL",
+)
+# A link, in whichever namespace it is.
+FIND_LINK = statement("SELECT {columns} FROM approval_links WHERE id = :id", row=LinkRow)
+# Lock a link.
+LOCK_LINK = statement("SELECT {columns} FROM approval_links WHERE ns = :ns AND id = :id {lock}", row=LinkRow)
+# Use a link up, once.
+USE_LINK = statement(
+    "UPDATE approval_links SET used_at = :now WHERE ns = :ns AND id = :id AND used_at IS NULL"
+)
+# A page of the links of an approval, in the order of their ids.
+LIST_LINKS = statement(
+    """
+    SELECT {columns} FROM approval_links
+    WHERE ns = :ns AND approval_id = :approval_id AND id > :after ORDER BY id LIMIT :limit
+    """,
+    row=LinkRow,
+)
+# How many links an approval has.
+COUNT_LINKS = statement(
+    "SELECT count(*) FROM approval_links WHERE ns = :ns AND approval_id = :approval_id", row=int
 )
 
 name_statements(globals())

@@ -40,6 +40,7 @@ APPROVALS = Table(
         Index("workflow_approvals_due", ("due_at",), where="due_at IS NOT NULL"),
     ),
     deadlines=("due_at", "expires_at"),
+    foreign_keys=(ForeignKey(("ns", "workflow_run_id"), "workflow_runs"),),
 )
 """Each approval. `open` is 1 while it is pending; `due_at` is set while something is to happen by itself."""
 

@@ -21,10 +21,9 @@ ANY: Final = "any"
 """The one key of the channel: an approval was requested or resolved."""
 CONSUMER: Final = "approval"
 """Who tells others about approvals, out of the outbox."""
-REQUESTED: Final = '"approval.requested"'
-REMINDER: Final = '"approval.reminder"'
-RESOLVED: Final = '"approval.resolved"'
-"""The bodies of effects: which event it is. What is sent is read when it is delivered."""
+REQUESTED: Final = "approval.requested"
+REMINDER: Final = "approval.reminder"
+RESOLVED: Final = "approval.resolved"
 
 
 async def open_gate(tx: Tx, run: GatedRun, node: str, gate: NewGate) -> str:
@@ -50,6 +49,8 @@ async def withdraw_gates(tx: Tx, run_ids: Sequence[str]) -> int:
 
 async def tell(tx: Tx, rows: Sequence[ApprovalRow], event: str) -> None:
     """Publish that approvals have changed, inside and outside."""
-    await put_effects(tx, [NewEffect(CONSUMER, row.id, event) for row in rows])
+    # What is sent is read when it is delivered.
+    body = f'{{"event": "{event}", "ns": {tx.ns}}}'
+    await put_effects(tx, [NewEffect(CONSUMER, row.id, body) for row in rows])
     changes.tell(tx, KIND, [(row.id, row.status) for row in rows])
     tx.hint(CHANNEL, ANY)

@@ -1,0 +1,80 @@
+"""Tells the approval webhook about approvals: requested, a reminder, resolved."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.port import Storage
+from perdure.outbox.model import Consumer, Effect, Undeliverable
+from perdure.workflows import approval_model as model
+from perdure.workflows import link_model
+from perdure.workflows.approval_model import Approval
+from perdure.workflows.approval_service import new_links, path_of
+from perdure.workflows.operations import approvals as operations
+from perdure.workflows.operations.gates import CONSUMER, RESOLVED
+
+
+class _Notice(msgspec.Struct):
+    """What the outbox holds about an approval: what has happened, and the number of its namespace."""
+
+    event: str
+    ns: int
+
+
+class ApprovalNotices:
+    """Sends what happens to approvals to one URL, with links for the assignees of what is pending.
+
+    Without a URL nothing is sent. Links need the address of this server, `public_url`. A notice that is sent
+    again has the same id and other links: those that were sent before no longer work.
+    """
+
+    name: Final = CONSUMER
+
+    def __init__(
+        self, storage: Storage, sender: Consumer | None, *, url: str | None, public_url: str | None
+    ) -> None:
+        self._storage = storage
+        self._sender = sender
+        self._url = url
+        self._public_url = public_url
+
+    async def deliver(self, effect: Effect) -> None:
+        """Send one notice as a webhook."""
+        if self._url is None or self._sender is None:
+            return
+        try:
+            notice = msgspec.convert(decode_json(effect.body), _Notice)
+            row = await self._storage.read(operations.get_whole, effect.subject, ns=notice.ns)
+        except (msgspec.ValidationError, NotFound) as error:
+            raise Undeliverable(f"the notice cannot be read: {error}") from error
+        approval = model.approval_of(row)
+        payload: dict[str, Any] = {"event": notice.event, "approval": approval.model_dump()}
+        if notice.event != RESOLVED:
+            payload["links"] = await self._links(effect.id, approval, notice.ns)
+        body = encode_json({"url": self._url, "payload": payload}, what="notice")
+        await self._sender.deliver(msgspec.structs.replace(effect, body=body))
+
+    async def _links(self, effect_id: str, approval: Approval, ns: int) -> list[dict[str, Any]]:
+        """A fresh link for each assignee; none if the approval was resolved meanwhile."""
+        if self._public_url is None or not approval.assignees:
+            return []
+        assignees = {_link_id(effect_id, name): name for name in approval.assignees}
+        new, secrets = new_links(approval.approval_id, assignees)
+        try:
+            rows = await self._storage.run(operations.add_links, new, ns=ns)
+        except Conflict:
+            return []
+        return [
+            {**link_model.link_of(row).model_dump(), "url": self._public_url + path_of(row, secrets)}
+            for row in rows
+        ]
+
+
+def _link_id(effect_id: str, assignee: str) -> str:
+    """The same link for the same notice and assignee, however often it is sent."""
+    return sha256(f"{effect_id}/{assignee}".encode()).hexdigest()[: link_model.ID_DIGITS]

@@ -1,0 +1,221 @@
+"""Approvals: what people are asked, and what they answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Annotated, get_args
+
+from msgspec import Meta, structs
+
+from perdure.access.base import Service
+from perdure.access.endpoints import GET, POST, call
+from perdure.access.model import ADMIN, Caller
+from perdure.kernel.checks import Id, Limit, check_id, check_name, check_page, optional_choice, optional_id
+from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from perdure.kernel.merge import BATCH_ROWS
+from perdure.kernel.storage.port import Storage
+from perdure.workflows import approval_model as model
+from perdure.workflows import link_model
+from perdure.workflows.approval_model import (
+    APPROVAL_KINDS,
+    LINK_SECONDS,
+    MAX_LINK_SECONDS,
+    MAX_NAME,
+    Answer,
+    Approval,
+    ApprovalKind,
+    ApprovalLink,
+    ApprovalPage,
+    ApprovalStatus,
+    CreatedLink,
+    Resolution,
+    Resumer,
+    Wanted,
+)
+from perdure.workflows.link_model import LinkRow, NewLink, Token
+from perdure.workflows.operations import approvals as operations
+from perdure.workflows.operations.approvals import FoundLink
+
+Links = list[ApprovalLink]
+LinkSeconds = Annotated[float, Meta(gt=0, le=MAX_LINK_SECONDS)]
+
+
+class Approvals(Service):
+    """The approvals of one namespace. An approval is answered once; who comes second gets a conflict."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        resumer: Resumer,
+        *,
+        public_url: str | None = None,
+        namespace: str = "default",
+        caller: Caller | None = None,
+    ) -> None:
+        super().__init__(storage, namespace=namespace, caller=caller)
+        self.resumer = resumer
+        self.public_url = public_url
+
+    @call(GET("/approvals"), scope="read")
+    async def list(
+        self,
+        *,
+        status: ApprovalStatus | None = None,
+        workflow_run_id: Id | None = None,
+        trigger_id: str | None = None,
+        limit: Limit = 100,
+        cursor: str | None = None,
+    ) -> ApprovalPage:
+        """List approvals: the pending ones first, then the newest first.
+
+        `trigger_id` is what started the workflow run, such as `owner/repo#7`. `next` of a page is the cursor
+        of the next one.
+        """
+        check_page(limit)
+        if workflow_run_id is not None and trigger_id is not None:
+            raise InvalidInput("filter by workflow_run_id or by trigger_id, not by both")
+        wanted = Wanted(
+            status=optional_choice(status, get_args(ApprovalStatus), "status"),
+            workflow_run_id=optional_id(workflow_run_id, "workflow_run_id"),
+            trigger_id=optional_id(trigger_id, "trigger_id"),
+            place=model.place_of(cursor),
+            limit=limit,
+        )
+        if not limit:
+            return ApprovalPage(items=[])
+        rows = await self.read(operations.search, wanted)
+        after = model.cursor_of(rows[-1]) if len(rows) == limit else None
+        return ApprovalPage(items=[model.approval_of(row) for row in rows], next=after)
+
+    @call(GET("/approvals/pending"), scope="read", errors=(NotFound,))
+    async def pending(self, trigger_id: str, *, kind: ApprovalKind | None = None) -> Approval:
+        """Get the newest pending approval of a trigger, such as the one that a reply in a chat answers."""
+        trigger = check_id(trigger_id, "trigger_id")
+        chosen = optional_choice(kind, APPROVAL_KINDS, "kind")
+        kinds = APPROVAL_KINDS if chosen is None else (chosen,)
+        row = await self.read(operations.newest_open, trigger, kinds)
+        if row is None:
+            raise NotFound(f"nothing of the trigger {trigger} waits for an answer")
+        return model.approval_of(row)
+
+    @call(GET("/approvals/{approval_id}"), scope="read", errors=(NotFound,))
+    async def get(self, approval_id: Id) -> Approval:
+        """Get an approval by its id, or by the first digits of its id if no other approval has them."""
+        return model.approval_of(await self.read(operations.get_whole, check_id(approval_id, "approval_id")))
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    @call(POST("/approvals/{approval_id}/approve"), scope="write", errors=(NotFound, Conflict, Forbidden))
+    async def approve(
+        self, approval_id: Id, *, comment: str | None = None, idempotency_key: str | None = None
+    ) -> Approval:
+        """Approve: the run goes on. The caller is recorded as who did it."""
+        return await self._resolve(approval_id, "approve", comment, idempotency_key)
+
+    @call(POST("/approvals/{approval_id}/reject"), scope="write", errors=(NotFound, Conflict, Forbidden))
+    async def reject(
+        self, approval_id: Id, *, reason: str | None = None, idempotency_key: str | None = None
+    ) -> Approval:
+        """Reject: the run fails, with the reason in its error."""
+        return await self._resolve(approval_id, "reject", reason, idempotency_key)
+
+    @call(POST("/approvals/{approval_id}/reply"), scope="write", errors=(NotFound, Conflict, Forbidden))
+    async def reply(self, approval_id: Id, text: str, *, idempotency_key: str | None = None) -> Approval:
+        """Answer an approval that asks for a reply: the run goes on with the text."""
+        return await self._resolve(approval_id, "reply", text, idempotency_key)
+
+    async def _resolve(self, approval_id: str, answer: Answer, text: object, key: str | None) -> Approval:
+        resolution = Resolution(
+            check_id(approval_id, "approval_id"),
+            answer,
+            model.check_response(text, answer),
+            everybody=self.caller is None or ADMIN in self.caller.scopes,
+        )
+        resolved: str = await self.write_once(
+            key, operations.resolve, resolution, self.resumer, rows=BATCH_ROWS
+        )
+        return await self.get(resolved)
+
+    # --- links ------------------------------------------------------------------------------------------
+
+    @call(GET("/approvals/{approval_id}/links"), scope="read", errors=(NotFound,))
+    async def links(self, approval_id: Id, *, limit: Limit = 100, after: str = "") -> Links:
+        """List the links of an approval, without their secrets; `after` is the last id of the page before."""
+        check_page(limit)
+        checked = check_id(approval_id, "approval_id")
+        rows = await self.read(operations.list_links, checked, limit, check_id(after, "after"))
+        return [link_model.link_of(row) for row in rows]
+
+    @call(POST("/approvals/{approval_id}/links"), scope="admin", status=201, errors=(NotFound, Conflict))
+    async def create_link(
+        self, approval_id: Id, assignee: str, *, expires_in: LinkSeconds = LINK_SECONDS
+    ) -> CreatedLink:
+        """Create a link with which an assignee answers once, without a token.
+
+        Its secret is shown here once, and never again. Whoever has the link acts in the assignee's name, so
+        it needs the scope `admin`.
+        """
+        if isinstance(expires_in, bool) or not 0 < expires_in <= MAX_LINK_SECONDS:
+            raise InvalidInput(
+                f"expires_in is {expires_in!r}; it must be up to {MAX_LINK_SECONDS:.0f} seconds"
+            )
+        checked = check_id(approval_id, "approval_id")
+        link_id = self.storage.ids.hex(link_model.ID_DIGITS)
+        new, chances = new_links(checked, {link_id: assignee}, expires_in)
+        (row,) = await self.write(operations.add_links, new)
+        path = path_of(row, chances)
+        url = None if self.public_url is None else self.public_url + path
+        return CreatedLink(**structs.asdict(link_model.link_of(row)), path=path, url=url)
+
+
+def new_links(
+    approval_id: str, assignees: Mapping[str, str], expires_in: float = LINK_SECONDS
+) -> tuple[Sequence[NewLink], Mapping[str, str]]:
+    """Links for assignees by the links' ids, and the secret of each, which is stored nowhere."""
+    chances = {link_id: secrets.token_urlsafe(32) for link_id in assignees}
+    new = [
+        NewLink(
+            link_id,
+            approval_id,
+            check_name(assignee, "assignee", max_length=MAX_NAME),
+            link_model.hash_of(chances[link_id]),
+            to_micros(expires_in),
+        )
+        for link_id, assignee in assignees.items()
+    ]
+    return new, chances
+
+
+def path_of(row: LinkRow, chances: Mapping[str, str]) -> str:
+    """The path of a link, with its secret."""
+    return link_model.PATH + link_model.text_of(row.id, chances[row.id])
+
+
+class LinkedApprovals:
+    """What a link reaches: its approval, in whichever namespace it is, and nothing else."""
+
+    def __init__(self, storage: Storage, resumer: Resumer) -> None:
+        self._storage = storage
+        self._resumer = resumer
+
+    async def find(self, token: Token) -> FoundLink | None:
+        """The link of a token with its approval, or None if there is none."""
+        link = await self._storage.read(operations.find_link, token)
+        if link is None:
+            return None
+        return await self._storage.read(operations.show_link, link, ns=link.ns)
+
+    async def answer(self, token: Token, answer: Answer, text: object) -> FoundLink:
+        """Answer in the name of the link's assignee, and use the link up."""
+        link = await self._storage.read(operations.find_link, token)
+        if link is None:
+            raise NotFound("this link does not exist")
+        resolution = Resolution(link.approval_id, answer, model.check_response(text, answer))
+        await self._storage.run(
+            operations.resolve_by_link, link.id, resolution, self._resumer, ns=link.ns, actor=link.assignee
+        )
+        found = await self.find(token)
+        assert found is not None
+        return found

@@ -1,0 +1,244 @@
+"""Operations on approvals. The run of an approval is locked before it, so that one answer wins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.access.operations import audit, keyed_as
+from perdure.kernel.clock import MICROS, to_seconds
+from perdure.kernel.errors import Conflict, Forbidden, NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.workflows import approval_sql as sql
+from perdure.workflows import link_model
+from perdure.workflows.approval_model import (
+    APPROVAL_STATUSES,
+    EVENTS,
+    ApprovalRow,
+    Resolution,
+    Resumer,
+    Wanted,
+    already,
+    check_kind,
+    next_due,
+)
+from perdure.workflows.link_model import LinkRow, NewLink
+from perdure.workflows.operations.gates import REMINDER, RESOLVED, tell
+
+SYSTEM_ACTOR = "system"
+"""Who answers an approval from inside of this process, where nobody else is named."""
+DUE_ROWS = 100
+POSTPONED = 60 * MICROS
+MAX_LINKS = 1000
+"""How many links an approval may have."""
+
+
+# --- resolving --------------------------------------------------------------------------------------------
+
+
+@keyed_as("resolve_approval")
+async def resolve(tx: Tx, resolutions: Sequence[Resolution], resumer: Resumer) -> list[str]:
+    """Answer an approval, and go on with its run; of those who answer at once, one wins.
+
+    It is called with one at a time: the lock of a second run would come after what the first has changed.
+    """
+    (resolution,) = resolutions
+    await _resolve(tx, resolution, resumer)
+    return [resolution.approval_id]
+
+
+async def _resolve(tx: Tx, resolution: Resolution, resumer: Resumer) -> None:
+    row = await _locked(tx, resolution.approval_id, resumer)
+    actor = tx.actor or SYSTEM_ACTOR
+    if not resolution.everybody and row.assigned and actor not in row.assigned:
+        raise Forbidden(f"approval {row.id} is for {', '.join(row.assigned)}; an admin may answer it too")
+    check_kind(row, resolution.answer)
+    if not row.resolve(EVENTS[resolution.answer], tx.now, resolution.response, actor):
+        raise already(row)
+    await _resume(tx, row, resumer)
+    await audit(tx, resolution.answer + "_approval", [row.id])
+
+
+async def _locked(tx: Tx, approval_id: str, resumer: Resumer) -> ApprovalRow:
+    """The approval, locked after its run."""
+    seen = await get(tx, approval_id)
+    if not await resumer.lock(tx, seen):
+        raise NotFound(f"Workflow run {seen.workflow_run_id} not found")
+    row = await tx.one(sql.LOCK, id=approval_id)
+    if row is None:
+        raise not_found(approval_id)
+    return row
+
+
+async def _resume(tx: Tx, row: ApprovalRow, resumer: Resumer) -> None:
+    await tx.update_many(sql.MOVE, [row])
+    await resumer.resume(tx, row.decision())
+    await tell(tx, [row], RESOLVED)
+
+
+# --- expiry and reminders ---------------------------------------------------------------------------------
+
+
+async def due_namespaces(tx: Tx) -> list[int]:
+    """The namespaces in which an approval expires or is to be reminded of."""
+    return await tx.all(sql.DUE_NAMESPACES)
+
+
+async def until_next(tx: Tx) -> float | None:
+    """The seconds until an approval is due, or None if none will be."""
+    due_at = await tx.one(sql.NEXT_DUE)
+    return None if due_at is None else max(to_seconds(due_at - tx.now), 0.0)
+
+
+async def due(tx: Tx) -> list[str]:
+    """Some approvals that are due."""
+    return await tx.all(sql.DUE, n=DUE_ROWS)
+
+
+async def settle_due(tx: Tx, approval_id: str, resumer: Resumer) -> None:
+    """Let an approval expire whose time is over, or remind of it; nothing if somebody was faster."""
+    row = await _locked(tx, approval_id, resumer)
+    if row.due_at is None or row.due_at > tx.now:
+        return
+    if row.expires_at is not None and row.expires_at <= tx.now:
+        row.resolve("expired", tx.now, None, None)
+        await _resume(tx, row, resumer)
+        return
+    row.reminders += 1
+    row.due_at = next_due(row.expires_at, row.remind_every, tx.now)
+    await tx.update_many(sql.MOVE, [row])
+    await tell(tx, [row], REMINDER)
+
+
+async def postpone(tx: Tx, approval_id: str) -> None:
+    """Look at an approval again in a minute, which was due and could not be settled."""
+    row = await tx.one(sql.LOCK, id=approval_id)
+    if row is not None and row.open:
+        row.due_at = tx.now + POSTPONED
+        await tx.update_many(sql.MOVE, [row])
+
+
+# --- links ------------------------------------------------------------------------------------------------
+
+
+async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[LinkRow]:
+    """Store links of one approval, which must be pending."""
+    assert tx.ns is not None
+    (approval_id,) = {link.approval_id for link in links}
+    row = await tx.one(sql.LOCK, id=approval_id)
+    if row is None:
+        raise not_found(approval_id)
+    if not row.open:
+        raise already(row)
+    for link in links:
+        if row.assigned and link.assignee not in row.assigned:
+            raise Conflict(f"approval {row.id} is for {', '.join(row.assigned)}, not for {link.assignee}")
+    known = await tx.one(sql.COUNT_LINKS, approval_id=approval_id) or 0
+    if known + len(links) > MAX_LINKS:
+        raise Conflict(f"approval {row.id} has {known} links already, and no more than {MAX_LINKS} may be")
+    rows = [
+        LinkRow(
+            ns=tx.ns,
+            id=link.id,
+            approval_id=link.approval_id,
+            assignee=link.assignee,
+            hash=link.hash,
+            created_at=tx.wall,
+            expires_at=tx.wall + link.lifetime,
+            used_at=None,
+        )
+        for link in links
+    ]
+    await tx.write(sql.ADD_LINKS.of(rows))
+    await audit(tx, "create_approval_link", [link.id for link in rows])
+    return rows
+
+
+async def list_links(tx: Tx, approval_id: str, limit: int, after: str) -> list[LinkRow]:
+    """A page of the links of an approval."""
+    await get(tx, approval_id)
+    return await tx.all(sql.LIST_LINKS, approval_id=approval_id, limit=limit, after=after)
+
+
+class FoundLink(NamedTuple):
+    """A link with its approval, and whether it can still be used."""
+
+    link: LinkRow
+    approval: ApprovalRow
+    is_valid: bool
+
+
+async def find_link(tx: Tx, token: link_model.Token) -> LinkRow | None:
+    """The link of a token, in whichever namespace it is."""
+    row = await tx.one(sql.FIND_LINK, id=token.link_id)
+    return row if row is not None and link_model.fits(token, row) else None
+
+
+async def show_link(tx: Tx, link: LinkRow) -> FoundLink:
+    """A link that was found, with its approval."""
+    row = await get_whole(tx, link.approval_id)
+    return FoundLink(link, row, bool(row.open) and link.used_at is None and tx.wall < link.expires_at)
+
+
+async def resolve_by_link(tx: Tx, link_id: str, resolution: Resolution, resumer: Resumer) -> None:
+    """Answer an approval in the name of the link's assignee, and use the link up."""
+    await _resolve(tx, resolution, resumer)
+    link = await tx.one(sql.LOCK_LINK, id=link_id)
+    if link is None or link.used_at is not None:
+        raise Conflict("this link was used already")
+    if tx.wall >= link.expires_at:
+        raise Conflict("this link is no longer valid")
+    await tx.execute(sql.USE_LINK, id=link_id)
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+async def get(tx: Tx, approval_id: str) -> ApprovalRow:
+    """An approval without its artifact; NotFound if there is none."""
+    row = await tx.one(sql.GET, id=approval_id)
+    if row is None:
+        raise not_found(approval_id)
+    return row
+
+
+async def get_whole(tx: Tx, approval_id: str) -> ApprovalRow:
+    """An approval, by its id or by the beginning of its id, if no other has the same."""
+    row = await tx.one(sql.GET, id=approval_id) or await _by_prefix(tx, approval_id)
+    row.artifact = await tx.one(sql.GET_ARTIFACT, id=row.id)
+    return row
+
+
+async def _by_prefix(tx: Tx, beginning: str) -> ApprovalRow:
+    # Ids are made of hexadecimal digits and dashes, which all come before a g.
+    found = await tx.all(sql.BY_PREFIX, first=beginning, last=beginning + "g")
+    if len(found) > 1:
+        raise NotFound(f"more than one approval has an id that begins with {beginning}")
+    if not found or not beginning:
+        raise not_found(beginning)
+    return found[-1]
+
+
+async def search(tx: Tx, wanted: Wanted) -> list[ApprovalRow]:
+    """A page of approvals: the open ones first, then the newest first."""
+    page = {"limit": wanted.limit, **wanted.place._asdict()}
+    statuses = [wanted.status] if wanted.status is not None else list(APPROVAL_STATUSES)
+    if wanted.workflow_run_id is not None:
+        run_id = wanted.workflow_run_id
+        return await tx.all(sql.LIST_BY_RUN, workflow_run_id=run_id, statuses=statuses, **page)
+    if wanted.trigger_id is not None:
+        trigger_id = wanted.trigger_id
+        return await tx.all(sql.LIST_BY_TRIGGER, trigger_id=trigger_id, statuses=statuses, **page)
+    if wanted.status is not None:
+        page.pop("open")
+        return await tx.all(sql.LIST_BY_STATUS, status=wanted.status, **page)
+    return await tx.all(sql.LIST, **page)
+
+
+async def newest_open(tx: Tx, trigger_id: str, kinds: Sequence[str]) -> ApprovalRow | None:
+    """The newest open approval of a trigger, of any of these kinds."""
+    return await tx.one(sql.NEWEST_OPEN, trigger_id=trigger_id, kinds=list(kinds))
+
+
+def not_found(approval_id: str) -> NotFound:
+    return NotFound(f"Approval {approval_id} not found")
