@@ -19,6 +19,7 @@ from tests.security.graph_runs import graph_run_lines
 from tests.security.graphs import agents, graph_lines
 from tests.security.items import item_lines
 from tests.security.runs import API, AWAITED, NOT_AUDITED, lines, work_on
+from tests.security.workflows import workflow_lines
 from tests.server.support import Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore
@@ -151,6 +152,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
     table += item_lines()
     table += await graph_lines(store)
     table += await graph_run_lines(store)
+    table += await workflow_lines(store)
     return {
         f"{method} {path}": (method, real or path, body, action) for method, path, real, body, action in table
     }
