@@ -16,6 +16,7 @@ from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
+from perdure.memory.service import Memory
 from perdure.outbox.service import Outbox
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
@@ -53,6 +54,7 @@ class PerdureClient(Threads):
         self.jobs = Jobs.over(self.transport)
         self.schedules = Schedules.over(self.transport)
         self.sessions = Sessions.over(self.transport)
+        self.memory = Memory.over(self.transport)
         self.traces = Traces.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
+from hashlib import sha256
 from typing import Protocol
+
+_BASE32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_ULID_MS = (1 << 48) - 1
 
 
 class Ids(Protocol):
@@ -50,3 +56,36 @@ def uuid(now: int, ids: Ids) -> str:
     stamp = format(now // 1000 & (1 << 48) - 1, "012x")
     variant = "89ab"[int(tail[3], 16) & 3]
     return "-".join((stamp[:8], stamp[8:], "7" + tail[:3], variant + tail[4:7], tail[8:]))
+
+
+# --- ULIDs ------------------------------------------------------------------------------------------------
+
+
+def ulid(ms: int, ids: Ids) -> str:
+    """A ULID of a time in milliseconds: 26 characters that sort by time."""
+    return _ulid(ms, int(ids.hex(20), 16))
+
+
+def derived_ulid(ms: int, *parts: str) -> str:
+    """The ULID of a time whose random part is made of these texts: the same for the same texts."""
+    digest = sha256(b"\0".join(part.encode("utf-8", "replace") for part in parts)).digest()
+    return _ulid(ms, int.from_bytes(digest[:10], "big"))
+
+
+def parse_ulid(text: str) -> str | None:
+    """A ULID in upper case, however it was written; None if it is no ULID."""
+    upper = text.upper()
+    return upper if _ULID.fullmatch(upper) else None
+
+
+def ulid_ms(ulid: str) -> int:
+    """The time of a ULID, in milliseconds."""
+    number = 0
+    for letter in ulid[:10]:
+        number = number << 5 | _BASE32.index(letter)
+    return number
+
+
+def _ulid(ms: int, chance: int) -> str:
+    number = (ms & _ULID_MS) << 80 | chance
+    return "".join(_BASE32[number >> shift & 31] for shift in range(125, -1, -5))

@@ -16,6 +16,7 @@ from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.validation import explain
+from perdure.memory.service import Memory
 from perdure.outbox.model import Consumer
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
@@ -101,6 +102,11 @@ class Perdure:
     def sessions(self) -> Sessions:
         """Sessions: what agents said and did, line by line."""
         return self.services.sessions
+
+    @property
+    def memory(self) -> Memory:
+        """Memory: what happened, in the order of its time, and the search over it."""
+        return self.services.memory
 
     @property
     def schedules(self) -> Schedules:

@@ -28,6 +28,7 @@ from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.memory.service import Memory
 from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.urls import check_webhook_url
@@ -90,6 +91,7 @@ class Services:
         )
         self.sessions = Sessions(storage, log, namespace=namespace)
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
+        self.memory = Memory(storage, namespace=namespace)
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
@@ -141,6 +143,7 @@ class Services:
         sibling.schedules = self.schedules.acting_as(caller)
         sibling.sessions = self.sessions.acting_as(caller)
         sibling.workflow_overrides = self.workflow_overrides.acting_as(caller)
+        sibling.memory = self.memory.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)
         return sibling
 

@@ -14,6 +14,10 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
 | `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
+| `{ranked:table,index}` | the rows that match a full-text index | the same of the newest `:most` |
+
+`{ranked:…}` stands for a subquery with the columns `place` and `score`. It reads `:match` (see `fulltext`),
+`:low` and `:high`, which bound the places, and on PostgreSQL `:tags` and `:most`.
 
 A statement with a row class (see `rows`) returns records of that class. `{columns}` in its text is the list
 of the class's columns, `{columns:alias}` the same with the alias of a table before each. A column that comes
@@ -56,6 +60,15 @@ _MARKS = (
     (re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}"), r"instr(\1, :\2) > 0", r"strpos(\1, :\2) > 0"),
     (re.compile(r"\{greatest:([a-z_.]+),([a-z0-9_]+)\}"), r"max(\1, :\2)", r"greatest(\1, :\2)"),
     (re.compile(r"\{larger:([a-z_.]+),([a-z_.]+)\}"), r"max(\1, \2)", r"greatest(\1, \2)"),
+    (
+        re.compile(r"\{ranked:([a-z_]+),([a-z_]+)\}"),
+        r"(SELECT rowid AS place, -bm25(\2, 0.0, 1.0) AS score FROM \2"
+        r" WHERE \2 MATCH :match AND rowid BETWEEN :low AND :high)",
+        r"(SELECT place, ts_rank_cd(\2, to_tsquery('english', :match)) AS score FROM"
+        r" (SELECT place, \2 FROM \1 WHERE \2 @@ to_tsquery('english', :match)"
+        r" AND place BETWEEN :low AND :high AND string_to_array(tags, ' ') @> :tags::text[]"
+        r" ORDER BY place DESC LIMIT :most) AS newest)",
+    ),
     (re.compile(r"\{lock\}"), "", _LOCK),
     (re.compile(r"\{skip\}"), "", _LOCK + " SKIP LOCKED"),
 )
@@ -336,6 +349,11 @@ def commented(bulk: Bulk, text: str) -> str:
 def write_sqlite(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[str, Sequence[Any]]:
     """SQLite's text of a bulk write, and the parameters of each row."""
     return bulk.sqlite, rows if bulk.reader is None else bulk.reader.tuples(rows, ns)
+
+
+def returning_keys(insert: BulkInsert[Any], text: str) -> str:
+    """The text of an insert that returns the keys of the rows that it has inserted."""
+    return " ".join((text, "RETURNING", ", ".join(insert.table.key)))
 
 
 def write_postgres(writes: Sequence[Write], ns: int | None = None) -> tuple[str, list[Any]]:

@@ -14,7 +14,7 @@ from perdure.kernel.background import Background
 from perdure.kernel.errors import NestedOperation
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Signals
-from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R, Row
 from perdure.kernel.storage.schema import Probe, Table
 
@@ -57,6 +57,13 @@ class Tx(Protocol):
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         """Insert whole rows, in the order of the table's columns."""
+        ...
+
+    async def insert_new(self, insert: BulkInsert[R], rows: Sequence[R], /) -> set[tuple[Any, ...]]:
+        """Insert the rows whose key nobody has; returns their keys. The insert does nothing on a conflict.
+
+        Rows are given in the order of their keys, each key once.
+        """
         ...
 
     async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:

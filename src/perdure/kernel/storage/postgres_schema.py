@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.errors import NewerSchema
-from perdure.kernel.storage import dialect
+from perdure.kernel.storage import dialect, fulltext
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, META, SCHEMA_GENERATION, Index, Schema, Table
 
@@ -37,10 +37,12 @@ async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, I
 async def _upgrade_table(connection: Connection, table: Table, present: set[str] | None) -> None:
     if present is None:
         await connection.execute(dialect.create_table(table, "postgres"))
-        return
     for column in table.columns:
-        if column.name not in present:
+        if present is not None and column.name not in present:
             await connection.execute(dialect.add_column(table, column, "postgres"))
+    if table.full_text is not None and table.full_text.name not in (present or ()):
+        for text in fulltext.create_postgres(table, table.full_text):
+            await connection.execute(text)
 
 
 async def _upgrade_indexes(

@@ -10,7 +10,7 @@ from perdure.kernel import errors
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
-from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import Probe, Table
@@ -90,6 +90,14 @@ class PostgresTx:
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         await self.write((dialect.plain_insert(table), rows))
+
+    async def insert_new(self, insert: BulkInsert[R], rows: Sequence[R], /) -> set[tuple[Any, ...]]:
+        if not rows:
+            return set()
+        await self.flush()
+        text, parameters = dialect.write_postgres([(insert, rows)], self.ns)
+        found = await self._wait(self._connection.fetch(dialect.returning_keys(insert, text), *parameters))
+        return set(map(tuple, found))
 
     async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
         return (await self.write((update, rows)))[0]

@@ -53,6 +53,18 @@ class ForeignKey:
 
 
 @dataclass(frozen=True, slots=True)
+class FullText:
+    """An index of the words in a text column: FTS5 with external content, or a tsvector with GIN.
+
+    A row is in the index while it has a number in the column `place`, which is unique. The words of the
+    column `tags` narrow a search. `fulltext` has its DDL and its queries.
+    """
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """A question that many transactions ask first: has the time in `column` come for any row of `table`?
 
@@ -90,6 +102,7 @@ class Table:
     """The deadline of a row, null where it has none, and the times that it counts from."""
     foreign_keys: tuple[ForeignKey, ...] = ()
     """Small tables have them; on tables that every call writes to they would cost too much."""
+    full_text: FullText | None = None
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from perdure.kernel import errors
 from perdure.kernel.clock import MICROS, Clock
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
-from perdure.kernel.storage import dialect
+from perdure.kernel.storage import dialect, fulltext
 from perdure.kernel.storage.ownership import Identity, identity_of, open_private
 from perdure.kernel.storage.schema import (
     LARGE_TABLE_ROWS,
@@ -253,6 +253,9 @@ class SqliteEngine:
             for column in table.columns:
                 if column.name not in columns:
                     connection.execute(dialect.add_column(table, column, "sqlite"))
+        if table.full_text is not None and table.full_text.name not in present:
+            for text in fulltext.create_sqlite(table, table.full_text):
+                connection.execute(text)
         large = table.name in present and _last_rowid(connection, table) > LARGE_TABLE_ROWS
         for index in table.indexes:
             if large and index.name not in present:

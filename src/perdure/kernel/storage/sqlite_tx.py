@@ -11,7 +11,7 @@ from perdure.kernel import errors
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import dialect
-from perdure.kernel.storage.dialect import Bulk, BulkUpdate, Statement, Write
+from perdure.kernel.storage.dialect import Bulk, BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import Probe, Table
 
@@ -84,6 +84,10 @@ class SqliteTx:
 
     async def insert_many(self, table: Table, rows: Sequence[tuple[Any, ...]], /) -> None:
         self._write(dialect.plain_insert(table), rows)
+
+    async def insert_new(self, insert: BulkInsert[R], rows: Sequence[R], /) -> set[tuple[Any, ...]]:
+        text, values = dialect.write_sqlite(insert, rows, self.ns)
+        return set(self.connection.executemany(dialect.returning_keys(insert, text), values))
 
     async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
         return self._write(update, rows)

@@ -1,0 +1,167 @@
+"""Full-text search: what the engines create for a `FullText`, and how a query is written for each.
+
+What people type is cut into words here, and only these words, quoted, reach an engine: no text is an error of
+syntax. Words are runs of letters and digits; both engines stem them as English. SQLite ranks by BM25,
+PostgreSQL by cover density (`ts_rank_cd`), which knows no rare words.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.kernel.storage.schema import FullText, Table
+
+INDEXED_CHARACTERS = 65_536
+"""How much of a text is indexed, in characters: PostgreSQL refuses vectors of more than a megabyte."""
+MAX_TERMS = 32
+"""How many words of a query count."""
+MAX_WORD = 64
+
+_PIECES = re.compile(r'(-?)"([^"]*)"|(\S+)')
+_WORDS = re.compile(r"[^\W_]+")
+_PUNCTUATION = string.punctuation
+_STOP_WORDS = frozenset(
+    (
+        "a about after all also an and any are as at be because been before but by can could did do "
+        "does for from had has have how i if in into is it its just me my no not of on or our out over "
+        "so some than that the their them then there these they this those to up was we were what when "
+        "where which who why will with would you your"
+    ).split(" ")
+)
+
+
+class Term(NamedTuple):
+    """Words that follow one another in a text; of the last one the beginning may be enough."""
+
+    words: tuple[str, ...]
+    prefix: bool = False
+
+
+class TextQuery(NamedTuple):
+    """What a text must have: all terms, or any of them, and none of the excluded ones."""
+
+    terms: tuple[Term, ...]
+    excluded: tuple[Term, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.terms)
+
+    def match(self, engine: str, *, every: bool, tags: Sequence[str] = ()) -> str:
+        """The query in the engine's words. On PostgreSQL `tags` are conditions of their own."""
+        return self._fts5(every, tags) if engine == "sqlite" else self._tsquery(every)
+
+    def _fts5(self, every: bool, tags: Sequence[str]) -> str:
+        wanted = (" AND " if every else " OR ").join(map(_fts5_term, self.terms))
+        text = "{text} : (" + wanted + ")"
+        if self.excluded:
+            text = "(" + text + " NOT {text} : (" + " OR ".join(map(_fts5_term, self.excluded)) + "))"
+        return " AND ".join(["{tags} : " + _quoted(tag) for tag in tags] + [text])
+
+    def _tsquery(self, every: bool) -> str:
+        wanted = "(" + (" & " if every else " | ").join(map(_ts_term, self.terms)) + ")"
+        return " & ".join([wanted, *("!" + _ts_term(term) for term in self.excluded)])
+
+
+def parse_query(text: str) -> TextQuery:
+    """What people type: words, `"phrases"`, `prefix*` and `-excluded` ones. Words that every text has are
+    left out, unless there are no others."""
+    terms: list[Term] = []
+    excluded: list[Term] = []
+    for minus, phrase, plain in _PIECES.findall(_comparable(text)):
+        words = _words(phrase or plain)
+        away = bool(minus) or plain.startswith("-")
+        if not words:
+            continue
+        prefix = plain.endswith("*")
+        found = [Term(words, prefix)] if phrase or away or prefix else [Term((word,)) for word in words]
+        (excluded if away else terms).extend(found)
+    telling = [term for term in terms if not _says_nothing(term)]
+    return TextQuery(tuple((telling or terms)[:MAX_TERMS]), tuple(excluded[:MAX_TERMS]))
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a text, as they are compared."""
+    return _words(_comparable(text))
+
+
+def is_stop_word(word: str) -> bool:
+    """Whether a word says nothing about a text, since nearly every text has it."""
+    return word in _STOP_WORDS
+
+
+def _comparable(text: str) -> str:
+    return unicodedata.normalize("NFC", text).lower()
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word[:MAX_WORD] for word in _WORDS.findall(text))
+
+
+def _says_nothing(term: Term) -> bool:
+    return not term.prefix and all(map(is_stop_word, term.words))
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace('"', '""') + '"'
+
+
+def _fts5_term(term: Term) -> str:
+    return _quoted(" ".join(term.words)) + ("*" if term.prefix else "")
+
+
+def _ts_term(term: Term) -> str:
+    words = ["'" + word.replace("'", "''") + "'" for word in term.words]
+    return "(" + " <-> ".join(words) + (":*" if term.prefix else "") + ")"
+
+
+# --- what the engines create ------------------------------------------------------------------------------
+
+
+def create_sqlite(table: Table, index: FullText) -> list[str]:
+    """A table of FTS5 that has no text of its own, and the triggers that keep it in step."""
+    columns = ("rowid", "tags", "text")
+    into = "INSERT INTO " + index.name + " (" + ", ".join(columns) + ")"
+    added = into + " SELECT " + _values(index, "new")
+    removed = "INSERT INTO " + index.name + " (" + index.name + ", " + ", ".join(columns) + ")"
+    removed += " SELECT 'delete', " + _values(index, "old")
+    source = index.name + "_source"
+    view = "SELECT place, tags, " + _indexed(index.text) + " AS text FROM " + table.name
+    return [
+        "CREATE VIEW " + source + " AS " + view + " WHERE place IS NOT NULL",
+        "CREATE VIRTUAL TABLE " + index.name + " USING fts5(tags, text, content='" + source + "',"
+        " content_rowid='place', tokenize='porter unicode61 remove_diacritics 2')",
+        _trigger(table, index, "INSERT", added),
+        _trigger(table, index, "DELETE", removed),
+        _trigger(table, index, "UPDATE OF place, tags, " + index.text, removed + "; " + added),
+    ]
+
+
+def _values(index: FullText, row: str) -> str:
+    names = (row + ".place", row + ".tags", _indexed(row + "." + index.text))
+    return ", ".join(names) + " WHERE " + row + ".place IS NOT NULL"
+
+
+def _indexed(column: str) -> str:
+    return "substr(" + column + ", 1, " + str(INDEXED_CHARACTERS) + ")"
+
+
+def _trigger(table: Table, index: FullText, event: str, action: str) -> str:
+    name = index.name + "_" + event.partition(" ")[0].lower()
+    return " ".join(("CREATE TRIGGER", name, "AFTER", event, "ON", table.name, "BEGIN", action + "; END"))
+
+
+def create_postgres(table: Table, index: FullText) -> list[str]:
+    """A column that PostgreSQL computes, and its index."""
+    # Without this its parser takes paths and addresses for one word each.
+    marks = "'" + _PUNCTUATION.replace("'", "''") + "', '" + " " * len(_PUNCTUATION) + "'"
+    plain = "translate(left(" + index.text + ", " + str(INDEXED_CHARACTERS) + "), " + marks + ")"
+    vector = "CASE WHEN place IS NOT NULL THEN to_tsvector('english', " + plain + ") END"
+    column = index.name + " tsvector GENERATED ALWAYS AS (" + vector + ") STORED"
+    return [
+        "ALTER TABLE " + table.name + " ADD COLUMN " + column,
+        "CREATE INDEX " + index.name + "_gin ON " + table.name + " USING gin (" + index.name + ")",
+    ]

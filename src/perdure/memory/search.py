@@ -1,0 +1,52 @@
+"""How memory is searched: the parts of texts that are shown, and results of several searches as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from perdure.kernel.storage.fulltext import TextQuery
+from perdure.memory.model import HitRow
+
+SHOWN_CHARACTERS = 200
+RRF_CONSTANT = 60
+"""The constant of reciprocal rank fusion."""
+
+
+def excerpt(text: str, words: Iterable[str] = (), length: int = SHOWN_CHARACTERS) -> str:
+    """The part of a text around the first of the words, or its beginning; on one line."""
+    flat = " ".join(text[: 64 * length].split())
+    if len(flat) <= length:
+        return flat
+    lowered = flat.lower()
+    found = [at for word in words if (at := lowered.find(word)) >= 0]
+    start = max(0, min(found, default=0) - length // 4)
+    start = min(start, len(flat) - length)
+    part = flat[start : start + length]
+    return (
+        ("…" if start else "")
+        + part[1 if start else 0 : -1]
+        + ("…" if start + length < len(flat) else part[-1])
+    )
+
+
+def query_words(query: TextQuery) -> list[str]:
+    return [word for term in query.terms for word in term.words]
+
+
+def best(hits: Iterable[HitRow], limit: int) -> list[HitRow]:
+    """The best of some hits, each document once."""
+    found: dict[str, HitRow] = {}
+    for hit in hits:
+        known = found.get(hit.id)
+        if known is None or known.score < hit.score:
+            found[hit.id] = hit
+    return sorted(found.values(), key=lambda hit: (-hit.score, -hit.place))[:limit]
+
+
+def fused(rankings: Sequence[tuple[float, Sequence[str]]]) -> Mapping[str, float]:
+    """Reciprocal rank fusion: for each id the weighted sum of 1 / (60 + its rank)."""
+    scores: dict[str, float] = {}
+    for weight, ids in rankings:
+        for rank, id in enumerate(ids, 1):
+            scores[id] = scores.get(id, 0.0) + weight / (RRF_CONSTANT + rank)
+    return scores
