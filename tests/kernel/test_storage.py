@@ -142,6 +142,22 @@ KEEP_THE_LARGER = BulkInsert(THINGS, on_conflict="UPDATE SET size = {larger:thin
 KEEP_THE_FIRST = BulkInsert(THINGS, on_conflict="NOTHING")
 
 
+async def test_an_insert_of_new_rows_names_those_that_were_new(storage: Storage) -> None:
+    new: BulkInsert[tuple[Any, ...]] = BulkInsert(THINGS, on_conflict="NOTHING")
+
+    async def write(tx: Tx) -> list[set[tuple[Any, ...]]]:
+        rows = [(NS, name, size, None, None) for size, name in enumerate("abc")]
+        return [
+            await tx.insert_new(new, rows[1:2]),
+            await tx.insert_new(new, rows),
+            await tx.insert_new(new, rows),
+            await tx.insert_new(new, []),
+        ]
+
+    assert await storage.run(write, ns=NS) == [{(NS, "b")}, {(NS, "a"), (NS, "c")}, set(), set()]
+    assert await stored(storage) == ["a", "b", "c"]
+
+
 async def test_several_writes_at_once_each_with_its_count(storage: Storage) -> None:
     async def write(tx: Tx) -> list[Any]:
         await tx.insert_many(THINGS, [(NS, name, 5, None, None) for name in "abc"])

@@ -20,6 +20,7 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdroppe
 LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 LEFT JOIN pg_collation l ON l.oid = a.attcollation
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+  AND format_type(a.atttypid, a.atttypmod) <> 'tsvector'
 ORDER BY c.relname, a.attnum
 """
 INDEXES = """
@@ -49,6 +50,16 @@ TYPES = {
     "text": "text",
     "bytea": "blob",
 }
+FULL_TEXTS = """
+SELECT c.relname, a.attname, pg_get_expr(d.adbin, d.adrelid), array_agg(x.relname::text)
+FROM pg_class c
+JOIN pg_attribute a ON a.attrelid = c.oid AND format_type(a.atttypid, a.atttypmod) = 'tsvector'
+JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+JOIN pg_index i ON i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
+JOIN pg_class x ON x.oid = i.indexrelid AND x.relam = (SELECT oid FROM pg_am WHERE amname = 'gin')
+WHERE c.relnamespace = current_schema()::regnamespace AND a.attgenerated = 's'
+GROUP BY 1, 2, 3
+"""
 DESCENDING = 1
 
 
@@ -78,6 +89,7 @@ class TableSeen(NamedTuple):
     key: tuple[str, ...]
     indexes: dict[str, IndexSeen]
     foreign_keys: frozenset[ForeignKeySeen]
+    full_text: str | None = None
 
 
 Catalog = dict[str, TableSeen]
@@ -97,6 +109,7 @@ def declared(tables: Iterable[Table]) -> Catalog:
                 for each in table.foreign_keys
                 if each.enforced
             ),
+            None if table.full_text is None else table.full_text.name,
         )
         for table in schema.tables.values()
     }
@@ -117,7 +130,10 @@ def _default(kind: str, text: str | None) -> int | float | str | None:
 def of_sqlite(path: Path) -> Catalog:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+        names = connection.execute(
+            "SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 'main'"
+            " AND name NOT LIKE 'sqlite_%' ORDER BY name"
+        )
         return {str(name): _sqlite_table(connection, str(name)) for (name,) in names.fetchall()}
     finally:
         connection.close()
@@ -134,7 +150,17 @@ def _sqlite_table(connection: apsw.Connection, table: str) -> TableSeen:
         _sqlite_key(connection, table),
         _sqlite_indexes(connection, table),
         _sqlite_foreign_keys(connection, table),
+        _sqlite_full_text(connection, table),
     )
+
+
+def _sqlite_full_text(connection: apsw.Connection, table: str) -> str | None:
+    """The full-text index that the triggers of a table keep in step."""
+    asked = "SELECT sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
+    texts = [str(text) for (text,) in connection.execute(asked, (table,)).fetchall()]
+    names = {match for text in texts for match in re.findall(r"INSERT INTO (\w+)", text)}
+    assert len(texts) == (3 if names else 0)
+    return next(iter(names), None)
 
 
 def _sqlite_key(connection: apsw.Connection, table: str) -> tuple[str, ...]:
@@ -208,21 +234,31 @@ async def of_postgres(url: str) -> Catalog:
         for table, target, cascade, own, key in await connection.fetch(FOREIGN_KEYS):
             foreign_key = ForeignKeySeen(tuple(own), target, tuple(key), cascade)
             foreign_keys.setdefault(table, []).append(foreign_key)
+        full_texts = {}
+        for table, name, expression, indexes in await connection.fetch(FULL_TEXTS):
+            assert "to_tsvector" in expression
+            assert indexes == [f"{name}_gin"]
+            full_texts[table] = name
     finally:
         await connection.close()
     return {
         table: TableSeen(
-            columns[table], *_postgres_indexes(table, found), frozenset(foreign_keys.get(table, ()))
+            columns[table],
+            *_postgres_indexes(table, found, full_texts.get(table)),
+            frozenset(foreign_keys.get(table, ())),
+            full_texts.get(table),
         )
         for table in sorted(columns)
     }
 
 
-def _postgres_indexes(table: str, found: Iterable[Any]) -> tuple[tuple[str, ...], dict[str, IndexSeen]]:
+def _postgres_indexes(
+    table: str, found: Iterable[Any], full_text: str | None
+) -> tuple[tuple[str, ...], dict[str, IndexSeen]]:
     key: tuple[str, ...] = ()
     indexes: dict[str, IndexSeen] = {}
     for owner, name, primary, unique, valid, where, columns, options in found:
-        if owner != table:
+        if owner != table or name == f"{full_text}_gin":
             continue
         assert valid, f"{name} is not valid"
         if primary:
@@ -238,9 +274,15 @@ def _postgres_indexes(table: str, found: Iterable[Any]) -> tuple[tuple[str, ...]
 async def rows_of_postgres(url: str) -> Rows:
     connection = await asyncpg.connect(url)
     try:
+        tables = await of_postgres(url)
         return {
-            table: _in_order([dict(row) for row in await connection.fetch(f'SELECT * FROM "{table}"')])
-            for table in await of_postgres(url)
+            name: _in_order(
+                [
+                    dict(row)
+                    for row in await connection.fetch(f'SELECT {", ".join(table.columns)} FROM "{name}"')
+                ]
+            )
+            for name, table in tables.items()
         }
     finally:
         await connection.close()

@@ -18,6 +18,7 @@ from tests.security.crons import cron_lines
 from tests.security.graph_runs import graph_run_lines
 from tests.security.graphs import agents, graph_lines
 from tests.security.items import item_lines
+from tests.security.memory import memory_lines
 from tests.security.runs import API, AWAITED, NOT_AUDITED, lines, work_on
 from tests.security.workflows import workflow_lines
 from tests.server.support import Visitor, serving
@@ -150,6 +151,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
     ]
     table += await cron_lines(store)
     table += item_lines()
+    table += memory_lines()
     table += await graph_lines(store)
     table += await graph_run_lines(store)
     table += await workflow_lines(store)

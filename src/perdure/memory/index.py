@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from perdure.kernel.storage.port import Storage
 from perdure.memory import operations
 from perdure.memory.model import INDEX_CONSUMER
-from perdure.outbox.model import Effect
+from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
+
+POLICY = DeliveryPolicy(retries=ENDLESS, batch=200, concurrency=1, keep=False)
+"""What is to be indexed is never given up."""
 
 
 class MemoryIndexer:
-    """Indexes what is not indexed yet, in every namespace.
+    """Indexes what is not indexed yet.
 
-    An effect is done when nothing waits any more, whichever effect it came with.
+    Effects are done when nothing waits in their namespace any more, whichever effect it came with.
     """
 
     name = INDEX_CONSUMER
+    policy = POLICY
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
-    async def deliver(self, effect: Effect) -> None:
-        await self.index_all()
+    async def deliver_batch(self, ns: int, effects: Sequence[Effect]) -> Mapping[str, Exception]:
+        await self.index(ns)
+        return {}
 
-    async def index_all(self) -> int:
-        """Index everything that is not indexed yet; returns how many documents there were."""
-        total = 0
-        for ns in await self.storage.read(operations.pending_namespaces):
-            some = operations.INDEX_ROWS
-            while some >= operations.INDEX_ROWS:
-                some = await self.storage.background(operations.index_some, ns=ns)
-                total += some
+    async def index(self, ns: int) -> int:
+        """Index everything that waits in a namespace; returns how many documents there were."""
+        total, some = 0, operations.INDEX_ROWS
+        while some >= operations.INDEX_ROWS:
+            some = await self.storage.background(operations.index_some, ns=ns)
+            total += some
         return total

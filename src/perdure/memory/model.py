@@ -284,18 +284,18 @@ INDEX_EVENT, UPDATE_TOC = "index_event", "update_toc"
 INDEX_CONSUMER, TOC_CONSUMER = "memory-index", "memory-toc"
 
 
-def outbox_bodies(ns: int, rows: Sequence[NewEventRow]) -> tuple[str, str]:
+def outbox_bodies(rows: Sequence[NewEventRow]) -> tuple[str, str]:
     """What the outbox gets for a batch of events: to index them, and to update the table of contents.
 
     What is to be done is found in the tables, so that one entry may do the work of others; the second one
     names the days, each with its first and last time that something happened.
     """
-    days: dict[int, list[int]] = {}
+    days: dict[int, tuple[int, int]] = {}
     for row in rows:
         ms = row.timestamp_ms
-        span = days.setdefault(ms // DAY_MS, [ms, ms])
-        span[0], span[1] = min(span[0], ms), max(span[1], ms)
-    shared = {"ns": ns, "events": len(rows), "first": rows[0].id, "last": rows[-1].id}
+        first, last = days.get(ms // DAY_MS, (ms, ms))
+        days[ms // DAY_MS] = (min(first, ms), max(last, ms))
+    shared = {"events": len(rows), "first": rows[0].id, "last": rows[-1].id}
     return (
         encode_json({"action": INDEX_EVENT, **shared}),
         encode_json({"action": UPDATE_TOC, **shared, "spans": sorted(days.values())}),

@@ -79,11 +79,6 @@ async def cited(tx: Tx, ids: Sequence[str]) -> dict[str, CitedRow]:
 # --- the index --------------------------------------------------------------------------------------------
 
 
-async def pending_namespaces(tx: Tx) -> list[int]:
-    """The namespaces that have documents to index."""
-    return await tx.all(sql.PENDING_NAMESPACES)
-
-
 async def index_some(tx: Tx) -> int:
     """Index some documents that are not indexed yet; returns how many there were.
 

@@ -87,7 +87,7 @@ class Memory(Service):
             for each in batch:
                 first.setdefault(each.row.id, each)
         events = [first[id] for id in sorted(first)]
-        bodies = model.outbox_bodies(await self.ns("write"), [each.row for each in events])
+        bodies = model.outbox_bodies([each.row for each in events])
         created = await self.write(operations.ingest, events, bodies)
 
         def answer(event: CheckedEvent) -> Ingested:

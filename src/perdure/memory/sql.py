@@ -60,8 +60,6 @@ CITED = statement("SELECT {columns} FROM memory_events WHERE ns = :ns AND id {am
 
 # --- the index --------------------------------------------------------------------------------------------
 
-# The namespaces that have documents to index.
-PENDING_NAMESPACES = statement("SELECT DISTINCT ns FROM memory_texts WHERE place IS NULL", row=int)
 # Some documents that are not indexed yet.
 PENDING = statement(
     "SELECT id FROM memory_texts WHERE ns = :ns AND place IS NULL ORDER BY id LIMIT :limit", row=str

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
+from perdure.memory.index import MemoryIndexer
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
@@ -25,6 +26,7 @@ def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = Tr
     if webhooks:
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
+    services.deliveries.add(MemoryIndexer(services.storage))
     components: list[Component] = [
         Takeover(app),
         services.deliveries,

@@ -25,12 +25,13 @@ _PIECES = re.compile(r'(-?)"([^"]*)"|(\S+)')
 _WORDS = re.compile(r"[^\W_]+")
 _PUNCTUATION = string.punctuation
 _STOP_WORDS = frozenset(
-    (
+    re.findall(
+        r"\w+",
         "a about after all also an and any are as at be because been before but by can could did do "
-        "does for from had has have how i if in into is it its just me my no not of on or our out over "
-        "so some than that the their them then there these they this those to up was we were what when "
-        "where which who why will with would you your"
-    ).split(" ")
+        "does for from had has have how i if in into is it its just me my no not of on or our out "
+        "over so some than that the their them then there these they this those to up was we were "
+        "what when where which who why will with would you your",
+    )
 )
 
 
