@@ -295,7 +295,7 @@ def outbox_bodies(rows: Sequence[NewEventRow]) -> tuple[str, str]:
         ms = row.timestamp_ms
         first, last = days.get(ms // DAY_MS, (ms, ms))
         days[ms // DAY_MS] = (min(first, ms), max(last, ms))
-    shared = {"events": len(rows), "first": rows[0].id, "last": rows[-1].id}
+    shared = {"events": len(rows), "first": min(row.id for row in rows)}
     return (
         encode_json({"action": INDEX_EVENT, **shared}),
         encode_json({"action": UPDATE_TOC, **shared, "spans": sorted(days.values())}),
