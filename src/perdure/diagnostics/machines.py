@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.kernel.lifecycle import DAEMON
 from perdure.outbox.model import EFFECT, EFFECT_VIEW
 from perdure.rollouts.model import ATTEMPT, ROLLOUT, WORKER
 from perdure.threads.model import RUN_MACHINE
@@ -11,4 +12,15 @@ from perdure.workflows.approval_model import APPROVAL
 from perdure.workflows.model import NODE
 from perdure.workflows.model import RUN as WORKFLOW_RUN
 
-MACHINES: Final = (ROLLOUT, ATTEMPT, WORKER, RUN_MACHINE, EFFECT, EFFECT_VIEW, WORKFLOW_RUN, NODE, APPROVAL)
+MACHINES: Final = (
+    ROLLOUT,
+    ATTEMPT,
+    WORKER,
+    RUN_MACHINE,
+    EFFECT,
+    EFFECT_VIEW,
+    WORKFLOW_RUN,
+    NODE,
+    APPROVAL,
+    DAEMON,
+)

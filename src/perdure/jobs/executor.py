@@ -66,6 +66,7 @@ class JobExecutor:
         self._kinds = kinds
         self._executing: dict[asyncio.Task[None], tuple[NamespaceRow, JobLease]] = {}
         self._loops: list[asyncio.Task[None]] = []
+        self._claiming: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to claim jobs, in the running event loop; a second call does nothing."""
@@ -75,14 +76,23 @@ class JobExecutor:
         loop = asyncio.get_running_loop()
         self._loops = [loop.create_task(self._remove())]
         if self.registry.names():
-            self._loops += [loop.create_task(self._claim()), loop.create_task(self._renew())]
+            self._claiming = [loop.create_task(self._claim())]
+            self._loops.append(loop.create_task(self._renew()))
 
-    async def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Claim no more, let jobs end within `grace` seconds, and give back the others, uncharged."""
-        claiming, self._loops = self._loops, []
+    async def stop_claiming(self) -> None:
+        """Claim no more; what it executes continues until `stop`."""
+        claiming, self._claiming = self._claiming, []
         for task in claiming:
             task.cancel()
         await asyncio.gather(*claiming, return_exceptions=True)
+
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Claim no more, let jobs end within `grace` seconds, and give back the others, uncharged."""
+        await self.stop_claiming()
+        loops, self._loops = self._loops, []
+        for task in loops:
+            task.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
         if self._executing:
             renewing = asyncio.get_running_loop().create_task(self._renew())
             await asyncio.wait(list(self._executing), timeout=grace)

@@ -22,12 +22,13 @@ from perdure.kernel.checks import MAX_TEXT, check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.validation import detail_of, place_of
 
-__all__ = ["Key", "Secret", "Settings", "load_settings", "mask_url"]
+__all__ = ["Key", "Secret", "Settings", "arguments_of", "load_settings", "mask_url", "reload_settings"]
 
 FILE_NAME = "perdure.toml"
 FILE_VARIABLE = "PERDURE_CONFIG"
 PREFIX = "PERDURE_"
 TABLE = "perdure"
+ARGUMENT = "argument"
 
 VARIABLES = {
     "database_url": (
@@ -64,6 +65,9 @@ VARIABLES = {
 
 SECRETS = frozenset({"database_url", "api_key", "redis_url", "webhook_secret", "approval_webhook_url"})
 MAX_URL = 16_384
+SHUTDOWN_SECONDS = 30.0
+AFTER_GRACE_SECONDS = 10.0
+"""What a process has, besides the grace period of its worker, to stop everything else."""
 
 _IN_URL = re.compile(r"(?s)^([^:/?#]+://[^:]*:).*(@.*)$")
 _IN_WORDS = re.compile(r"(?i)(\b\w*(?:password|passwd|pwd|secret|token)=)[^&\s]*")
@@ -139,6 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     job_retriable: tuple[str, ...] = ()
     stats_interval: Seconds = 60.0
     shutdown_grace_period: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 5.0
+    shutdown_timeout: Seconds | None = None
     stream_ttl: Seconds | None = None
     state_dir: str | None = None
     session_sync: bool = True
@@ -153,6 +158,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
     sources: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def seconds_to_stop(self) -> float:
+        """How long a process may take to stop: `shutdown_timeout`, or 30 s, or more for a longer grace."""
+        if self.shutdown_timeout is not None:
+            return self.shutdown_timeout
+        return max(SHUTDOWN_SECONDS, self.shutdown_grace_period + AFTER_GRACE_SECONDS)
 
 
 class _Found(NamedTuple):
@@ -184,6 +196,17 @@ def load_settings(
     return Settings(**values, sources=MappingProxyType(sources))
 
 
+def arguments_of(settings: Settings) -> dict[str, Any]:
+    """The settings that were given as arguments."""
+    given = [name for name, source in settings.sources.items() if source == ARGUMENT]
+    return {name: getattr(settings, name) for name in given}
+
+
+def reload_settings(settings: Settings) -> Settings:
+    """The settings as a start would find them now: the same arguments, the environment, and the files."""
+    return load_settings(arguments_of(settings))
+
+
 @cache
 def _types() -> dict[str, Any]:
     hints = get_type_hints(Settings, include_extras=True)
@@ -195,7 +218,7 @@ def _in_arguments(explicit: Mapping[str, Any]) -> dict[str, _Found]:
     if unknown:
         raise InvalidInput(f"unknown setting {unknown[0]!r}; known are {', '.join(_types())}")
     return {
-        name: _Found(value, "argument")
+        name: _Found(value, ARGUMENT)
         for name, value in explicit.items()
         if value is not None or type(None) in get_args(_types()[name])
     }

@@ -27,6 +27,7 @@ from perdure.langgraph.views import GraphViews
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.reloads import Reloads
 from perdure.runtime.services import Services
 from perdure.worker.registry import Agents
 
@@ -47,7 +48,10 @@ class StoreApp:
 
     def __init__(self, store: LightningStore, settings: Settings | None = None) -> None:
         self.store = store
-        self.settings = settings or Settings()
+        self.reloads = Reloads(settings or Settings())
+        """What is read again at SIGHUP; whatever can be read again adds itself."""
+        self.stopping = False
+        """Whether this process stops: it still answers, but wants no more requests."""
         self.metrics = Metrics()
         self.namespace = "default"
         """The namespace of a caller who names none."""
@@ -63,6 +67,13 @@ class StoreApp:
         """How many feeds of changes each actor has open."""
         self.streams: Counter[str] = Counter()
         """How many streams of events each actor reads."""
+
+        self.reloads.add("API key", self._reload_key, settings=["api_key"])
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in effect."""
+        return self.reloads.settings
 
     async def health(self) -> dict[str, Any]:
         """`status` is ok or degraded, with the reason, and what else is known of the database."""
@@ -93,7 +104,7 @@ class StoreApp:
     async def check_start(self) -> None:
         """Refuse to listen on other addresses than loopback while no key or token is required."""
         settings = self.settings
-        if is_loopback(settings.host) or settings.insecure_no_auth or await self._has_keys():
+        if is_loopback(settings.host) or settings.insecure_no_auth or await self.has_keys():
             return
         raise StartRefused(
             f"{settings.host} is open to other machines, and requests need no key. Set PERDURE_API_KEY to a "
@@ -101,17 +112,27 @@ class StoreApp:
             "without a key, use --insecure-no-auth (setting insecure_no_auth)."
         )
 
-    async def _has_keys(self) -> bool:
+    async def has_keys(self) -> bool:
+        """Whether there is a key or a token, or custom auth."""
+        return self.settings.api_key is not None or await self._has_other_keys()
+
+    async def _has_other_keys(self) -> bool:
         # Custom auth closes the other protocols too: they would be a way around it.
-        if self.settings.api_key is not None or self.auth is not None:
-            return True
-        return await self._has_tokens()
+        return self.auth is not None or await self._has_tokens()
+
+    async def _reload_key(self, found: Settings) -> str | None:
+        """Take another API key; a key that was required is not given up without a restart."""
+        if found.api_key == self.settings.api_key:
+            return None
+        if found.api_key is None and not await self._has_other_keys():
+            raise StartRefused("without it, requests would need no key; a restart is needed for that")
+        return "the key was removed" if found.api_key is None else "the key has changed"
 
     async def admit(self, secret: str | None, namespace: str | None) -> Caller:
         """The caller with this secret, in the requested namespace."""
         if secret:
             return await self._by_secret(secret, namespace)
-        if not self.settings.insecure_no_auth and await self._has_keys():
+        if not self.settings.insecure_no_auth and await self.has_keys():
             raise Unauthorized()
         return Caller(ANONYMOUS, ALL_SCOPES, namespace or self.namespace, None)
 

@@ -1,23 +1,22 @@
-"""What a process runs beside its services: started in order, stopped in reverse."""
+"""What a process runs beside its services: started in order, stopped by phases."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
+from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, steps_of
 from perdure.memory.index import MemoryIndexer
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
 from perdure.worker.registry import Agents
 
+__all__ = ["Component", "components_of", "running", "stop_in_phases"]
 
-class Component(Protocol):
-    """Something that runs from `start` to `stop`, in the event loop of its process."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
+CANCEL_SECONDS = 1.0
+"""How long a service that took too long to stop may take to be cancelled."""
 
 
 def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = True) -> list[Component]:
@@ -26,21 +25,63 @@ def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = Tr
     if webhooks:
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
+        app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
     services.deliveries.add(MemoryIndexer(services.storage))
     components: list[Component] = [
         Takeover(app),
-        services.deliveries,
+        InPhase(Phase.SUPPORT, services.deliveries),
         services.job_executor,
-        services.schedule_timer,
+        InPhase(Phase.INTAKE, services.schedule_timer),
     ]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
 
 
 @asynccontextmanager
 async def running(components: Sequence[Component]) -> AsyncIterator[None]:
-    """Start each in order; at the end, or when one fails to start, stop the started ones in reverse."""
-    async with AsyncExitStack() as stack:
+    """Start each in order; at the end, or when one fails to start, stop the started ones by phases."""
+    begun: list[Component] = []
+    try:
         for component in components:
+            begun.append(component)
             await component.start()
-            stack.push_async_callback(component.stop)
         yield
+    finally:
+        failures = await stop_in_phases(begun)
+        if failures:
+            raise failures[0][1]
+
+
+async def stop_in_phases(
+    components: Sequence[Component], seconds_left: Callable[[Phase], float] | None = None
+) -> list[tuple[str, Exception]]:
+    """Stop components phase by phase, those of a phase at the same time; gives those that failed, and why.
+
+    `seconds_left` gives how long a phase may take from now on; what takes longer is cancelled.
+    """
+    steps = [(name_of(each), steps_of(each)) for each in reversed(components)]
+    failures: list[tuple[str, Exception]] = []
+    for phase in Phase:
+        named = [(name, by_phase[phase]) for name, by_phase in steps if phase in by_phase]
+        if named:
+            left = None if seconds_left is None else max(seconds_left(phase), 0.0)
+            failures += await _stop_together(named, left)
+    return failures
+
+
+async def _stop_together(
+    steps: Sequence[tuple[str, Step]], seconds: float | None
+) -> list[tuple[str, Exception]]:
+    tasks = {asyncio.ensure_future(step()): name for name, step in steps}
+    _, late = await asyncio.wait(tasks, timeout=seconds)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late, timeout=CANCEL_SECONDS)
+    failures: list[tuple[str, Exception]] = [
+        (tasks[task], TimeoutError(f"it took longer than {seconds or 0:.1f} s")) for task in late
+    ]
+    for task in tasks.keys() - late:
+        error = task.exception()
+        if isinstance(error, Exception):
+            failures.append((tasks[task], error))
+    return failures

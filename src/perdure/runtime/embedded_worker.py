@@ -48,5 +48,8 @@ class EmbeddedWorker:
     async def start(self) -> None:
         await self._worker.start()
 
+    async def stop_claiming(self) -> None:
+        await self._worker.stop_claiming()
+
     async def stop(self) -> None:
         await self._worker.stop()

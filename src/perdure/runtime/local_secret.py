@@ -11,17 +11,17 @@ import logging
 import os
 import secrets
 import stat
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from perdure.kernel.file_lock import is_alive
+from perdure.runtime.private_files import is_private, temporary_directory, write_private
 
 logger = logging.getLogger(__name__)
 
 SECRET_BYTES = 32
 MAX_FILE = 256
-DIRECTORY = "perdure"
 
 
 class LocalSecret:
@@ -40,13 +40,8 @@ class LocalSecret:
         place = _place(self._url)
         if place is None or not hasattr(os, "geteuid"):
             return
-        new = place.with_name(f"{place.name}.{secrets.token_hex(8)}")
         try:
-            _make_private(place.parent)
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "w", encoding="ascii") as file:
-                file.write(f"{os.getpid()} {self.value}\n")
-            new.replace(place)
+            write_private(place, f"{os.getpid()} {self.value}\n")
             _remove_stale(place.parent)
         except OSError as error:
             logger.warning("the command needs a token on this machine too: %s", error)
@@ -64,7 +59,7 @@ def local_secret_of(url: str) -> str | None:
     """The secret of the server at a loopback address, if it is this user's and still runs."""
     place = _place(url)
     found = _read(place) if place is not None and hasattr(os, "geteuid") else None
-    return found.value if found is not None and _is_running(found.pid) else None
+    return found.value if found is not None and is_alive(found.pid) else None
 
 
 class _Found(NamedTuple):
@@ -84,55 +79,25 @@ def _place(url: str) -> Path | None:
         return None
     if not address.is_loopback or parts.scheme != "http":
         return None
-    return _runtime_directory() / f"{str(address).replace(':', '_')}-{port or 80}.secret"
-
-
-def _runtime_directory() -> Path:
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    if given and Path(given).is_dir():
-        return Path(given) / DIRECTORY
-    return Path(tempfile.gettempdir()) / f"{DIRECTORY}-{os.geteuid() if hasattr(os, 'geteuid') else 0}"
-
-
-def _make_private(directory: Path) -> None:
-    """Make a directory that only its owner can enter; one of somebody else is refused."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    if not _is_private(directory.lstat(), stat.S_ISDIR):
-        raise PermissionError(f"{directory} is not a private directory of this user")
+    return temporary_directory() / f"{str(address).replace(':', '_')}-{port or 80}.secret"
 
 
 def _remove_stale(directory: Path) -> None:
     """Remove the files of servers that were killed."""
     for each in directory.glob("*.secret"):
-        if (found := _read(each)) is None or not _is_running(found.pid):
+        if (found := _read(each)) is None or not is_alive(found.pid):
             each.unlink(missing_ok=True)
-
-
-def _is_private(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    """Whether it is of a kind, belongs to this user, and nobody else may use it."""
-    mode = status.st_mode
-    return is_kind(mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(mode) & 0o077
 
 
 def _read(place: Path) -> _Found | None:
     """What a private file says."""
     try:
-        if not _is_private(place.parent.lstat(), stat.S_ISDIR):
+        if not is_private(place.parent.lstat(), stat.S_ISDIR):
             return None
         with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW), encoding="ascii") as file:
-            if not _is_private(os.fstat(file.fileno()), stat.S_ISREG):
+            if not is_private(os.fstat(file.fileno()), stat.S_ISREG):
                 return None
             pid, _, value = file.read(MAX_FILE).strip().partition(" ")
     except (OSError, UnicodeDecodeError):
         return None
     return _Found(int(pid), value) if pid.isdecimal() and value else None
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

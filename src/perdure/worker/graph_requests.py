@@ -59,9 +59,13 @@ class GraphRequestLoop:
         if self._graphs:
             self._loops.append(asyncio.create_task(self._claim()))
 
+    async def stop_claiming(self) -> None:
+        """Claim no more requests; those that it has are answered."""
+        await _cancelled(self._loops)
+
     async def stop(self) -> None:
         """Stop claiming, let requests end for a moment, and release the others."""
-        await _cancelled(self._loops)
+        await self.stop_claiming()
         if not self._answering:
             return
         await asyncio.wait(self._answering, timeout=STOP_SECONDS)

@@ -102,6 +102,11 @@ class Worker:
         """Register the agents and start claiming; retries until the queue can be reached."""
         await self._control.ask(self._start)
 
+    async def stop_claiming(self) -> None:
+        """Claim no more; what it executes continues until `stop`."""
+        self._stopping = True
+        await self._control.ask(self._end_claiming)
+
     async def stop(self, grace: float | None = None) -> None:
         """Stop claiming, let runs end within the grace period, and hand the others back."""
         self._stopping = True
@@ -311,6 +316,8 @@ class Worker:
             logger.warning("worker %s cannot sign off: %s: %s", self.worker_id, type(error).__name__, error)
 
     async def _end_claiming(self) -> None:
+        if self._graph_requests is not None:
+            await self._graph_requests.stop_claiming()
         claiming = self._loops[:1]
         if not claiming:
             return

@@ -56,15 +56,15 @@ def dev(
         url = server.address_of(settings, listening)
         found = gather_agents(settings, agents or ())
         app = server.open_app(settings, url)
-        services = [server.Administration(app, url), *server.services_of(app, agents=found)]
+        services = [server.Administration(url, app), *server.services_of(app, agents=found)]
         show = Show(app, url, output, Plan(rollouts, seed), found.names)
         show.stays = not demo or not (_is_unattended() if once is None else once)
 
         def announce(closed: bool) -> None:
             show.announce(closed, server.grpc_port_of(services), grpc_note)
 
-        work = show.play if demo else None
-        server.run(server.serve(app, listening, [*services, server.Announcement(app, announce)], work))
+        process = server.process_of(app, listening, services, server.Announcement(app, announce))
+        server.run(process, show.play if demo else None)
 
 
 def _settings(*given: Any) -> tuple[Settings, str]:

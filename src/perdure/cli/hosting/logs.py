@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from perdure.kernel.config import Settings
 
+SETTINGS = ("log_level", "log_json")
 HIDDEN = "***"
 SHORTEST_SECRET = 4
 """Shorter secrets would match parts of ordinary words."""
@@ -93,6 +94,17 @@ def _passwords(url: str) -> list[str]:
     except ValueError:
         return []
     return [password, unquote(password)] if password else []
+
+
+async def reload(settings: Settings) -> str | None:
+    """Log in the format and level of these settings from now on; gives what has changed."""
+    root = logging.getLogger()
+    before = [(root.level, type(handler.formatter)) for handler in root.handlers]
+    streams = [each.stream for each in root.handlers if isinstance(each, logging.StreamHandler)]
+    handler = configure(settings, *streams[:1])
+    if before == [(root.level, type(handler.formatter))]:
+        return None
+    return f"the level is {settings.log_level}{', as JSON' if settings.log_json else ''}"
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> logging.Handler:

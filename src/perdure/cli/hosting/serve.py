@@ -14,6 +14,7 @@ import typer
 
 from perdure.cli.hosting.agents import AgentsOption, gather_agents
 from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, flag, number, text
+from perdure.kernel.lifecycle import RUNNING
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)
+
+SUPERVISOR_SECONDS = 5.0
+"""How much longer than its processes a supervisor may take to stop."""
 
 ServedDatabase = Annotated[
     str | None,
@@ -110,7 +114,7 @@ def serve_with(
         agents = agents_for(settings, named)
         app = server.open_app(settings, url)
         services = [
-            server.Administration(app, url),
+            server.Administration(url, app),
             *server.services_of(app, agents=agents),
             *(make(app) for make in more),
         ]
@@ -119,7 +123,7 @@ def serve_with(
             facts = {**facts_of(settings, url, closed), "grpc_port": server.grpc_port_of(services)}
             _announce({**facts, "agents": agents.names if agents else []}, as_json)
 
-        server.run(server.serve(app, listening, [*services, server.Announcement(app, announce)]))
+        server.run(server.process_of(app, listening, services, server.Announcement(app, announce)))
 
 
 def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents | None:
@@ -136,8 +140,8 @@ def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequenc
         agents = agents_for(settings, named)
         app = server.open_app(settings)
         app.local_secret = local_secret_of(server.address_of(settings, listening))
-        services = [*server.services_of(app, shared=True, agents=agents), server.Lifeline(supervisor)]
-        server.run(server.serve(app, listening, services))
+        services = server.services_of(app, shared=True, agents=agents)
+        server.run(server.process_of(app, listening, services, server.Lifeline(supervisor)))
 
 
 def _supervise(
@@ -148,28 +152,30 @@ def _supervise(
     as_json: bool,
     named: Sequence[str] | None,
 ) -> None:
-    from perdure.cli.hosting import server
+    from perdure.cli.hosting import logs, server
     from perdure.cli.hosting.supervisor import Supervisor
-    from perdure.runtime.local_secret import LocalSecret
+    from perdure.runtime.process import ServiceProcess
+    from perdure.runtime.reloads import Reloads
 
-    async def run() -> bool:
-        # What prevents the start is printed once, and not by every process.
-        closed = await server.check(settings)
-        agents = agents_for(settings, named)
-        facts = {**facts_of(settings, url, closed, workers), "agents": agents.names if agents else []}
-        options = (
-            [part for path in named for part in ("--agents", path)] if named is not None else ["--no-worker"]
-        )
-        supervisor = Supervisor(settings, listening, workers, options)
-        secret = LocalSecret(url)
-        secret.publish()
-        try:
-            return await supervisor.run(lambda: _announce(facts, as_json))
-        finally:
-            secret.remove()
-
-    if asyncio.run(run()):
-        raise typer.Exit(130)
+    # What prevents the start is printed once, and not by every process.
+    closed = asyncio.run(server.check(settings))
+    agents = agents_for(settings, named)
+    facts = {**facts_of(settings, url, closed, workers), "agents": agents.names if agents else []}
+    options = (
+        [part for path in named for part in ("--agents", path)] if named is not None else ["--no-worker"]
+    )
+    supervisor = Supervisor(settings, listening, workers, options)
+    secret = server.Administration(url)
+    reloads = Reloads(settings)
+    reloads.add("log level", logs.reload, settings=logs.SETTINGS)
+    reloads.add("server processes", supervisor.reload, settings=("api_key", "webhook_secret"))
+    process = ServiceProcess(
+        [secret, supervisor], timeout=settings.seconds_to_stop + SUPERVISOR_SECONDS, reloads=reloads
+    )
+    process.on_status(lambda status: _announce(facts, as_json) if status == RUNNING else None)
+    process.before_forced_end(supervisor.kill)
+    process.before_forced_end(secret.remove)
+    server.run(process)
 
 
 def facts_of(settings: Settings, url: str, closed: bool, workers: int = 1) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,32 @@ import typer
 from perdure.agents.http_section import HttpSection, load_http
 from perdure.agents.sections import load_auth, load_thread_ttl
 from perdure.agents.store_section import ItemSetup, load_items
+from perdure.cli.hosting import logs
 from perdure.cli.hosting.garbage import settle_garbage_collector
 from perdure.cli.hosting.supervisor import READY
 from perdure.cli.shell.output import warn
 from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
+from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.loopback import InProcess, Loopback
 from perdure.runtime.app import App
-from perdure.runtime.components import Component, components_of
+from perdure.runtime.components import components_of
 from perdure.runtime.local_secret import LocalSecret
+from perdure.runtime.process import ServiceProcess, Work
 from perdure.runtime.stores import open_configured, sqlite_file
 from perdure.server.http.connections import ConnectionLimits
-from perdure.server.http.server import HttpServer, bind
+from perdure.server.http.server import HttpServer, HttpService, bind
 from perdure.server.table import application_of
 from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)
 
-Work = Callable[[], Awaitable[None]]
+EXIT_SECONDS = 2.0
+"""How long the interpreter may take to end after everything was stopped."""
+EXIT_CODES: dict[int | None, int] = {signal.SIGINT: 130}
 
 
 def settings_from(explicit: Mapping[str, Any], api_key_file: Path | None = None) -> Settings:
@@ -128,7 +133,7 @@ def services_of(app: App, *, shared: bool = False, agents: Agents | None = None)
         from perdure.server.otlp.grpc_server import GrpcServer
     except ModuleNotFoundError as error:
         raise InvalidInput("OTLP over gRPC needs grpcio: pip install 'perdure[grpc]'") from error
-    return [*components, GrpcServer(app, shared=shared)]
+    return [*components, GrpcServer(app, shared=shared, drain=drain_seconds(app.settings))]
 
 
 def grpc_port_of(services: Sequence[Component]) -> int | None:
@@ -147,22 +152,48 @@ class Announcement:
         self._announce(await needs_key(self._app))
 
     async def stop(self) -> None:
-        logger.info("stopping")
+        """Nothing runs."""
+
+
+class ServedDatabase:
+    """The database of a server: it must let a server start, and is closed when everything else has ended."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def start(self) -> None:
+        await self._app.check_start()
+        # Fails here, with one line, if the database does not answer.
+        await needs_key(self._app)
+
+    async def stop(self) -> None:
+        await self._app.close()
+
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {Phase.STORAGE: self.stop}
 
 
 class Administration:
     """Lets the command on this machine in, by a secret in a file, while the server runs."""
 
-    def __init__(self, app: App, url: str) -> None:
+    def __init__(self, url: str, app: App | None = None) -> None:
         self._app = app
         self._secret = LocalSecret(url)
 
     async def start(self) -> None:
         self._secret.publish()
-        self._app.local_secret = self._secret.value
+        if self._app is not None:
+            self._app.local_secret = self._secret.value
 
     async def stop(self) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the file, also at a forced end."""
         self._secret.remove()
+
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {Phase.PROCESS: self.stop}
 
 
 class Lifeline:
@@ -170,32 +201,23 @@ class Lifeline:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._connection.setblocking(False)
         await asyncio.get_running_loop().sock_sendall(self._connection, READY)
-        self._watching = asyncio.create_task(self._watch())
 
-    async def _watch(self) -> None:
+    async def ended(self) -> None:
+        """Wait until the supervisor has ended; this process then stops."""
         await asyncio.get_running_loop().sock_recv(self._connection, 1)
         logger.warning("the supervisor has ended; stopping")
-        os.kill(os.getpid(), signal.SIGTERM)
 
     async def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        """Nothing runs."""
 
 
 async def needs_key(app: App) -> bool:
     """Whether a caller needs a key or a token."""
-    settings = app.settings
-    if settings.insecure_no_auth:
-        return False
-    if settings.api_key is not None or app.auth is not None:
-        return True
-    return await app.services.authentication.is_closed()
+    return not app.settings.insecure_no_auth and await app.has_keys()
 
 
 async def check(settings: Settings) -> bool:
@@ -208,52 +230,44 @@ async def check(settings: Settings) -> bool:
         await app.close()
 
 
-async def serve(
-    app: App, listening: socket.socket, services: Sequence[Component], work: Work | None = None
-) -> None:
-    """Serve until a signal comes, or until `work` has ended; then close the store."""
-    try:
-        await app.check_start()
-        # Fails here, with one line, if the database does not answer.
-        await needs_key(app)
-        loopback = Loopback(lambda: InProcess(application))
-        application = application_of(app, [loopback, *services])
-        limits = ConnectionLimits.of(app.settings)
-        server = HttpServer(application, host=app.settings.host, listening=listening, limits=limits)
-        settle_garbage_collector()
-        if work is None:
-            await server.serve()
-        else:
-            await _serve_during(server, work)
-    finally:
-        await app.close()
+def process_of(
+    app: App, listening: socket.socket, services: Sequence[Component], last: Component
+) -> ServiceProcess:
+    """The process of a server: its database, services and HTTP server; `last` starts when it answers."""
+    settings = app.settings
+    app.reloads.add("log level", logs.reload, settings=logs.SETTINGS)
+    loopback = InPhase(Phase.SUPPORT, Loopback(lambda: InProcess(application)))
+    application = application_of(app)
+    limits = ConnectionLimits.of(settings)
+    http = HttpServer(application, host=settings.host, listening=listening, limits=limits)
+    server = HttpService(app, http, drain=drain_seconds(settings))
+    process = ServiceProcess(
+        [ServedDatabase(app), loopback, *services, server, last],
+        timeout=settings.seconds_to_stop,
+        reloads=app.reloads,
+    )
+    for service in services:
+        if isinstance(service, Administration):
+            process.before_forced_end(service.remove)
+    return process
 
 
-async def _serve_during(server: HttpServer, work: Work) -> None:
-    serving, working = asyncio.ensure_future(server.serve()), asyncio.ensure_future(work())
-    await asyncio.wait((serving, working), return_when=asyncio.FIRST_COMPLETED)
-    ended = working.done()
-    server.stop()
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
-    await serving
-    if ended:
-        working.result()
+def drain_seconds(settings: Settings) -> float:
+    """How long requests may take to be answered when a server stops: half of what runs leave them."""
+    return max((settings.seconds_to_stop - settings.shutdown_grace_period) / 2, 1.0)
 
 
-def run(serving: Coroutine[Any, Any, None]) -> None:
-    """Run a server until it stops: SIGTERM exits with code 0, Ctrl-C with 130."""
-    signal.signal(signal.SIGTERM, _exit)
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(serving)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-def _exit(number: int, frame: object) -> None:
-    """Called after the server has stopped, since it handles the signals while it serves."""
-    sys.exit(0)
+def run(process: ServiceProcess, work: Work | None = None) -> None:
+    """Run a process until it stops: after SIGTERM the exit code is 0, after Ctrl-C 130."""
+    settle_garbage_collector()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(process.run(work))
+    if process.signal is not None:
+        # Threads of agents may keep the interpreter from ending.
+        process.guard(EXIT_SECONDS)
+    code = EXIT_CODES.get(process.signal, 0) or int(process.failed)
+    if code:
+        raise typer.Exit(code)
 
 
 def check_process_count(settings: Settings) -> None:

@@ -11,17 +11,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
-from perdure.kernel.config import PREFIX, VARIABLES, Settings
+from perdure.kernel.config import PREFIX, VARIABLES, Settings, arguments_of
 from perdure.kernel.retry import Backoff
+from perdure.runtime import systemd
 
 logger = logging.getLogger(__name__)
 
 READY = b"r"
 GRPC_VARIABLE = PREFIX + "GRPC_PORT"
-STOP_SECONDS = 15.0
-"""How long a process may take to finish its requests before it is killed."""
+KILL_SECONDS = 2.0
+"""How much longer than a process may take to stop it is waited for, before it is killed."""
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 10.0
@@ -33,13 +33,12 @@ Spawn = Callable[[int, socket.socket], "asyncio.Future[asyncio.subprocess.Proces
 
 def environment_of(settings: Settings, environment: Environment) -> dict[str, str]:
     """The environment of a process. Arguments are passed here, where other users cannot read them."""
-    given = [name for name, source in settings.sources.items() if source == "argument"]
     ours = dict(environment)
-    for name in given:
+    for name, value in arguments_of(settings).items():
         for variable in VARIABLES.get(name, (PREFIX + name.upper(),)):
             ours.pop(variable, None)
             ours.pop(variable + "_FILE", None)
-        ours[PREFIX + name.upper()] = _as_text(getattr(settings, name))
+        ours[PREFIX + name.upper()] = _as_text(value)
     return ours
 
 
@@ -106,17 +105,20 @@ def _ending(code: int) -> str:
 
 
 class Supervisor:
-    """Runs a number of server processes on one socket until a signal ends them."""
+    """Runs a number of server processes on one socket, from `start` to `stop`."""
 
     def __init__(
         self, settings: Settings, listening: socket.socket, count: int, options: Sequence[str] = ()
     ) -> None:
         self._listening = listening
         self._options = options
+        self._seconds = settings.seconds_to_stop + KILL_SECONDS
         self._environment = environment_of(settings, os.environ)
+        for variable in systemd.VARIABLES:
+            self._environment.pop(variable, None)
         self._processes = [ServerProcess(number, self._spawn) for number in range(1, count + 1)]
         self._stopping = asyncio.Event()
-        self._by_ctrl_c = False
+        self._keeping: list[asyncio.Future[None]] = []
 
     @property
     def pids(self) -> list[int]:
@@ -141,39 +143,36 @@ class Supervisor:
         )
         return asyncio.ensure_future(starting)
 
-    async def run(self, ready: Callable[[], None]) -> bool:
-        """Run the processes until SIGTERM or Ctrl-C; `ready` is called when all of them answer.
-
-        Gives whether it was Ctrl-C.
-        """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, partial(self._stop, number))
-        keeping = [asyncio.ensure_future(each.keep(self._stopping)) for each in self._processes]
-        announcing = asyncio.ensure_future(self._announce(ready))
-        await self._stopping.wait()
-        announcing.cancel()
-        await self._end(keeping)
-        return self._by_ctrl_c
-
-    async def _announce(self, ready: Callable[[], None]) -> None:
+    async def start(self) -> None:
+        """Start the processes, and wait until all of them answer."""
+        self._keeping = [asyncio.ensure_future(each.keep(self._stopping)) for each in self._processes]
         for each in self._processes:
             await each.ready.wait()
-        ready()
 
-    def _stop(self, number: int) -> None:
-        self._by_ctrl_c = self._by_ctrl_c or number == signal.SIGINT
+    async def reload(self, settings: Settings) -> str | None:
+        """Let the processes reload; each of them says in the log what has changed."""
+        self._signal(signal.SIGHUP)
+        return f"sent to {len(self.pids)} processes"
+
+    def kill(self) -> None:
+        """End the processes at once."""
+        self._signal(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """Stop the processes, and wait until they have ended; those that take too long are killed."""
         self._stopping.set()
-
-    async def _end(self, keeping: Sequence[asyncio.Future[None]]) -> None:
+        if not self._keeping:
+            return
         logger.info("stopping %d server processes", len(self.pids))
-        for each in self._processes:
-            each.signal(signal.SIGTERM)
-        _, late = await asyncio.wait(keeping, timeout=STOP_SECONDS)
+        self._signal(signal.SIGTERM)
+        _, late = await asyncio.wait(self._keeping, timeout=self._seconds)
         if late:
             logger.warning(
-                "%d server processes did not stop within %g s; killing them", len(late), STOP_SECONDS
+                "%d server processes did not stop within %g s; killing them", len(late), self._seconds
             )
-            for each in self._processes:
-                each.signal(signal.SIGKILL)
-        await asyncio.gather(*keeping)
+            self.kill()
+        await asyncio.gather(*self._keeping)
+
+    def _signal(self, number: int) -> None:
+        for each in self._processes:
+            each.signal(number)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli.hosting.agents import EMPTY, AgentsOption, gather_agents
-from perdure.cli.hosting.garbage import settle_garbage_collector
 from perdure.cli.shell.options import (
     DatabaseOption,
     JsonOption,
@@ -24,6 +18,7 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
+from perdure.kernel.lifecycle import RUNNING, Component, InPhase, Phase, Step
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
@@ -61,7 +56,9 @@ def start(
     if context.invoked_subcommand is not None:
         return
     from perdure.cli.hosting import logs
-    from perdure.cli.hosting.server import settings_from
+    from perdure.cli.hosting.server import run, settings_from
+    from perdure.runtime.process import ServiceProcess
+    from perdure.runtime.reloads import Reloads
 
     settings = settings_from(
         {
@@ -82,82 +79,73 @@ def start(
 
         place = DEFAULT_URL
     opened = _remote(settings, found, place, token, name) if place else _direct(settings, found, name)
-    if asyncio.run(_work(opened, partial(_announce, settings, found, place, as_json=as_json))):
-        raise typer.Exit(130)
+    worker, services = opened
+    reloads = Reloads(settings)
+    reloads.add("log level", logs.reload, settings=logs.SETTINGS)
+    process = ServiceProcess([*services, worker], timeout=settings.seconds_to_stop, reloads=reloads)
+
+    def announce(status: str) -> None:
+        if status == RUNNING:
+            _announce(settings, found, place, worker, as_json=as_json)
+
+    process.on_status(announce)
+    run(process)
 
 
-@asynccontextmanager
-async def _remote(
+def _remote(
     settings: Settings, agents: Agents, url: str, token: str | None, name: str | None
-) -> AsyncIterator[Worker]:
+) -> tuple[Worker, list[Component]]:
+    """A worker for the server at a URL, and what it needs."""
     from perdure.client.lightning import LightningStoreClient
     from perdure.client.run_queue import RemoteRunQueue
     from perdure.langgraph.loopback import Loopback, OverHttp
-    from perdure.runtime.components import running
     from perdure.worker.options import WorkerOptions
     from perdure.worker.worker import Worker
 
     namespace = settings.namespace if settings.sources["namespace"] != "default" else None
     options = WorkerOptions.from_settings(settings, worker_id=name)
     loopback = Loopback(lambda: OverHttp(url, token, namespace))
-    async with LightningStoreClient(url, token=token, namespace=namespace) as store, running([loopback]):
-        queue = RemoteRunQueue(url, token, namespace)
-        yield Worker(queue, agents, options, store=store, requests=queue.graph_requests)
+    store = LightningStoreClient(url, token=token, namespace=namespace)
+    queue = RemoteRunQueue(url, token, namespace)
+    worker = Worker(queue, agents, options, store=store, requests=queue.graph_requests)
+    return worker, [_Open(store.close), InPhase(Phase.SUPPORT, loopback)]
 
 
-@asynccontextmanager
-async def _direct(settings: Settings, agents: Agents, name: str | None) -> AsyncIterator[Worker]:
+def _direct(settings: Settings, agents: Agents, name: str | None) -> tuple[Worker, list[Component]]:
+    """A worker on a database that this process opens, and what it needs."""
     from perdure.cli.hosting.server import items_here
     from perdure.langgraph.loopback import InProcess, Loopback
     from perdure.runtime.app import App
-    from perdure.runtime.components import running
     from perdure.runtime.embedded_worker import Takeover, worker_of
     from perdure.runtime.stores import open_configured
     from perdure.server.table import application_of
 
     store = open_configured(settings)
-    try:
-        app = App(store, settings, items_here())
-        loopback = Loopback(lambda: InProcess(application_of(app)))
-        async with running((Takeover(app), loopback, app.services.deliveries)):
-            yield worker_of(app, agents, worker_id=name)
-    finally:
-        await store.close()
+    app = App(store, settings, items_here())
+    loopback = Loopback(lambda: InProcess(application_of(app)))
+    services: list[Component] = [
+        _Open(store.close),
+        Takeover(app),
+        InPhase(Phase.SUPPORT, loopback),
+        InPhase(Phase.SUPPORT, app.services.deliveries),
+    ]
+    return worker_of(app, agents, worker_id=name), services
 
 
-class _Signals:
-    """Waits for the first signal; the second kills the process."""
+class _Open:
+    """What is open from the beginning, and closed when the worker has ended."""
 
-    def __init__(self) -> None:
-        self.received = asyncio.Event()
-        self.by_ctrl_c = False
-        for each in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(each, self._receive, each)
+    def __init__(self, close: Step) -> None:
+        self._close = close
 
-    def _receive(self, received: int) -> None:
-        if self.received.is_set():
-            os._exit(128 + received)
-        self.by_ctrl_c = received == signal.SIGINT
-        self.received.set()
+    async def start(self) -> None:
+        """It is open."""
 
+    async def stop(self) -> None:
+        await self._close()
 
-async def _work(opened: Any, announce: Callable[[Worker], None]) -> bool:
-    """Run the worker until a signal comes; gives whether it was Ctrl-C."""
-    signals = _Signals()
-    async with opened as worker:
-        settle_garbage_collector()
-        starting = asyncio.ensure_future(worker.start())
-        stopping = asyncio.ensure_future(signals.received.wait())
-        try:
-            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-                announce(worker)
-                await stopping
-        finally:
-            await worker.stop()
-            await asyncio.gather(starting, return_exceptions=True)
-    return signals.by_ctrl_c
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {Phase.STORAGE: self._close}
 
 
 def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worker, *, as_json: bool) -> None:

@@ -14,9 +14,10 @@ import struct
 import sys
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.kernel.errors import DatabaseOwned, NotADatabase, ReadOnlyDatabase, StorageUnavailable
+from perdure.kernel.file_lock import is_alive, is_locked, lock
 
 Identity = tuple[int, int]
 """The device and the inode of a file."""
@@ -26,19 +27,26 @@ _LOCKED_BYTE = 1 << 50
 _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
 
+class Owner(NamedTuple):
+    """Who owns a database file, and where it serves it."""
+
+    pid: int
+    url: str | None
+
+
 class Ownership:
     """The exclusive right of this process to one database file."""
 
     def __init__(self, database: Path, url: str | None = None) -> None:
-        self.path = database.with_name(database.name + ".lock")
+        self.path = lock_path(database)
         self.identity: Identity | None = None
         self._database = database
         self._file: int | None = None
         self._descriptor: int | None = self._open()
         try:
-            _lock(self._descriptor)
+            lock(self._descriptor)
         except OSError:
-            holder = self._holder()
+            holder = _content(self.path)
             self.release()
             raise DatabaseOwned(_describe(database, holder)) from None
         self._write({"pid": os.getpid(), "url": url})
@@ -67,13 +75,6 @@ class Ownership:
         except OSError as error:
             raise ReadOnlyDatabase(f"cannot write {self.path}: {error.strerror}") from None
 
-    def _holder(self) -> dict[str, Any]:
-        try:
-            content = json.loads(self.path.read_text() or "{}")
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
-
     def _write(self, content: dict[str, Any]) -> None:
         assert self._descriptor is not None
         os.ftruncate(self._descriptor, 0)
@@ -94,15 +95,27 @@ def _describe(database: Path, holder: dict[str, Any]) -> str:
     return f"{database} is in use by {who}{where}; only one process may open a SQLite database"
 
 
-def _lock(descriptor: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
+def owner_of(database: Path) -> Owner | None:
+    """The process that has a database file open; None if nobody has."""
+    path = lock_path(database)
+    content = _content(path)
+    pid, url = content.get("pid"), content.get("url")
+    if not isinstance(pid, int) or not is_alive(pid) or not is_locked(path):
+        return None
+    return Owner(pid, url if isinstance(url, str) else None)
 
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def lock_path(database: Path) -> Path:
+    """The file whose lock the owner of a database holds."""
+    return database.with_name(database.name + ".lock")
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text() or "{}")
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _lock_byte(descriptor: int) -> bool:

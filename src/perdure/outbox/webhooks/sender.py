@@ -77,7 +77,7 @@ class WebhookSender:
     ) -> None:
         self._policy = policy
         self._more_headers = dict(headers or {})
-        self._key = None if settings.webhook_secret is None else key_of(settings.webhook_secret)
+        self._key = _key_in(settings)
         self._allow_private = settings.webhook_allow_private
         self._allowed_hosts = settings.webhook_allowed_hosts
         self._resolve = resolve or _look_up
@@ -85,6 +85,14 @@ class WebhookSender:
         self._under_way: Counter[str] = Counter()
         # A name server that never answers takes threads of nobody else.
         self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="perdure-webhooks")
+
+    async def reload(self, settings: Settings) -> str | None:
+        """Sign with the secret of these settings from now on; gives what has changed."""
+        key = _key_in(settings)
+        if key == self._key:
+            return None
+        self._key = key
+        return "webhooks are not signed any more" if key is None else "webhooks are signed with another key"
 
     async def deliver(self, effect: Effect) -> None:
         """Send one webhook. Any answer from 200 to 299 means that it has arrived."""
@@ -270,3 +278,8 @@ def _reason(target: Target, error: BaseException) -> str:
     else:
         detail = getattr(error, "strerror", None) or type(error).__name__
     return f"{target.host}:{target.port}: {detail}"
+
+
+def _key_in(settings: Settings) -> bytes | None:
+    """The key that webhooks are signed with."""
+    return None if settings.webhook_secret is None else key_of(settings.webhook_secret)

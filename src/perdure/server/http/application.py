@@ -23,7 +23,14 @@ from starlette.types import Scope as Connection
 
 from perdure.access.model import Caller, allows
 from perdure.agents.http_section import Cors
-from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, UnknownRoute, UnsupportedMedia
+from perdure.kernel.errors import (
+    Forbidden,
+    InvalidInput,
+    PerdureError,
+    StorageClosed,
+    UnknownRoute,
+    UnsupportedMedia,
+)
 from perdure.langgraph.loopback import LOOPBACK
 from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
@@ -33,7 +40,17 @@ from perdure.server.http.gate import Gate
 from perdure.server.http.mounted import Mounted, MountedResponse
 from perdure.server.http.origins import ANY, Origins
 from perdure.server.http.problems import NATIVE, internal_error, public_error
-from perdure.server.http.routes import STOPPING, Admitting, Call, Match, Readmit, Route, Table
+from perdure.server.http.routes import (
+    STOPPING,
+    STOPS,
+    Admitting,
+    Call,
+    Match,
+    Readmit,
+    Route,
+    Stopping,
+    Table,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -221,10 +238,10 @@ class Application:
         work = asyncio.ensure_future(route.handler(call))
         left = asyncio.ensure_future(until_disconnect(call.request.receive))
         try:
-            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, left, call.stopping.future), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            raise CallerLeft
+            raise CallerLeft if left.done() else StorageClosed(STOPS)
         finally:
             for task in (work, left):
                 task.cancel()
@@ -255,7 +272,7 @@ class Application:
     # --- life -------------------------------------------------------------------------------------------
 
     async def _live(self, scope: Connection, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})[STOPPING] = asyncio.Event()
+        scope.setdefault("state", {})[STOPPING] = Stopping()
         await receive()
         try:
             await self._start()

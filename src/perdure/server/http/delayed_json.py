@@ -14,7 +14,7 @@ from perdure.kernel.errors import PerdureError, StorageClosed
 from perdure.server.http.bodies import encode
 from perdure.server.http.disconnect import OnDisconnect, until_disconnect
 from perdure.server.http.problems import NATIVE, internal_error, public_error
-from perdure.server.http.routes import Call, ServerProtocol
+from perdure.server.http.routes import STOPS, Call, ServerProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class DelayedJson(StreamingResponse):
 
     async def stopped(self, send: Send) -> None:
         """Answer for a server that stops before the work is done."""
-        await self._refuse(send, StorageClosed("the server stops; ask again"))
+        await self._refuse(send, StorageClosed(STOPS))
 
     async def _send_result(self, send: Send, work: asyncio.Future[Any]) -> None:
         try:

@@ -23,6 +23,21 @@ from perdure.threads.service import Threads
 
 STOPPING = "stopping"
 """The name, in the state that requests share with their server, of the event of the server's end."""
+STOPS = "the server stops; ask again"
+"""What a request is told that waits for something when the server stops."""
+
+
+class Stopping(asyncio.Event):
+    """The event of a server's end. `future` is done then too: requests that wait for it need no task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def set(self) -> None:
+        super().set()
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class ServerProtocol(Protocol):
@@ -94,10 +109,10 @@ class Call:
         return self.app.services.acting_as(self.caller)
 
     @property
-    def stopping(self) -> asyncio.Event:
+    def stopping(self) -> Stopping:
         """Set when the server starts to stop; endless responses end then."""
-        event: asyncio.Event | None = self.request.scope.get("state", {}).get(STOPPING)
-        return event or asyncio.Event()
+        event: Stopping | None = self.request.scope.get("state", {}).get(STOPPING)
+        return event or Stopping()
 
     @property
     def idempotency_key(self) -> str | None:

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -18,10 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import StartRefused
+from perdure.kernel.lifecycle import Phase, Step
+from perdure.runtime.app import StoreApp
 from perdure.server.http.application import Application as Application
 from perdure.server.http.application import make_application as make_application
 from perdure.server.http.connections import ConnectionLimits, Connections
-from perdure.server.http.routes import STOPPING
+from perdure.server.http.routes import STOPPING, Stopping
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5
@@ -54,12 +56,39 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which waits for all responses; endless ones are signalled to end first."""
+    """uvicorn, which waits for all responses; endless ones are signalled to end first.
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        stopping: asyncio.Event | None = self.lifespan.state.get(STOPPING)
+    It leaves the signals to whoever owns the process.
+    """
+
+    def __init__(self, config: uvicorn.Config, accepting: asyncio.Event) -> None:
+        super().__init__(config)
+        self._accepting = accepting
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._accepting.set()
+
+    def end_streams(self) -> None:
+        stopping: Stopping | None = self.lifespan.state.get(STOPPING)
         if stopping is not None:
             stopping.set()
+
+    async def finish_requests(self, seconds: float) -> None:
+        """Wait for the requests that were accepted before; meanwhile others are accepted, and answered."""
+        for connection in list(self.server_state.connections):
+            # An idle connection is closed, another one after its response.
+            connection.shutdown()
+        accepted = set(self.server_state.tasks)
+        if accepted:
+            await asyncio.wait(accepted, timeout=seconds)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.end_streams()
         await super().shutdown(sockets)
 
 
@@ -81,8 +110,10 @@ class HttpServer:
         self.port = port
         """The port it listens on; once it was chosen, the server keeps it."""
         self._socket = listening
+        self.accepting = asyncio.Event()
+        """Set while requests are accepted."""
         self._failure = ""
-        self._server: uvicorn.Server | None = None
+        self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -112,7 +143,7 @@ class HttpServer:
         return self.port
 
     async def serve(self) -> None:
-        """Serve in this event loop until a signal or `stop` ends it."""
+        """Serve in this event loop until `stop` ends it."""
         server, bound = self._make()
         try:
             await self._serve(server, bound)
@@ -120,6 +151,16 @@ class HttpServer:
             self._forget()
         if not server.started:
             raise StartRefused(self._failure or "the server was stopped before it had started")
+
+    def end_streams(self) -> None:
+        """End the endless responses."""
+        if self._server is not None:
+            self._server.end_streams()
+
+    async def finish_requests(self, seconds: float) -> None:
+        """Answer the accepted requests within some seconds; the server listens meanwhile."""
+        if self._server is not None:
+            await self._server.finish_requests(seconds)
 
     async def _serve(self, server: uvicorn.Server, bound: socket.socket) -> None:
         # uvicorn ends the process when the start fails; whoever called decides about that here.
@@ -140,7 +181,7 @@ class HttpServer:
             os.close(self._socket.detach())
         self._socket = self._server = self._thread = None
 
-    def _make(self) -> tuple[uvicorn.Server, socket.socket]:
+    def _make(self) -> tuple[_Server, socket.socket]:
         if self._socket is None:
             self._socket = bind(self._host, self.port)
         self.port = int(self._socket.getsockname()[1])
@@ -159,7 +200,7 @@ class HttpServer:
             lifespan="on",
             interface="asgi3",
         )
-        self._server = _Server(config)
+        self._server = _Server(config, self.accepting)
         return self._server, self._socket
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -178,6 +219,7 @@ class HttpServer:
         if self._socket is not None:
             self._socket.close()
         self._socket = self._server = self._thread = None
+        self.accepting.clear()
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self.start)
@@ -187,3 +229,50 @@ class HttpServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.stop)
+
+
+class HttpService:
+    """The HTTP server of a process, in its event loop. It listens until its requests are answered."""
+
+    def __init__(self, app: StoreApp, server: HttpServer, *, drain: float) -> None:
+        self._app = app
+        self._server = server
+        self._drain = drain
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._serving = asyncio.create_task(self._server.serve())
+        accepting = asyncio.create_task(self._server.accepting.wait())
+        try:
+            await asyncio.wait((self._serving, accepting), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            accepting.cancel()
+        if self._serving.done():
+            self._serving.result()
+
+    async def ended(self) -> None:
+        """Wait until it has ended by itself, which is an error."""
+        if self._serving is not None:
+            await asyncio.wait((self._serving,))
+            self._serving.result()
+            raise StartRefused("the HTTP server has ended")
+
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {Phase.ANNOUNCE: self._announce, Phase.STREAMS: self._end_streams, Phase.REQUESTS: self.stop}
+
+    async def _announce(self) -> None:
+        self._app.stopping = True
+
+    async def _end_streams(self) -> None:
+        self._server.end_streams()
+
+    async def stop(self) -> None:
+        """Answer the accepted requests, and stop listening."""
+        serving, self._serving = self._serving, None
+        if serving is None or serving.done():
+            return
+        try:
+            await self._server.finish_requests(self._drain)
+        finally:
+            self._server.stop()
+        await asyncio.wait((serving,))

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 from starlette.responses import Response, StreamingResponse
@@ -77,7 +78,8 @@ class Source(Protocol):
 class EventStreamResponse(StreamingResponse):
     """Sends until its source ends, the client disconnects or loses access, or the server stops.
 
-    `open_streams` counts the open responses of each actor, which are never more than `limit`.
+    `open_streams` counts the open responses of each actor, which are never more than `limit`. `resume` makes
+    what is sent last if the server stops.
     """
 
     greeting = GREETING
@@ -91,6 +93,7 @@ class EventStreamResponse(StreamingResponse):
         limit: int,
         *,
         first: bytes = b"",
+        resume: Callable[[], bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         on_disconnect: OnDisconnect | None = None,
     ) -> None:
@@ -99,6 +102,7 @@ class EventStreamResponse(StreamingResponse):
         self._source = source
         self._open_streams = open_streams
         self._first = self.greeting + first
+        self._resume = resume
         self._on_disconnect = on_disconnect
         self._actor = call.caller.actor
         self._sending_since: float | None = None
@@ -112,7 +116,7 @@ class EventStreamResponse(StreamingResponse):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             if not await self._send_until_over(receive, send):
-                await send({"type": "http.response.body", "body": b""})
+                await send({"type": "http.response.body", "body": self._last()})
             elif self._on_disconnect is not None and not self._call.stopping.is_set():
                 await self._on_disconnect()
         finally:
@@ -120,6 +124,11 @@ class EventStreamResponse(StreamingResponse):
             self._open_streams[self._actor] -= 1
             if not self._open_streams[self._actor]:
                 del self._open_streams[self._actor]
+
+    def _last(self) -> bytes:
+        """Where to resume, if the server stops and all that was read is sent."""
+        stops = self._call.stopping.is_set() and self._sending_since is None
+        return self._resume() if stops and self._resume is not None else b""
 
     async def _send_until_over(self, receive: Receive, send: Send) -> bool:
         """Send until there is a reason to end; gives whether the client has disconnected."""
@@ -236,7 +245,7 @@ async def follow_events(
 ) -> Response:
     """The events of a stream after an id, or from now on if that is None; nothing after it is missed.
 
-    `names_start` sends the id to resume from before the first event.
+    `names_start` sends the id to resume from before the first event, and when the server stops.
     """
     follower = await follow(after)
     if call.request.method == "HEAD":
@@ -244,16 +253,23 @@ async def follow_events(
         return Response(media_type=MEDIA_TYPE)
     if after is None:
         await _started(follower)
-    first = b"id: 0-%d\n\n" % (follower.place or 0) if names_start and after is None else b""
+    place = partial(_place_of, follower)
+    first = place() if names_start and after is None else b""
     return response(
         call,
         FollowerSource(follower, encoding, last),
         call.app.streams,
         STREAMS_AN_ACTOR,
         first=first,
+        resume=place if names_start else None,
         headers=headers,
         on_disconnect=on_disconnect,
     )
+
+
+def _place_of(follower: Follower) -> bytes:
+    """The id to resume from, without an event."""
+    return b"id: 0-%d\n\n" % (follower.place or 0)
 
 
 async def _started(follower: Follower) -> None:

@@ -28,7 +28,7 @@ async def live(call: Call) -> wire.Health:
 async def ok(call: Call) -> wire.Ok:
     """The process is alive; with `check_db`, the database must answer too."""
     checked = call.query.check_db and "meta" not in call.app.http.disabled
-    if checked and (await _examine(call)).status != "ok":
+    if checked and (await _examine(call)).database != "ok":
         raise PerdureError("the database does not answer")
     return wire.Ok()
 
@@ -74,12 +74,12 @@ def _answer(found: wire.Ready) -> Response:
 
 
 async def _examine(call: Call) -> wire.HealthDetail:
-    return _detail(await call.app.health())
+    return _detail(await call.app.health(), stopping=call.app.stopping)
 
 
-def _detail(health: dict[str, Any]) -> wire.HealthDetail:
+def _detail(health: dict[str, Any], *, stopping: bool) -> wire.HealthDetail:
     return wire.HealthDetail(
-        status=health["status"],
+        status="stopping" if stopping else health["status"],
         database=health["status"],
         indexes_being_built=health.get("indexes_being_built", []),
         reason=health.get("reason"),

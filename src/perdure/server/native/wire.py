@@ -11,6 +11,7 @@ from perdure.access.endpoints import Ok as Ok
 from perdure.kernel.signals.port import CarrierStatus
 
 HealthStatus = Literal["ok", "degraded"]
+Readiness = Literal["ok", "degraded", "stopping"]
 
 
 class Health(msgspec.Struct, kw_only=True):
@@ -22,7 +23,8 @@ class Health(msgspec.Struct, kw_only=True):
 class Ready(msgspec.Struct, kw_only=True):
     """Whether the server can do its work."""
 
-    status: HealthStatus
+    status: Readiness
+    """`stopping` if the process finishes what it has begun, and wants no more requests."""
     database: HealthStatus
     indexes_being_built: list[str]
     redis: CarrierStatus | UnsetType = UNSET

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from perdure.access.model import Caller, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, TooLarge
+from perdure.kernel.lifecycle import Phase, Step
 from perdure.runtime.app import StoreApp
+from perdure.server.grpc.drain import CallsInFlight, Health
 from perdure.server.http.gate import Gate
 from perdure.server.http.problems import public_error
 from perdure.server.otlp.answers import encode_outcome, encode_status, grpc_code
@@ -28,7 +29,10 @@ HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 SERVICES = (TRACE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
 SOURCE = "otlp_grpc"
 SCOPE = "worker"
-STOP_SECONDS = 5.0
+DRAIN_SECONDS = 10.0
+"""How long calls may take to end, if nobody says otherwise."""
+GRACE_SECONDS = 0.5
+"""How long calls that may last for ever, such as reflection, may go on after that."""
 MAX_METADATA = 16 << 10
 MAX_CALLS = 256
 MAX_CONNECTIONS = 256
@@ -49,22 +53,30 @@ class GrpcServer:
     """
 
     def __init__(
-        self, app: StoreApp, *, host: str | None = None, port: int | None = None, shared: bool = False
+        self,
+        app: StoreApp,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        shared: bool = False,
+        drain: float = DRAIN_SECONDS,
     ) -> None:
         self._app = app
         self._gate = Gate(app)
         self._host = host or app.settings.host
         self._asked = port if port is not None else app.settings.grpc_port or 0
         self._shared = shared
+        self._drain = drain
+        self._calls = CallsInFlight()
         self._server: Any = None
-        self._health: Any = None
+        self._health = Health(("", TRACE_SERVICE))
         self.port = 0
 
     async def start(self) -> None:
         """Listen; refused, as all servers are, where anyone could come in."""
         await self._app.check_start()
         server = grpc.aio.server(options=self._options(), maximum_concurrent_rpcs=MAX_CALLS)
-        self._health = await self._add_services(server)
+        self._add_services(server)
         address = f"[{self._host}]" if ":" in self._host else self._host
         try:
             self.port = server.add_insecure_port(f"{address}:{self._asked}")
@@ -73,12 +85,30 @@ class GrpcServer:
         await server.start()
         self._server = server
 
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {
+            Phase.ANNOUNCE: self._announce_stop,
+            Phase.STREAMS: self._end_watches,
+            Phase.REQUESTS: self.stop,
+        }
+
+    async def _announce_stop(self) -> None:
+        """Health becomes NOT_SERVING, also for those who watch it; calls are still answered."""
+        self._health.stop_serving()
+
+    async def _end_watches(self) -> None:
+        self._health.end_watches()
+
     async def stop(self) -> None:
         """Answer what is under way, then end."""
-        if self._server is not None:
-            await self._health.enter_graceful_shutdown()
-            await self._server.stop(STOP_SECONDS)
-            self._server = None
+        await self._announce_stop()
+        await self._end_watches()
+        server, self._server = self._server, None
+        if server is not None:
+            try:
+                await self._calls.until_none(self._drain)
+            finally:
+                await server.stop(GRACE_SECONDS)
 
     def _options(self) -> list[tuple[str, int]]:
         settings = self._app.settings
@@ -92,19 +122,15 @@ class GrpcServer:
             ("grpc.max_concurrent_streams", MAX_CALLS),
         ]
 
-    async def _add_services(self, server: Any) -> Any:
+    def _add_services(self, server: Any) -> None:
         # The message is read by ourselves: what cannot be read is the caller's error and not the server's.
         # It is received by ourselves too: a caller that sends nothing would hold the call for ever.
-        export = grpc.stream_unary_rpc_method_handler(self._export)
+        export = self._calls.counting(grpc.stream_unary_rpc_method_handler(self._export))
         handler = grpc.method_handlers_generic_handler(TRACE_SERVICE, {"Export": export})
         server.add_generic_rpc_handlers((handler,))
-        servicer = health.HealthServicer()
-        for name in ("", TRACE_SERVICE):
-            await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflecting = _Reflection(self, SERVICES)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflecting, server)
-        return servicer
 
     async def _export(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
         caller = await self.admit(context)

@@ -1,0 +1,123 @@
+"""The life of a process that serves: its statuses, and the phases in which it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import IntEnum
+from typing import Final, Literal, Protocol, runtime_checkable
+
+from perdure.kernel.machine import Machine
+
+DaemonStatus = Literal["stopped", "starting", "running", "stopping"]
+
+STOPPED: Final = "stopped"
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+STOPPING: Final = "stopping"
+
+START: Final = "start"
+READY: Final = "all services started"
+START_FAILED: Final = "start failed"
+STOP: Final = "stop requested"
+SERVICE_FAILED: Final = "service failed"
+CLEANED_UP: Final = "cleaned up"
+
+DAEMON: Final = (
+    Machine("daemon", (STOPPED, STARTING, RUNNING, STOPPING), start={"installed": STOPPED}, final=(STOPPED,))
+    .on(START, (STOPPED,), STARTING)
+    .on(READY, (STARTING,), RUNNING)
+    .on(START_FAILED, (STARTING,), STOPPED)
+    .on(STOP, (STARTING, RUNNING), STOPPING)
+    .on(SERVICE_FAILED, (RUNNING,), STOPPING)
+    .on(CLEANED_UP, (STOPPING,), STOPPED)
+)
+"""The statuses of a process that serves."""
+
+
+class Phase(IntEnum):
+    """What happens when a process stops, in this order. All services of one phase stop at the same time."""
+
+    ANNOUNCE = 1
+    """Health checks say that the process stops; it still answers."""
+    INTAKE = 2
+    """Nothing is claimed or fired any more."""
+    STREAMS = 3
+    """Endless responses end, with an id to resume from."""
+    REQUESTS = 4
+    """Accepted requests and calls are answered; then nobody listens any more."""
+    WORK = 5
+    """Runs and jobs end, are cancelled or are handed back; workers sign off."""
+    SUPPORT = 6
+    """What runs and requests needed stops: deliveries, the operator's application."""
+    STORAGE = 7
+    """The database is flushed and closed."""
+    PROCESS = 8
+    """What tells others of this process is removed: its secret and its PID file."""
+
+
+Step = Callable[[], Awaitable[None]]
+
+
+class Component(Protocol):
+    """Something that runs from `start` to `stop`, in the event loop of its process.
+
+    `stop` may follow a `start` that failed or was cancelled.
+    """
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class Phased(Protocol):
+    """A component that stops in other phases than `WORK`, or in several."""
+
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        """What it does in which phase."""
+        ...
+
+
+@runtime_checkable
+class Claiming(Protocol):
+    """A component that claims work, and stops to do so before the work itself has to end."""
+
+    async def stop_claiming(self) -> None: ...
+
+
+@runtime_checkable
+class Endable(Protocol):
+    """A component that may end by itself, which stops the process."""
+
+    async def ended(self) -> None:
+        """Wait until it has ended; raises why."""
+        ...
+
+
+class InPhase:
+    """A component of another make, which stops in one phase."""
+
+    def __init__(self, phase: Phase, component: Component) -> None:
+        self._phase = phase
+        self._component = component
+        self.start = component.start
+        self.stop = component.stop
+
+    def __repr__(self) -> str:
+        return name_of(self._component)
+
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {self._phase: self.stop}
+
+
+def steps_of(component: Component) -> Mapping[Phase, Step]:
+    """What a component does in which phase: by default it claims no more, and then stops with the work."""
+    if isinstance(component, Phased):
+        return component.stop_steps()
+    if isinstance(component, Claiming):
+        return {Phase.INTAKE: component.stop_claiming, Phase.WORK: component.stop}
+    return {Phase.WORK: component.stop}
+
+
+def name_of(component: Component) -> str:
+    """The name of a component in the log."""
+    return repr(component) if isinstance(component, InPhase) else type(component).__name__

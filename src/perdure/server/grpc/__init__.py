@@ -1,0 +1,1 @@
+"""What gRPC servers share."""

@@ -1,0 +1,112 @@
+"""How a gRPC server ends: those who watch its health are told first, then its calls are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+SERVING: int = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """The health of services. Whoever watches it learns that the server stops, and then the call ends.
+
+    The servicer of grpcio-health-checking never ends such a call, which would delay every stop.
+    """
+
+    def __init__(self, services: Iterable[str] = ("",)) -> None:
+        self._statuses: dict[str, int] = dict.fromkeys(services, SERVING)
+        self._ended = False
+        self._news = asyncio.Event()
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's name
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 - the protocol's name
+        told: int | None = None
+        while True:
+            news, is_last = self._news, self._ended
+            status = self._statuses.get(request.service, UNKNOWN)
+            if status != told:
+                told = status
+                yield health_pb2.HealthCheckResponse(status=status)
+            if is_last:
+                return
+            await news.wait()
+
+    def stop_serving(self) -> None:
+        """From now on no service is serving."""
+        self._statuses = dict.fromkeys(self._statuses, NOT_SERVING)
+        self._tell()
+
+    def end_watches(self) -> None:
+        """End the calls of those who watch, once they know the last status."""
+        self._ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+class CallsInFlight:
+    """Counts the calls that are being answered, of the handlers that were wrapped by `counting`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    async def until_none(self, seconds: float) -> None:
+        """Wait until no call is left, for so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._none.wait()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.count += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self.count -= 1
+            if not self.count:
+                self._none.set()
+
+    def counting(self, handler: Any) -> Any:
+        """The same handler of a method, which counts each call while it is answered."""
+        kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}"
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        counted = self._stream if handler.response_streaming else self._unary
+        behaviour = counted(getattr(handler, kind))
+        return make(behaviour, handler.request_deserializer, handler.response_serializer)
+
+    def _unary(self, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(request: Any, context: Any) -> Any:
+            with self._counted():
+                return await behaviour(request, context)
+
+        return call
+
+    def _stream(self, behaviour: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+            with self._counted():
+                async for answer in behaviour(request, context):
+                    yield answer
+
+        return call
+
+
+def _arity(streaming: bool) -> str:
+    return "stream" if streaming else "unary"
