@@ -66,11 +66,11 @@ def test_each_of_a_list_with_what_is_listed_for_it() -> None:
     made = statement("SELECT 1 FROM {each:names}, t WHERE a {listed:SELECT b WHERE c = :c LIMIT {seen:n,m}}")
     assert (
         made.sqlite
-        == "SELECT 1 FROM json_each(:names) AS each, t WHERE a IN (SELECT b WHERE c = :c LIMIT :n)"
+        == "SELECT 1 FROM json_each(:names) AS names, t WHERE a IN (SELECT b WHERE c = :c LIMIT :n)"
     )
     assert made.single == made.sqlite.replace("json_each(:names)", "(SELECT :names AS value)")
     assert made.postgres == (
-        "SELECT 1 FROM unnest($1::text[]) AS each (value), t"
+        "SELECT 1 FROM unnest($1::text[]) AS names (value), t"
         " WHERE a = ANY(ARRAY(SELECT b WHERE c = $2 LIMIT $3))"
     )
     assert made.lists == {"names"}

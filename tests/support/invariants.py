@@ -11,9 +11,9 @@ from tests.support.run_invariants import broken_run_rules
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import BUSY, ENDED, LIVE, QUEUED, deadline_of, limits_of
-from perdure.threads.model import RUN
+from perdure.threads.model import RUN_KINDS
 
-FINAL = frozenset({RUN})
+FINAL = frozenset(RUN_KINDS)
 """The kinds whose end is for ever: what executes one that was ended keeps its line until it has stopped."""
 
 ROLLOUTS = statement(

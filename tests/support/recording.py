@@ -18,6 +18,7 @@ from perdure.agents.records import AgentSpec
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
+from perdure.threads.model import RUN_QUEUES, QueueName
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.work import Assignment, Ending, Lease, Verdict
@@ -69,9 +70,14 @@ class RecordingQueue(RunQueue):
         self._recorder = recorder
 
     async def register(
-        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
+        self,
+        worker_id: str,
+        agents: Sequence[AgentSpec],
+        concurrency: int | None = None,
+        queues: Sequence[QueueName] = RUN_QUEUES,
+        built_in: Sequence[str] = (),
     ) -> None:
-        await self._queue.register(worker_id, agents, concurrency)
+        await self._queue.register(worker_id, agents, concurrency, queues, built_in)
 
     async def deregister(self, worker_id: str) -> None:
         await self._queue.deregister(worker_id)
@@ -82,10 +88,11 @@ class RecordingQueue(RunQueue):
         agents: Sequence[str],
         limit: int = 1,
         wait: float = 0.0,
+        queues: Sequence[QueueName] = RUN_QUEUES,
         *,
         idempotency_key: str | None = None,
     ) -> list[Assignment]:
-        asking = self._queue.claim(worker_id, agents, limit, wait)
+        asking = self._queue.claim(worker_id, agents, limit, wait, queues)
         return await self._call("claim", {"worker": worker_id, "limit": limit}, asking, _claims)
 
     async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED
-from perdure.threads.model import RUN
+from perdure.threads.model import RUN_KINDS
 from perdure.threads.operations.settle import thread_stream
 
 RUNS = statement("SELECT id, thread_id, live, gone_at FROM runs WHERE ns = :ns ORDER BY id")
@@ -72,7 +72,7 @@ async def broken_run_rules(tx: Tx, rollouts: Mapping[str, Any]) -> list[str]:
     for run in runs:
         wrong += [f"run {run.id} {what}" for what in _of_run(run, rollouts.get(run.id), threads, heads)]
     known = {run.id for run in runs}
-    live = [each for each in rollouts.values() if each.kind == RUN and each.status not in ENDED]
+    live = [each for each in rollouts.values() if each.kind in RUN_KINDS and each.status not in ENDED]
     wrong += [f"{each.id} executes a run that does not exist" for each in live if each.id not in known]
     wrong += _of_threads(threads, runs)
     wrong += _of_states(threads, await tx.all(CHECKPOINTS))
@@ -91,7 +91,7 @@ def _of_run(
     threads: Mapping[str, StoredThread],
     heads: Mapping[str, StoredHead],
 ) -> Iterator[str]:
-    if rollout is None or rollout.kind != RUN or rollout.line != run.thread_id:
+    if rollout is None or rollout.kind not in RUN_KINDS or rollout.line != run.thread_id:
         yield f"is no rollout in the line of thread {run.thread_id}: {rollout}"
         return
     ended = rollout.status in ENDED

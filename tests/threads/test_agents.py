@@ -81,8 +81,10 @@ async def test_only_whoever_has_the_agent_is_woken(world: World, monkeypatch: py
     looks: list[tuple[str, ...]] = []
     inner = world.queue._claim
 
-    async def counted(wish: Any, agents: tuple[str, ...], key: str | None) -> list[Assignment]:
-        found = await inner(wish, agents, key)
+    async def counted(
+        wish: Any, agents: tuple[str, ...], queues: tuple[str, ...], key: str | None
+    ) -> list[Assignment]:
+        found = await inner(wish, agents, queues, key)
         looks.append(agents)
         return found
 

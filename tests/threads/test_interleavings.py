@@ -21,6 +21,7 @@ from perdure.rollouts.operations.claim import Claim
 from perdure.runtime.stores import KINDS
 from perdure.streams.model import NewEvent
 from perdure.threads.encoding import checked, finish_of, new_run
+from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
 from perdure.threads.policy import Policy
 from perdure.threads.records import NewCheckpoint, RunRequest
@@ -66,7 +67,9 @@ def take(worker_id: str = "x", limit: int = 1) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         return [
             _ids(share)
-            for share in await assign.claim_runs(tx, [Claim(worker_id, limit)], AGENT_NAMES, KINDS)
+            for share in await assign.claim_runs(
+                tx, [Claim(worker_id, limit)], AGENT_NAMES, [AGENTS_QUEUE], KINDS
+            )
         ]
 
     return run

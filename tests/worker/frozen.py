@@ -14,6 +14,7 @@ from tests.worker.queue_support import MemoryQueue
 from tests.worker.worker_support import House
 
 from perdure.kernel.clock import boottime
+from perdure.threads.model import RUN_QUEUES, QueueName
 from perdure.threads.work import Assignment, Lease, Verdict
 
 
@@ -29,6 +30,7 @@ class LateQueue(MemoryQueue):
         agents: Sequence[str],
         limit: int = 1,
         wait: float = 0.0,
+        queues: Sequence[QueueName] = RUN_QUEUES,
         *,
         idempotency_key: str | None = None,
     ) -> list[Assignment]:

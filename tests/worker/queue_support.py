@@ -16,6 +16,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown, PerdureError
 from perdure.kernel.signals.local import LocalSignals
 from perdure.streams.model import NewEvent
+from perdure.threads.model import RUN_QUEUES, QueueName
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
 from perdure.threads.work import Assignment, Ending, Lease, SessionLines, Verdict
@@ -120,7 +121,12 @@ class MemoryQueue(RunQueue):
     # --- as a queue
 
     async def register(
-        self, worker_id: str, agents: Sequence[AgentSpec], concurrency: int | None = None
+        self,
+        worker_id: str,
+        agents: Sequence[AgentSpec],
+        concurrency: int | None = None,
+        queues: Sequence[QueueName] = RUN_QUEUES,
+        built_in: Sequence[str] = (),
     ) -> None:
         await self._called("register", worker_id)
         self.agents = list(agents)
@@ -134,6 +140,7 @@ class MemoryQueue(RunQueue):
         agents: Sequence[str],
         limit: int = 1,
         wait: float = 0.0,
+        queues: Sequence[QueueName] = RUN_QUEUES,
         *,
         idempotency_key: str | None = None,
     ) -> list[Assignment]:

@@ -13,7 +13,7 @@ from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
 from perdure.rollouts.model import UNKNOWN, Limits, limits_of
-from perdure.threads.model import AGENTS_QUEUE, RUN
+from perdure.threads.model import AGENTS_QUEUE, RUN, RUN_KINDS
 from perdure.threads.operations.queries import QueueStats
 from perdure.threads.records import Failure, Interrupt
 from perdure.threads.rows import RunRow, ThreadRow, failure_of, run_limits
@@ -444,18 +444,18 @@ class NamespaceStats(NamedTuple):
 
 
 class _Presence(NamedTuple):
-    """A worker: when it was heard from, and its queue, its slots and its agents, if it has reported them."""
+    """A worker: when it was heard from, and its queues, its slots and its agents, if it has reported them."""
 
     id: str
     heard: int
     stopped: bool
-    queue: str | None
+    queues: frozenset[str] | None
     slots: int | None
     agents: frozenset[str]
 
     def serves(self, kind: str, queue: str) -> bool:
         """Whether it claims from a queue. One that names no queue may claim tasks from any."""
-        return self.queue == queue if kind == RUN or self.queue is not None else True
+        return queue in (self.queues or ()) if kind in RUN_KINDS or self.queues is not None else True
 
 
 def _presence(row: WorkerRow) -> _Presence:
@@ -464,7 +464,7 @@ def _presence(row: WorkerRow) -> _Presence:
     except InvalidInput:
         stats = None
     known = stats if isinstance(stats, dict) else {}
-    queue, slots, agents = known.get("queue"), known.get("max"), known.get("agents")
+    slots, agents = known.get("max"), known.get("agents")
     own = [row.last_heartbeat_time, row.last_dequeue_time, row.last_busy_time]
     # One whose attempt lapsed did not say so itself: that is no sign of life.
     times = own if row.status == UNKNOWN else [*own, row.last_idle_time]
@@ -472,10 +472,18 @@ def _presence(row: WorkerRow) -> _Presence:
         row.id,
         max(time or 0 for time in times),
         row.stopped_at is not None,
-        queue if isinstance(queue, str) else None,
+        _queues_of(known),
         slots if isinstance(slots, int) else None,
         frozenset(map(str, agents)) if isinstance(agents, list) else frozenset(),
     )
+
+
+def _queues_of(stats: Mapping[str, Any]) -> frozenset[str] | None:
+    """The queues that a worker serves; one of an earlier release names a single one."""
+    queues, queue = stats.get("queues"), stats.get("queue")
+    if isinstance(queues, list):
+        return frozenset(map(str, queues))
+    return frozenset((queue,)) if isinstance(queue, str) else None
 
 
 def _alive(workers: Sequence[_Presence], since: int) -> list[_Presence]:

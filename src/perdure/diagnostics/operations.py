@@ -26,7 +26,7 @@ from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED
 from perdure.rollouts.operations.conditions import watched
 from perdure.schedules import sql as schedules_sql
 from perdure.schedules.model import ScheduleRow
-from perdure.threads.model import RUN
+from perdure.threads.model import RUN, RUN_KINDS
 from perdure.threads.operations.queries import QueueStats
 from perdure.threads.operations.queries import stats as queue_stats
 from perdure.threads.operations.settle import load_runs, load_threads
@@ -62,7 +62,7 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
     row = await tx.one(sql.GET_ROLLOUT, id=id)
     if row is None:
         return None
-    run = (await load_runs(tx, [id])).get(id) if row.kind == RUN else None
+    run = (await load_runs(tx, [id])).get(id) if row.kind in RUN_KINDS else None
     request = await get_request(tx, id) if row.kind == GRAPH_REQUEST else None
     line, ahead, workers, audit = None, 0, WorkerRows(), None
     if row.status in ENDED:

@@ -69,7 +69,7 @@ async def claim_requests(
     tx: Tx, claims: Sequence[Claim], agents: Sequence[str], kinds: Kinds
 ) -> list[list[ClaimedRequest]]:
     """Give each claim the next requests of these agents. One that has expired is ended, and not executed."""
-    shares = await claim(tx, claims, GRAPHS_QUEUE, GRAPH_REQUEST, kinds, agents)
+    shares = await claim(tx, claims, [GRAPHS_QUEUE], [GRAPH_REQUEST], kinds, agents)
     claimed = [each.rollout.id for share in shares for each in share]
     if not claimed:
         return [[] for _ in claims]

@@ -97,6 +97,10 @@ class Limits(msgspec.Struct, frozen=True):
     unresponsive_seconds: float | None = None
     max_attempts: int = 1
     retry_condition: tuple[str, ...] = ()
+    free_lapses: int = 0
+    """How many attempts may fall silent without being counted."""
+    retry_after: float | None = None
+    """If given, a report of any failure is tried again after so many seconds, while attempts are left."""
 
 
 _limits = msgspec.json.Decoder(Limits)

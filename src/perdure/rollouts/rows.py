@@ -145,6 +145,7 @@ class ClaimedRow(NamedTuple):
     input: str
     attempts: int
     kind: str
+    queue: str
     priority: int
     position: int
     line: str | None

@@ -156,15 +156,15 @@ CLAIM_OF_AGENT = statement(
     + _CLAIMED,
     row=rows.ClaimedRow,
 )
-# Claim the next rollouts of several agents: the first of those that are first for their agent.
+# Claim the next rollouts of several agents or queues: the first of those that are first in each.
 CLAIM_OF_AGENTS = statement(
     """
     WITH c AS MATERIALIZED (SELECT r.ns, r.id
-    FROM {each:agents} CROSS JOIN rollouts AS r
+    FROM {each:queues} CROSS JOIN {each:agents} CROSS JOIN rollouts AS r
     WHERE r.ns = :ns AND r.ready IS NOT NULL AND r.id {listed:SELECT f.id
       FROM rollouts AS f
-      WHERE f.ns = :ns AND f.queue = :queue AND f.agent = each.value AND f.ready IS NOT NULL
-        AND f.kind = :kind
+      WHERE f.ns = :ns AND f.queue = queues.value AND f.agent = agents.value AND f.ready IS NOT NULL
+        AND {plain:f.kind} {among:kinds}
       ORDER BY f.priority DESC, f.ready
       LIMIT {seen:n,seen}}
     ORDER BY r.priority DESC, r.ready

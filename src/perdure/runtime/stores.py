@@ -38,7 +38,7 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
 from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
-from perdure.threads.operations.settle import RUN_KIND
+from perdure.threads.operations.settle import PHASE_KIND, RUN_KIND
 from perdure.threads.tables import TABLES as THREAD_TABLES
 from perdure.workflows.approval_tables import TABLES as APPROVAL_TABLES
 from perdure.workflows.override_tables import TABLES as OVERRIDE_TABLES
@@ -63,7 +63,7 @@ TABLES = (
     *OVERRIDE_TABLES,
     *MEMORY_TABLES,
 )
-KINDS = Kinds(Kind(TASK), RUN_KIND, GRAPH_REQUEST_KIND, JOB_KIND)
+KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND, GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,21 @@ import msgspec
 from perdure.graphs.records import GraphState, GraphSteps
 from perdure.graphs.rows import encode_changes
 from perdure.graphs.texts import decode_keys, encode_keys
-from perdure.kernel.checks import check_id, check_object, check_text, optional_choice, optional_id
+from perdure.kernel.checks import (
+    check_choice,
+    check_id,
+    check_object,
+    check_text,
+    optional_choice,
+    optional_id,
+    optional_text,
+)
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
+from perdure.threads.model import RUN_QUEUES
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
 from perdure.threads.operations.finish import Finish
@@ -24,11 +34,12 @@ from perdure.threads.operations.shown import are_shown
 from perdure.threads.policy import Policy, limits_of
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
 from perdure.threads.rows import IN_PIECES
-from perdure.threads.work import Ending, Lease
+from perdure.threads.work import MAX_OUTPUT, Ending, Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
 MAX_TEXT = 1 << 30
 MAX_KEYS = 1 << 16
+_PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 INLINE_BYTES = 2048
 """So long the values of a graph's last state may be, to be kept beside their pieces and read without them."""
 
@@ -41,6 +52,14 @@ def check_lease(held: Lease) -> Lease:
     return held
 
 
+def check_queues(queues: Sequence[str]) -> tuple[str, ...]:
+    """The queues that a worker serves, each once; at least one."""
+    served = tuple(dict.fromkeys(check_choice(each, RUN_QUEUES, "queue") for each in queues))
+    if not served:
+        raise InvalidInput("a worker serves at least one queue: agents or workflows")
+    return served
+
+
 def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
     for event in events:
         check_id(event.event, "the name of an event")
@@ -48,6 +67,20 @@ def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
     if are_shown(events):
         return tuple(map(_checked_event, events))
     return tuple(events)
+
+
+def check_sent(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
+    """Refuse events that a stream cannot show: each has a name and one line of JSON.
+
+    A worker need not be trusted, and a line break would make two events of one for its readers.
+    """
+    for number, event in enumerate(events):
+        if not _PRINTABLE.fullmatch(event.event):
+            raise InvalidInput(f"event {number} has no name that can be shown: {event.event[:64]!r}")
+        if "\n" in event.body or "\r" in event.body:
+            raise InvalidInput(f"the body of event {number} has more than one line")
+        check_json(event.body, f"the body of event {number}")
+    return check_events(events)
 
 
 def _checked_event(event: NewEvent) -> NewEvent:
@@ -190,4 +223,8 @@ def finish_of(ending: Ending) -> Finish:
         checkpoint=None if ending.checkpoint is None else checked(ending.checkpoint),
         events=check_events(ending.events),
         steps=None if ending.graph is None else steps_of(ending.graph, ending.held.thread_id),
+        output=optional_text(ending.output_text, "output_text", max_length=MAX_OUTPUT),
+        stop_reason=optional_text(ending.stop_reason, "stop_reason"),
+        turns=ending.turns,
+        api_duration_ms=ending.api_duration_ms,
     )

@@ -6,8 +6,9 @@ A run has no status of its own: it is a function of its rollout's status and out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
+from perdure.executions.model import PHASE, WORKFLOWS_QUEUE
 from perdure.kernel.machine import Machine
 from perdure.kernel.retry import Backoff
 from perdure.rollouts.model import (
@@ -29,6 +30,16 @@ from perdure.threads.records import CancelAction, Failure, RunStatus, ThreadStat
 
 RUN: Final = "run"
 AGENTS_QUEUE: Final = "agents"
+RUN_KINDS: Final = (RUN, PHASE)
+"""What workers execute: the runs of callers, and the phases of workflows."""
+QueueName = Literal["agents", "workflows"]
+RUN_QUEUES: Final[tuple[QueueName, ...]] = (AGENTS_QUEUE, WORKFLOWS_QUEUE)
+"""Where workers claim from, unless they are told otherwise."""
+
+TEMPORARY: Final = 1
+"""The mark of a thread that ends with its run."""
+OF_PHASES: Final = 2
+"""The mark of a thread of phases: no list shows it, and runs cannot be created on it."""
 
 SUCCESS: Final = OUTCOMES[SUCCEEDED]
 ERROR: Final = OUTCOMES[FAILED]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
-from perdure.rollouts.model import UNRESPONSIVE
+from perdure.kernel.clock import to_micros
+from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
 from perdure.threads.records import Lifetime, RunRequest
 from perdure.threads.rows import RunLimits
 
@@ -28,6 +30,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Refuses a URL, or gives it; None where webhooks are disabled."""
     lifetime: Lifetime | None = None
     """The lifetime of threads that have none of their own; None is for ever."""
+
+    @property
+    def grace_micros(self) -> int:
+        return to_micros(self.grace)
+
+
+@lru_cache(maxsize=1024)
+def limits_of_phase(
+    timeout: float, lease: float, max_attempts: int, retry_after: float | None, free_lapses: int
+) -> str:
+    """The limits of a phase, as they are stored."""
+    limits = RunLimits(
+        timeout_seconds=timeout + BACKSTOP_SECONDS,
+        unresponsive_seconds=lease,
+        max_attempts=max_attempts,
+        retry_condition=(UNRESPONSIVE,) if retry_after is None else (UNRESPONSIVE, TIMEOUT),
+        run_timeout=timeout,
+        free_lapses=free_lapses,
+        retry_after=retry_after,
+    )
+    return msgspec.json.encode(limits).decode()
 
 
 def limits_of(request: RunRequest, policy: Policy) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
@@ -16,14 +15,15 @@ from perdure.access.model import MAX_NAME, Caller
 from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants.model import description_rows, registrations
 from perdure.assistants.operations import describe, is_described, outdated, register
+from perdure.executions.model import PHASE, WORKFLOWS_QUEUE, PhaseInputs, check_not_built_in
 from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.rows import tuple_of
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
-from perdure.kernel.checks import Id, check_id, check_name, check_text, optional_text
-from perdure.kernel.codec import check_json, decode_json, encode_json
-from perdure.kernel.errors import Fenced, InvalidInput, NotFound, PerdureError
+from perdure.kernel.checks import Id, check_id, check_ids, check_name, check_text, optional_text
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import Fenced, NotFound, PerdureError
 from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.ids import process_id
@@ -39,17 +39,19 @@ from perdure.streams.model import NewEvent
 from perdure.streams.operations import PAGE_BYTES
 from perdure.streams.operations import read as read_stream
 from perdure.streams.service import Streams
+from perdure.threads.assignments import assignment_of, not_rendered, rendered, with_input
 from perdure.threads.encoding import (
     MAX_TEXT,
-    check_events,
     check_lease,
+    check_queues,
+    check_sent,
     check_states,
     checked,
     finish_of,
     steps_of,
 )
 from perdure.threads.local_completions import LocalCompletions
-from perdure.threads.model import AGENTS_QUEUE, merged
+from perdure.threads.model import AGENTS_QUEUE, QueueName
 from perdure.threads.operations import assign, execute, finish, queries
 from perdure.threads.operations import graphs as graph_operations
 from perdure.threads.operations.assign import ClaimedRun, NewAttempt
@@ -62,7 +64,7 @@ from perdure.threads.operations.settle import StreamAppend, load_runs
 from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
-from perdure.threads.rows import Created, checkpoint_of, run_limits, run_of
+from perdure.threads.rows import Created, checkpoint_of, run_of
 from perdure.threads.session_lines import check_session_lines, write_lines
 from perdure.threads.work import (
     APPENDED,
@@ -87,12 +89,12 @@ MAX_BODY = 32 << 20
 MAX_WAIT_SECONDS = 30.0
 MAX_EVENTS = 10 * MAX_BATCH
 FILL_SECONDS = 5.0
-_PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 _FENCED: Any = {"max_body": MAX_BODY, "errors": (NotFound, Fenced), "repeatable": True}
 
 WorkerId = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
+Queues = Annotated[Sequence[QueueName], Meta(min_length=1, max_length=2)]
 Leases = Annotated[Sequence[Lease], Meta(max_length=MAX_BATCH)]
 Events = Annotated[Sequence[NewEvent], Meta(max_length=MAX_EVENTS)]
 After = Annotated[int, Meta(ge=0, le=2**53)]
@@ -120,16 +122,24 @@ class RunQueue(WatchedService):
         completions: LocalCompletions | None = None,
         watchdog: Watchdog | None = None,
         log: EventLog | None = None,
+        inputs: PhaseInputs | None = None,
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
         self.streams = streams
         self.items = items or Items(storage, namespace=namespace)
         self.log = log or TableEventLog(storage)
+        self._inputs = inputs
         self.local_completions = completions or LocalCompletions()
         self._redis_markers = RedisMarkers(storage.signals)
 
     @classmethod
-    def beside(cls, threads: Threads, items: Items | None = None, log: EventLog | None = None) -> Self:
+    def beside(
+        cls,
+        threads: Threads,
+        items: Items | None = None,
+        log: EventLog | None = None,
+        inputs: PhaseInputs | None = None,
+    ) -> Self:
         """The queue of the same namespace, whose streams and completions those of `threads` read."""
         return cls(
             threads.storage,
@@ -141,6 +151,7 @@ class RunQueue(WatchedService):
             completions=threads.local_completions,
             watchdog=threads.watchdog,
             log=log,
+            inputs=inputs,
         )
 
     def acting_as(self, caller: Caller) -> Self:
@@ -161,16 +172,21 @@ class RunQueue(WatchedService):
         worker_id: WorkerId,
         agents: Annotated[Sequence[AgentSpec], Meta(max_length=MAX_BATCH)],
         concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None,
+        queues: Queues = (AGENTS_QUEUE,),
+        built_in: Annotated[Sequence[Id], Meta(max_length=MAX_BATCH)] = (),
     ) -> Acknowledged:
-        """Register a worker with its agents and how many runs it takes at once.
+        """Register a worker with its agents, how many runs it takes at once, and the queues it serves.
 
-        Each agent gets its system assistant.
+        Each agent gets its system assistant, but for those that are built in: they execute phases alone.
         """
         check_id(worker_id, "worker_id")
+        for spec in agents:
+            check_not_built_in(spec.name)
         if await self.read(outdated, agents):
             await self.write(register, registrations(agents))
         await self.fill_agents()
-        stats = {"queue": AGENTS_QUEUE, "max": concurrency, "agents": [spec.name for spec in agents]}
+        names = [*(spec.name for spec in agents), *check_ids(built_in, "the name of an agent")]
+        stats = {"queue": AGENTS_QUEUE, "queues": check_queues(queues), "max": concurrency, "agents": names}
         await self.write(workers.start, Registration(worker_id, encode_json(stats), self._process))
 
     @call(POST(WORK + "/deregister"), scope="worker", repeatable=True)
@@ -220,33 +236,39 @@ class RunQueue(WatchedService):
         agents: Annotated[Sequence[Id], Meta(max_length=MAX_BATCH)],
         limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1,
         wait: Wait = 0.0,
+        queues: Queues = (AGENTS_QUEUE,),
         *,
         idempotency_key: str | None = None,
     ) -> Annotated[list[Assignment], under("assignments", list[Assignment], "Assignments")]:
         """Claim up to `limit` runs of these agents as soon as there is one; none if none came within `wait`
         seconds.
 
-        A repeated idempotency key gives the same runs.
+        The runs of callers are in the queue `agents`, the phases of workflows in `workflows`; a phase comes
+        with its input rendered. A repeated idempotency key gives the same runs.
         """
         check_id(worker_id, "worker_id")
         wanted = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
-        keys = [AGENTS_QUEUE, *(ready_key(AGENTS_QUEUE, each) for each in wanted)]
+        served = check_queues(queues)
+        keys = [ready_key(queue, each) for queue in served for each in wanted]
         claimed = await until(
             self.storage.signals,
             READY_CHANNEL,
-            keys,
-            lambda _: self._claim(Claim(worker_id, limit), wanted, idempotency_key),
+            [*served, *keys],
+            lambda _: self._claim(Claim(worker_id, limit), wanted, served, idempotency_key),
             timeout=wait,
         )
-        self._redis_markers.claimed(claimed, limit, wanted)
+        self._redis_markers.claimed(claimed, limit, keys)
         return claimed
 
-    async def _claim(self, claim: Claim, agents: tuple[str, ...], key: str | None) -> list[Assignment]:
+    async def _claim(
+        self, claim: Claim, agents: tuple[str, ...], queues: tuple[str, ...], key: str | None
+    ) -> list[Assignment]:
         claimed: Sequence[Created[ClaimedRun | None] | Sequence[Any]] = await self.write_once(
             key,
             assign.claim_runs,
             claim,
             agents,
+            queues,
             self.kinds,
             rows=claim.limit,
             # A caller with a key may ask again, so that nothing is released.
@@ -254,17 +276,35 @@ class RunQueue(WatchedService):
         )
         if all(isinstance(each, Created) for each in claimed):
             found = [each.record for each in claimed if isinstance(each, Created)]
-            return [assignment_of(each) for each in found if each is not None]
+            made = [assignment_of(each) for each in found if each is not None]
+            return await self._with_inputs(made) if WORKFLOWS_QUEUE in queues else made
         return await self._assignments([NewAttempt(*each) for each in claimed])
 
     async def _assignments(self, claimed: Sequence[NewAttempt]) -> list[Assignment]:
         """The assignments of a claim whose first answer was lost."""
         try:
-            return [assignment_of(each) for each in await self.read(assign.assignments, claimed)]
+            found = [assignment_of(each) for each in await self.read(assign.assignments, claimed)]
         except BaseException:
             # Nobody else knows of this claim.
             self._unclaimed(claimed)
             raise
+        return await self._with_inputs(found)
+
+    async def _with_inputs(self, claimed: list[Assignment]) -> list[Assignment]:
+        """The same with the inputs of phases rendered. One whose input cannot be made fails at once."""
+        phases = [each for each in claimed if each.run.kind == PHASE]
+        if not phases or self._inputs is None:
+            return claimed
+        try:
+            inputs = await rendered(self._inputs, await self.ns(), phases)
+        except BaseException:
+            self._unclaimed([NewAttempt(each.run.run_id, each.attempt_id, each.attempt) for each in claimed])
+            raise
+        failed = not_rendered(phases, inputs)
+        if failed:
+            await self._finish(failed)
+        refused = {each.held.run_id for each in failed}
+        return [with_input(each, inputs) for each in claimed if each.held.run_id not in refused]
 
     def _unclaimed(self, claimed: Sequence[Iterable[Any]]) -> None:
         """Release runs whose claimer was cancelled meanwhile."""
@@ -327,7 +367,9 @@ class RunQueue(WatchedService):
         self, appends: Annotated[Sequence[Append], Meta(max_length=MAX_BATCH)]
     ) -> Annotated[list[int | PerdureError], APPENDED]:
         """Append events to the streams of runs; each item is answered by itself."""
-        calls = [AppendEvents(check_lease(each.held), _checked(each.events), each.after) for each in appends]
+        calls = [
+            AppendEvents(check_lease(each.held), check_sent(each.events), each.after) for each in appends
+        ]
         rows = sum(max(len(each.events), 1) for each in calls)
         size = sum(len(event.body) for each in calls for event in each.events)
         answers = await self._each(self._append_batch, calls, rows=rows, size=size)
@@ -351,7 +393,7 @@ class RunQueue(WatchedService):
         after: After | None = None,
     ) -> Checkpoint:
         """Store a state of a run's thread, with the events that tell of it."""
-        new = SaveCheckpoint(check_lease(held), checked(checkpoint), _checked(events), after)
+        new = SaveCheckpoint(check_lease(held), checked(checkpoint), check_sent(events), after)
         size = len(new.checkpoint.values) + sum(len(event.body) for event in events)
         (state,) = await self._each(self._save_batch, [new], size=size)
         saved: State = _or_raise(state)
@@ -371,7 +413,7 @@ class RunQueue(WatchedService):
         `after` is that of `append`.
         """
         new = steps_of(check_states(steps), held.thread_id)
-        call = RecordSteps(check_lease(held), new, _checked(events), after)
+        call = RecordSteps(check_lease(held), new, check_sent(events), after)
         rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
         (answer,) = await self._each(self._record_batch, [call], rows=rows)
         return _or_raise(_last_of(answer))
@@ -424,7 +466,7 @@ class RunQueue(WatchedService):
         check_text(name, "the name of a step")
         check_text(body, "the result of a step", max_length=MAX_TEXT)
         optional_text(within, "within")
-        call = SaveStep(check_lease(held), origin, name, body, _checked(events), after, within)
+        call = SaveStep(check_lease(held), origin, name, body, check_sent(events), after, within)
         size = len(body) + sum(len(event.body) for event in events)
         (answer,) = await self._each(self._keep_batch, [call], rows=1 + len(events), size=size)
         _or_raise(answer)
@@ -469,7 +511,7 @@ class RunQueue(WatchedService):
     ) -> Annotated[list[Run | PerdureError], ENDED]:
         """End attempts; each is answered by itself, and doing it twice does it once."""
         for ending in endings:
-            _checked(ending.events)
+            check_sent(ending.events)
             if ending.graph is not None:
                 check_states(ending.graph)
         found = await self._finish([finish_of(ending) for ending in endings])
@@ -541,32 +583,6 @@ class RunQueue(WatchedService):
         return answers
 
 
-def assignment_of(claimed: ClaimedRun) -> Assignment:
-    """What a worker gets of a claimed run; its input is decoded here, and nowhere before."""
-    run, limits = run_of(claimed.run), run_limits(claimed.run)
-    thread, assistant, attempt = claimed.thread, claimed.assistant, claimed.attempt
-    return Assignment(
-        run=run,
-        attempt_id=attempt.attempt_id,
-        attempt=attempt.number,
-        last_attempt=attempt.number - claimed.uncharged >= limits.max_attempts,
-        config=merged(
-            assistant.config if assistant else {},
-            decode_json(thread.config) if thread else {},
-            run.kwargs.config,
-        ),
-        context={**(assistant.context if assistant else {}), **(run.kwargs.context or {})},
-        timeout_seconds=limits.run_timeout,
-        lease_seconds=limits.unresponsive_seconds,
-        origin=claimed.origin,
-        checkpoint=None if claimed.state is None else checkpoint_of(claimed.state),
-        steps=claimed.steps,
-        saved_at=claimed.saved_at,
-        resources_id=claimed.run.resources_id,
-        last_seq=claimed.last_seq,
-    )
-
-
 def _or_raise(answer: T | PerdureError) -> T:
     if isinstance(answer, PerdureError):
         raise answer
@@ -579,17 +595,3 @@ def _last_of(answer: StreamAppend | int | PerdureError) -> int | PerdureError:
         return answer
     _, place = answer
     return place.last_seq
-
-
-def _checked(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
-    """Refuse events that a stream cannot show: each has a name and one line of JSON.
-
-    A worker need not be trusted, and a line break would make two events of one for its readers.
-    """
-    for number, event in enumerate(events):
-        if not _PRINTABLE.fullmatch(event.event):
-            raise InvalidInput(f"event {number} has no name that can be shown: {event.event[:64]!r}")
-        if "\n" in event.body or "\r" in event.body:
-            raise InvalidInput(f"the body of event {number} has more than one line")
-        check_json(event.body, f"the body of event {number}")
-    return check_events(events)

@@ -17,12 +17,14 @@ IfNotExists = Literal["create", "reject"]
 OnDisconnect = Literal["cancel", "continue"]
 OnCompletion = Literal["delete", "keep"]
 PruneStrategy = Literal["delete", "keep_latest"]
+RunKind = Literal["run", "phase"]
 
 RUN_STATUSES: Final = get_args(RunStatus)
 THREAD_STATUSES: Final = get_args(ThreadStatus)
 MULTITASK_STRATEGIES: Final = get_args(MultitaskStrategy)
 CANCEL_ACTIONS: Final = get_args(CancelAction)
 PRUNE_STRATEGIES: Final = get_args(PruneStrategy)
+KINDS_OF_RUNS: Final = get_args(RunKind)
 
 MAX_DELAY_SECONDS = 10 * 366 * 86_400
 Delay = Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_SECONDS)]
@@ -126,6 +128,10 @@ class Run(Record, kw_only=True):
     """Where its end is told, with credentials masked."""
     session_id: str | None = None
     """The session that has what its agent said, once it has said something."""
+    kind: RunKind = "run"
+    """`phase` if a workflow or a chat asked for it."""
+    parent: str | None = None
+    """The workflow run that a phase is a part of."""
 
 
 class Thread(Record, kw_only=True):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.kernel.signals.port import Signals, carrier_of
-from perdure.rollouts.operations.work import ready_key
-from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.work import Assignment, Lease, Verdict
 
 
@@ -17,14 +15,15 @@ class RedisMarkers:
         self._carrier = carrier_of(signals)
         self._seconds = 10.0
 
-    def claimed(self, assignments: Sequence[Assignment], limit: int, agents: Sequence[str]) -> None:
+    def claimed(self, assignments: Sequence[Assignment], limit: int, keys: Sequence[str]) -> None:
+        """Mark runs that were claimed; `keys` are those of the work that its worker can do."""
         if self._carrier is None or not assignments:
             return
         self._seconds = max(each.lease_seconds for each in assignments)
         self._carrier.mark_running([each.run.run_id for each in assignments], self._seconds)
         if len(assignments) == limit:
             # A hint wakes one process only: one that took all it could leaves the rest to another.
-            self._carrier.wake_another([ready_key(AGENTS_QUEUE, agent) for agent in agents])
+            self._carrier.wake_another(keys)
 
     def renewed(self, held: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
         if self._carrier is not None:

@@ -113,6 +113,8 @@ class RunRow(msgspec.Struct):
     thread_id: str
     assistant_id: str
     agent: str
+    kind: str
+    parent: str | None
     rollout_status: str
     outcome: str | None
     metadata: str
@@ -147,6 +149,8 @@ class RunRow(msgspec.Struct):
 
 
 ROLLOUT_COLUMNS: Final = {
+    "kind": "r.kind",
+    "parent": "r.parent",
     "rollout_status": "r.status AS rollout_status",
     "outcome": "r.outcome",
     "metadata": "r.metadata",
@@ -164,6 +168,14 @@ class RunSession(NamedTuple):
 
     id: str
     session_id: str | None
+
+
+class SessionRow(NamedTuple):
+    """A run with its kind, and the session that it writes to."""
+
+    id: str
+    session_id: str | None
+    kind: str
 
 
 class RolloutView(NamedTuple):
@@ -326,11 +338,12 @@ def origin_of(state: StateRow) -> str | None:
 
 
 class NextOf(NamedTuple):
-    """What is next after a state."""
+    """What is next after a state, and what it asks."""
 
     thread_id: str
     id: str
     next: str
+    interrupts: str
 
 
 class StateChange(NamedTuple):
@@ -359,6 +372,8 @@ class RunLimits(msgspec.Struct, frozen=True):
     max_attempts: int
     retry_condition: tuple[str, ...]
     run_timeout: float
+    free_lapses: int = 0
+    retry_after: float | None = None
 
 
 _limits = msgspec.json.Decoder(RunLimits)
@@ -401,6 +416,8 @@ def run_of(row: RunRow) -> Run:
         attempt=row.attempts,
         error=failure_of(row.error),
         temporary=row.temporary is not None,
+        kind=row.kind,  # type: ignore[arg-type]
+        parent=row.parent,
         on_disconnect=row.on_disconnect,  # type: ignore[arg-type]
         webhook=None if row.webhook is None else mask_target(row.webhook),
         session_id=row.session_id,

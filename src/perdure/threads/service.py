@@ -66,6 +66,7 @@ from perdure.threads.operations.states import NewThread
 from perdure.threads.policy import Policy
 from perdure.threads.records import (
     CANCEL_ACTIONS,
+    KINDS_OF_RUNS,
     PRUNE_STRATEGIES,
     RUN_STATUSES,
     CancelAction,
@@ -75,6 +76,7 @@ from perdure.threads.records import (
     PruneStrategy,
     Run,
     RunEnd,
+    RunKind,
     RunRequest,
     RunStatus,
     Thread,
@@ -373,11 +375,15 @@ class Threads(WatchedService):
         *,
         thread_id: str | None = None,
         status: RunStatus | None = None,
+        kind: RunKind = "run",
         limit: Limit = 100,
         offset: Offset = 0,
     ) -> PaginatedResult[Run]:
-        """List runs, the newest first. `limit=0` only counts."""
-        return await self.find_runs(RunSearch(thread_id, status, limit, offset))
+        """List runs, the newest first. `limit=0` only counts.
+
+        The phases of workflows are listed with `kind=phase`.
+        """
+        return await self.find_runs(RunSearch(thread_id, status, limit, offset, kind=kind))
 
     @call(GET("/threads/{thread_id}/runs"), scope="read", errors=(NotFound,))
     async def list_thread_runs(
@@ -389,6 +395,7 @@ class Threads(WatchedService):
     async def find_runs(self, wanted: RunSearch) -> PaginatedResult[Run]:
         """List runs, also without those that were rolled back."""
         optional_choice(wanted.status, RUN_STATUSES, "status")
+        check_choice(wanted.kind, KINDS_OF_RUNS, "kind")
         check_page(wanted.limit, wanted.offset)
         optional_id(wanted.thread_id, "thread_id")
         rows, total = await self.read(queries.list_runs, wanted)

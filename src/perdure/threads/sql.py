@@ -23,6 +23,7 @@ from perdure.threads.rows import (
     RolloutStatus,
     RunRow,
     RunSession,
+    SessionRow,
     StartTime,
     StateChange,
     StateRow,
@@ -107,11 +108,15 @@ RUNS_WITH_ROLLOUTS: Final = "runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.i
 GET_RUNS = statement(
     "SELECT " + RUN_COLUMNS + " FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}", row=RunRow
 )
-# Runs that callers see.
-LIST_RUNS = Listing(RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.gone_at IS NULL", RunRow)
+# Runs of a kind that callers see.
+LIST_RUNS = Listing(
+    RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.gone_at IS NULL AND {plain:r.kind} = :kind", RunRow
+)
 # The runs of a thread.
 LIST_THREAD_RUNS = Listing(
-    RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.thread_id = :thread_id AND n.gone_at IS NULL", RunRow
+    RUN_COLUMNS,
+    RUNS_WITH_ROLLOUTS + " AND n.thread_id = :thread_id AND n.gone_at IS NULL AND {plain:r.kind} = :kind",
+    RunRow,
 )
 # The runs of a thread without those that were rolled back.
 LIST_KEPT_RUNS = Listing(
@@ -216,7 +221,9 @@ LOCK_HOLDERS = statement(
     row=LineHolder,
 )
 # The sessions of runs.
-GET_SESSIONS = statement("SELECT {columns} FROM runs WHERE ns = :ns AND id {among:ids}", row=RunSession)
+GET_SESSIONS = statement(
+    "SELECT n.id, n.session_id, r.kind FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}", row=SessionRow
+)
 # Runs that write to another session.
 SET_SESSIONS = BulkUpdate(RUNS, RunSession, sets=("session_id",), keys=("ns", "id"))
 # Let a line be free at a time, whoever holds it.

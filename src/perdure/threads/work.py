@@ -17,6 +17,11 @@ from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
 Verdict = Literal["go", "interrupt", "rollback", "lost"]
 """What a worker is told of a run that it holds: go on, stop as asked, or that it holds it no longer."""
 
+MAX_OUTPUT = 1 << 20
+"""How many characters the output of a phase may have; what is longer is cut."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
 Result = Literal["success", "error", "timeout", "retriable", "stopped"]
 """How an attempt ended: `retriable` is tried again if it may be, `stopped` confirms a cancel."""
 
@@ -32,6 +37,26 @@ class Lease(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """How the audit names it."""
         return self.run_id + "/" + self.attempt_id
+
+
+class PhaseFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The phase that a worker executes. Its input was rendered when it was claimed."""
+
+    workflow_run_id: str | None = None
+    label: str | None = None
+    iteration: int = 0
+
+
+def phase_facts(run: Run) -> PhaseFacts:
+    """What the pointer of a phase says of it; what it does not say is left out."""
+    pointer = run.kwargs.input
+    known = pointer if isinstance(pointer, dict) else {}
+    label, iteration = known.get("label"), known.get("iteration")
+    return PhaseFacts(
+        workflow_run_id=run.parent,
+        label=label if isinstance(label, str) else None,
+        iteration=iteration if isinstance(iteration, int) else 0,
+    )
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +87,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     resources_id: str | None = None
     last_seq: int = 0
     """The number of the last event in the run's stream."""
+    phase: PhaseFacts | None = None
+    """What a phase is a part of; None for a run."""
 
     @property
     def held(self) -> Lease:
@@ -80,6 +107,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[NewEvent] = ()
     graph: GraphSteps | None = None
     """What the run's graph has done that is still to be kept."""
+    output_text: Annotated[str, msgspec.Meta(max_length=MAX_OUTPUT)] | None = None
+    """What a phase returned, as a text: the output that its workflow goes on with."""
+    stop_reason: Annotated[str, msgspec.Meta(max_length=255)] | None = None
+    """Why a phase stopped: success, unknown, error_fatal, error_exit_1 and so on."""
+    turns: Count | None = None
+    api_duration_ms: Count | None = None
 
 
 class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from perdure.kernel.config import Settings
+from perdure.threads.model import RUN_QUEUES, QueueName
 
 
 def make_worker_id() -> str:
@@ -42,6 +43,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The share of runs whose attempts, steps, nodes, model and tool calls are recorded; 0 is none."""
     trace_content: bool = True
     """Whether spans hold messages, arguments, results and the texts of errors."""
+
+    queues: tuple[QueueName, ...] = RUN_QUEUES
+    """The queues that it claims from: `agents` has the runs of callers, `workflows` the phases."""
 
     session_log: bool = True
     """Whether what agents say is written to sessions."""

@@ -126,7 +126,9 @@ class Worker:
         self._begun = asyncio.Event()
         self._claimed = asyncio.Event()
         await retry_until(
-            lambda: self._queue.register(self.worker_id, self._deps.agents.specs, self.options.concurrency),
+            lambda: self._queue.register(
+                self.worker_id, self._deps.agents.specs, self.options.concurrency, self.options.queues
+            ),
             what=f"worker {self.worker_id}",
             still_owned=lambda: not self._stopping,
             idempotent=True,
@@ -154,7 +156,7 @@ class Worker:
             try:
                 sent = boottime()
                 assignments = await self._queue.claim(
-                    self.worker_id, self._deps.agents.names, free, self.options.interval
+                    self.worker_id, self._deps.agents.names, free, self.options.interval, self.options.queues
                 )
                 await self._take(assignments, self._pulse.answered(sent))
                 backoff.reset()

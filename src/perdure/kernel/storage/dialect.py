@@ -5,7 +5,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | mark | SQLite | PostgreSQL |
 |---|---|---|
 | `{among:names}` | `IN (SELECT value FROM json_each(:names))` | `= ANY(:names)` |
-| `{each:names}` | `json_each(:names) AS each`, with `each.value` | `unnest(:names) AS each (value)` |
+| `{each:names}` | `json_each(:names) AS names`, with `names.value` | `unnest(:names) AS names (value)` |
 | `{listed:SELECT …}` | `IN (SELECT …)` | `= ANY(ARRAY(SELECT …))`: the list is made first |
 | `{lock}` | nothing: there is one writer | `FOR NO KEY UPDATE` |
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
@@ -53,7 +53,7 @@ _COLUMNS = re.compile(r"\{columns(?::([a-z_]+))?\}")
 _LOCK = "FOR NO KEY UPDATE"
 _MARKS = (
     (_AMONG, r"IN (SELECT value FROM json_each(:\1))", r"= ANY(:\1)"),
-    (_EACH, r"json_each(:\1) AS each", r"unnest(:\1::text[]) AS each (value)"),
+    (_EACH, r"json_each(:\1) AS \1", r"unnest(:\1::text[]) AS \1 (value)"),
     (re.compile(r"\{listed:((?:[^{}]|\{[^{}]*\})*)\}"), r"IN (\1)", r"= ANY(ARRAY(\1))"),
     (re.compile(r"\{seen:([a-z]+),([a-z]+)\}"), r":\1", r":\2"),
     (re.compile(r"\{plain:([a-z_.]+)\}"), r"+\1", r"\1"),
@@ -182,7 +182,7 @@ def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], st
         return "$" + str(names.setdefault(match.group(1), len(names) + 1))
 
     postgres = _PARAMETER.sub(number, postgres)
-    single = _EACH.sub(r"(SELECT :\1 AS value) AS each", _AMONG.sub(r"IN (:\1)", text))
+    single = _EACH.sub(r"(SELECT :\1 AS value) AS \1", _AMONG.sub(r"IN (:\1)", text))
     for mark, theirs, _ in _MARKS:
         single = mark.sub(theirs, single)
     return sqlite, postgres, tuple(names), lists, single

@@ -11,7 +11,7 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql, tables
-from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, AttemptStart, Kinds
+from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, AttemptStart, Handler, Kinds
 from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
@@ -41,7 +41,7 @@ async def claim_rollouts(
     tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds
 ) -> list[list[Claimed]]:
     """Give each claim of a caller the next rollouts of the queue."""
-    answers = await claim(tx, claims, queue, kind, kinds)
+    answers = await claim(tx, claims, [queue], [kind], kinds)
     await audit(tx, "dequeue_rollout", [each.name for share in answers for each in share])
     return answers
 
@@ -49,54 +49,73 @@ async def claim_rollouts(
 async def claim(
     tx: Tx,
     claims: Sequence[Claim],
-    queue: str,
-    kind: str,
+    queues: Sequence[str],
+    names: Sequence[str],
     kinds: Kinds,
     agents: Sequence[str] | None = None,
 ) -> list[list[Claimed]]:
-    """Give each claim the next rollouts of the queue, each with its new attempt, in one transaction.
+    """Give each claim the next rollouts of the queues, each with its new attempt, in one transaction.
 
-    With `agents` these are rollouts of one of them, without they are those that have none.
+    They are of the kinds with these names. With `agents` they are rollouts of one of them; without, those of
+    one queue and kind that have none.
     """
     await promote_due(tx)
-    rows = await _take(tx, queue, kind, sum(item.limit for item in claims), agents)
+    rows = await _take(tx, queues, names, sum(item.limit for item in claims), agents)
     rows.sort(key=lambda row: (-row.priority, row.position))
     rows = await _lock_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
     begun = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
-    handler = kinds[kind].on_claimed
-    if rows and handler is not None:
-        # The kind is told before what comes later in the order of locks.
+    starts = _starts(rows, attempts, kinds)
+    if starts:
+        # The kinds are told before what comes later in the order of locks.
         await tx.write(*begun)
-        await handler(tx, [_start(queue, *pair) for pair in zip(rows, attempts, strict=True)])
+        for handler, told in starts.items():
+            await handler(tx, told)
         begun = []
-    workers = _tell_workers(tx, claims, answers, kinds, kind)
+    counts = all(kinds[name].counted for name in names)
+    workers = _tell_workers(tx, claims, answers, kinds, counts=counts)
     await tx.defer(*begun, *await workers.changed(), counted(tx, _moved(rows)))
     return answers
 
 
-def _start(queue: str, row: ClaimedRow, attempt: AttemptRow) -> AttemptStart:
+def _starts(
+    rows: Sequence[ClaimedRow], attempts: Sequence[AttemptRow], kinds: Kinds
+) -> dict[Handler[AttemptStart], list[AttemptStart]]:
+    """What the kinds of the claimed rollouts are told, where they want to know."""
+    starts: dict[Handler[AttemptStart], list[AttemptStart]] = {}
+    for row, attempt in zip(rows, attempts, strict=True):
+        handler = kinds[row.kind].on_claimed
+        if handler is not None:
+            starts.setdefault(handler, []).append(_start(row, attempt))
+    return starts
+
+
+def _start(row: ClaimedRow, attempt: AttemptRow) -> AttemptStart:
     return AttemptStart(
         rollout_id=row.id,
         attempt_id=attempt.id,
         sequence_id=attempt.sequence_id,
         worker_id=attempt.worker_id,
-        queue=queue,
+        queue=row.queue,
         line=row.line,
         parent=row.parent,
     )
 
 
-async def _take(tx: Tx, queue: str, kind: str, wanted: int, agents: Sequence[str] | None) -> list[ClaimedRow]:
-    terms = {"queue": queue, "kind": kind, "n": wanted, "target": ROLLOUT.step(QUEUING, "claimed")}
-    if agents is None:
-        return await tx.all(sql.CLAIM, **terms)
-    if len(agents) == 1:
+async def _take(
+    tx: Tx, queues: Sequence[str], names: Sequence[str], wanted: int, agents: Sequence[str] | None
+) -> list[ClaimedRow]:
+    terms = {"n": wanted, "target": ROLLOUT.step(QUEUING, "claimed")}
+    if agents is None or (len(queues) == len(names) == len(agents) == 1):
+        (queue,), (kind,) = queues, names
+        if agents is None:
+            return await tx.all(sql.CLAIM, queue=queue, kind=kind, **terms)
         (agent,) = agents
-        return await tx.all(sql.CLAIM_OF_AGENT, agent=agent, **terms)
+        return await tx.all(sql.CLAIM_OF_AGENT, queue=queue, kind=kind, agent=agent, **terms)
+    many = {"queues": queues, "kinds": names, "agents": agents}
     for spare in (SPARE_ROWS, MORE_SPARE_ROWS):
-        rows = await tx.all(sql.CLAIM_OF_AGENTS, agents=agents, seen=wanted + spare, **terms)
+        rows = await tx.all(sql.CLAIM_OF_AGENTS, seen=wanted + spare, **many, **terms)
         if rows:
             break
     return rows
@@ -128,14 +147,14 @@ def _moved(rows: Sequence[ClaimedRow]) -> dict[tuple[str, str], int]:
 
 
 def _tell_workers(
-    tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]], kinds: Kinds, kind: str
+    tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]], kinds: Kinds, *, counts: bool
 ) -> Workers:
-    """A worker is linked to the last rollout it got; one that got none is idle."""
+    """A worker is linked to the last rollout it got; one that got none is idle. `counts`: as held."""
     workers = Workers(tx, kinds)
     for item, share in zip(claims, answers, strict=True):
         if share:
             last = share[-1]
-            runs = len(share) if kinds[kind].counted else 0
+            runs = len(share) if counts else 0
             workers.claimed(item.worker_id, last.rollout.id, last.attempt.id, dequeued=True, runs=runs)
         else:
             workers.found_nothing(item.worker_id)

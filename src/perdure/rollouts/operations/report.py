@@ -18,6 +18,7 @@ from perdure.rollouts.model import (
     ENDED,
     LIVE,
     REPORTED,
+    UNRESPONSIVE,
     Kinds,
     lapse_event,
     reported,
@@ -296,6 +297,8 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow, *, lost: bool = Fal
     attempt.status = ATTEMPT.step(attempt.status, event)
     attempt.reason = attempt.status
     attempt.watch(rollout.limits)
+    if attempt.status == UNRESPONSIVE and work.lapses(rollout_id) < rollout.limits.free_lapses:
+        attempt.charged = 0
     work.move(
         rollout,
         rollout_event(rollout.limits, attempt.status, work.tries(attempt), lapsed=True),

@@ -23,6 +23,7 @@ from perdure.rollouts.model import (
     QUEUED,
     RELEASED,
     ROLLOUT,
+    UNRESPONSIVE,
     AttemptEnd,
     Ended,
     Kind,
@@ -123,6 +124,12 @@ class Work:
     def tries(self, attempt: AttemptRow) -> int:
         """How many attempts have counted, this one among them."""
         return attempt.sequence_id - sum(1 for each in self.attempts[attempt.rollout_id] if not each.charged)
+
+    def lapses(self, rollout_id: str) -> int:
+        """How many earlier attempts fell silent without being counted."""
+        return sum(
+            1 for each in self.attempts[rollout_id] if each.was_status == UNRESPONSIVE and not each.charged
+        )
 
     def move(
         self,

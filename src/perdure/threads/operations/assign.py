@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve_decoded
@@ -16,7 +16,7 @@ from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.streams.model import Head
 from perdure.streams.operations import heads
 from perdure.threads import sql
-from perdure.threads.model import AGENTS_QUEUE, RUN
+from perdure.threads.model import RUN_KINDS, RUN_QUEUES
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.rows import (
     AttemptView,
@@ -32,6 +32,8 @@ from perdure.threads.rows import (
 )
 
 FILL_ROWS = 500
+_KINDS: Final[dict[str, str]] = dict(zip(RUN_QUEUES, RUN_KINDS, strict=True))
+"""What is claimed from each queue."""
 
 
 class NewAttempt(NamedTuple):
@@ -65,15 +67,15 @@ class ClaimedRun(NamedTuple):
 @watched
 @keyed_as("claim_run")
 async def claim_runs(
-    tx: Tx, claims: Sequence[Claim], agents: Sequence[str], kinds: Kinds
+    tx: Tx, claims: Sequence[Claim], agents: Sequence[str], queues: Sequence[str], kinds: Kinds
 ) -> list[list[Created[ClaimedRun | None]]]:
-    """Give each claim the next runs of these agents.
+    """Give each claim the next runs of these agents in these queues.
 
     What a run needs is read here, so that it begins one transaction sooner.
     """
     shares = [
         [_new_attempt(RolloutView(*rollout), AttemptView(*attempt)) for rollout, attempt in share]
-        for share in await claim(tx, claims, AGENTS_QUEUE, RUN, kinds, agents)
+        for share in await claim(tx, claims, queues, [_KINDS[queue] for queue in queues], kinds, agents)
     ]
     claimed = [each for share in shares for each in share]
     found = {each.attempt: each for each in await assignments(tx, claimed)} if claimed else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.access.operations import audit
+from perdure.executions.model import PHASE
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, Kinds, set_to
@@ -31,13 +32,17 @@ async def cancel_runs(
     tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds
 ) -> list[str | NotFound | Conflict]:
     """End each run now. Whoever executes one has `grace` microseconds to stop; its line waits for that."""
-    known = {run.id for run in await tx.all(sql.GET_RUNS, ids=list(run_ids)) if run.gone_at is None}
+    runs = [run for run in await tx.all(sql.GET_RUNS, ids=list(run_ids)) if run.gone_at is None]
+    known = {run.id for run in runs if run.kind == RUN}
+    phases = {run.id: run.parent for run in runs if run.kind == PHASE}
     work = Work(tx, kinds)
     await work.load([run_id for run_id in run_ids if run_id in known], [RUN], lined=True)
     answers: list[str | NotFound | Conflict] = []
     for run_id in run_ids:
         rollout = work.rollouts.get(run_id)
-        if rollout is None:
+        if run_id in phases:
+            answers.append(refuse_phase(run_id, phases[run_id]))
+        elif rollout is None:
             answers.append(NotFound(f"Run {run_id} not found"))
         elif rollout.status in ENDED:
             status = run_status(rollout.status, rollout.outcome)
@@ -48,6 +53,12 @@ async def cancel_runs(
     await save_all(work, Workers(tx), True)
     await audit(tx, "cancel_run", [each for each in answers if isinstance(each, str)])
     return answers
+
+
+def refuse_phase(run_id: str, parent: str | None) -> Conflict:
+    """The answer to a caller who wants to end or to delete a phase as if it were a run."""
+    where = "a chat" if parent is None else f"workflow run {parent}: cancel that"
+    return Conflict(f"Run {run_id} is a phase of {where}")
 
 
 async def end_now(work: Work, rollout: RolloutRow, action: CancelAction, grace: int) -> None:

@@ -22,7 +22,7 @@ from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
 from perdure.threads import sql
-from perdure.threads.model import AGENTS_QUEUE, RUN
+from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, TEMPORARY
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import THREAD, purge_threads
@@ -185,6 +185,8 @@ class _Creation:
             self._unknown.add(thread_id)
             if not request.make_thread:
                 return NotFound(f"Thread {thread_id} not found")
+        if thread_id in self._threads and self._threads[thread_id].temporary == OF_PHASES:
+            return Conflict(f"Thread {thread_id} belongs to a workflow or a chat, which alone runs on it")
         asked = request.checkpoint_id
         if asked is not None and (thread_id, asked) not in self._states:
             return NotFound(f"Checkpoint {asked} not found in thread {thread_id}")
@@ -218,7 +220,7 @@ class _Creation:
         tx = self._tx
         if request.thread_id is not None and request.thread_id in self._threads:
             return self._threads[request.thread_id]
-        temporary = 1 if request.thread_id is None and request.on_completion == "delete" else None
+        temporary = TEMPORARY if request.thread_id is None and request.on_completion == "delete" else None
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
         metadata = request.metadata if request.inherits else "{}"
         return new_thread_row(
@@ -284,6 +286,8 @@ class _Creation:
             thread_id=thread.id,
             assistant_id=assistant.assistant_id,
             agent=assistant.agent,
+            kind=RUN,
+            parent=None,
             rollout_status=rollout.status,
             outcome=None,
             metadata=rollout.metadata,

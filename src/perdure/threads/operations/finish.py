@@ -29,7 +29,7 @@ from perdure.rollouts.operations.workers import Workers
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
 from perdure.threads import sql
-from perdure.threads.model import INTERRUPT, PERMANENT, RETRIABLE, RUN, STOPPED, exceeded
+from perdure.threads.model import INTERRUPT, PERMANENT, RETRIABLE, RUN_KINDS, STOPPED, exceeded
 from perdure.threads.operations.execute import (
     Checked,
     Known,
@@ -69,6 +69,13 @@ class Finish(msgspec.Struct, frozen=True):
     checkpoint: Checked | None = None
     events: Sequence[NewEvent] = ()
     steps: Steps | None = None
+    permanent: bool = False
+    """Whether it is not tried again, whatever the limits of its run say."""
+    output: str | None = None
+    """What a phase returned, as a text."""
+    stop_reason: str | None = None
+    turns: int | None = None
+    api_duration_ms: int | None = None
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -129,7 +136,7 @@ class _Finishing:
         self._appends: list[Append] = []
 
     async def load(self, holders: Sequence[Lease]) -> None:
-        await self._work.load([held.run_id for held in holders], [RUN], lined=True)
+        await self._work.load([held.run_id for held in holders], RUN_KINDS, lined=True)
         self._threads = await load_threads(self._tx, [held.thread_id for held in holders], lock=True)
 
     def _holder(self, held: Lease) -> tuple[RolloutRow, AttemptRow] | None:
@@ -162,6 +169,7 @@ class _Finishing:
             if rollout.outcome == INTERRUPT:
                 self._keep_steps(ending, attempt)
             self._report(attempt, FAILED, STOPPED)
+            self._work.notes[rollout.id] = _told(ending)
             self._work.stopped.append(rollout)
         elif ending.result == STOPPED:
             self._release(rollout, attempt)
@@ -228,12 +236,10 @@ class _Finishing:
     def _note(self, ending: Finish, failure: Failure | None = None) -> Note:
         """What is told of a run that ends here; its thread is written with the end."""
         thread_id = ending.held.thread_id
-        return Note(
-            failure,
-            events=ending.events,
-            thread=self._threads.get(thread_id),
-            state=self._states.get(thread_id),
-        )
+        note = _told(ending)
+        note.failure, note.events = failure, ending.events
+        note.thread, note.state = self._threads.get(thread_id), self._states.get(thread_id)
+        return note
 
     def _conclude(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
@@ -248,6 +254,12 @@ class _Finishing:
             self._retry(ending, rollout, attempt)
         else:
             status = TIMEOUT if ending.result == "timeout" else FAILED
+            pause = rollout.limits.retry_after
+            again = pause is not None and work.tries(attempt) < rollout.limits.max_attempts
+            if again and not ending.permanent:
+                self._report(attempt, status, TIMEOUT if status in LAPSED else RETRIABLE)
+                self._retry(msgspec.structs.replace(ending, retry_after=pause), rollout, attempt)
+                return
             self._report(attempt, status, TIMEOUT if status in LAPSED else PERMANENT)
             work.notes[rollout.id] = self._note(ending, ending.error)
             work.move(rollout, _NO_RETRY, status)
@@ -255,6 +267,7 @@ class _Finishing:
     def _retry(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
         if work.tries(attempt) < rollout.limits.max_attempts:
+            work.notes[rollout.id] = _told(ending)
             work.move(rollout, _RETRY, FAILED, delay=to_micros(ending.retry_after or 0.0))
             if ending.events:
                 self._appends.append(events_of(ending.held, attempt.sequence_id, ending.events))
@@ -283,3 +296,15 @@ class _Finishing:
         if self._appends:
             await append(tx, self._appends)
         await save_all(self._work, self._workers, True)
+
+
+def _told(ending: Finish) -> Note:
+    """What the worker says of an attempt that ends."""
+    error = ending.error
+    return Note(
+        output=ending.output,
+        stop_reason=ending.stop_reason,
+        turns=ending.turns,
+        api_duration_ms=ending.api_duration_ms,
+        error=None if error is None else error.error + ": " + error.message,
+    )

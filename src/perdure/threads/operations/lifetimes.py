@@ -11,6 +11,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.threads import sql
+from perdure.threads.model import OF_PHASES
 from perdure.threads.operations.remove import remove_thread
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.operations.shown import store_earlier_states
@@ -72,7 +73,7 @@ async def prune(
     wanted = sorted(set(thread_ids))
     await lock_lines(tx, wanted)
     threads = await load_threads(tx, wanted, lock=True)
-    found = [each for each in threads.values() if each.gone_at is None]
+    found = [each for each in threads.values() if each.gone_at is None and each.temporary != OF_PHASES]
     if strategy == "delete":
         for thread in found:
             await remove_thread(tx, thread.id, grace, kinds)

@@ -16,7 +16,7 @@ from perdure.threads import sql
 from perdure.threads.model import ROLLBACK, RUN, rollouts_of
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.operations.states import states_of
-from perdure.threads.records import RunStatus
+from perdure.threads.records import RunKind, RunStatus
 from perdure.threads.rows import LatestAttempt, RunRow, ThreadAnswer
 
 
@@ -70,6 +70,7 @@ class RunSearch(msgspec.Struct, frozen=True):
     offset: int
     undone: bool = True
     """Whether those that were rolled back are among them."""
+    kind: RunKind = RUN
 
 
 @watched
@@ -81,11 +82,11 @@ async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
         given(("status", "within", list(statuses) or None), ("outcome", "within", list(outcomes) or None)),
         "and",
     )
-    bound: dict[str, str] = {}
+    bound: dict[str, str] = {"kind": search.kind}
     listing = sql.LIST_RUNS
     if search.thread_id is not None:
         await check_thread(tx, search.thread_id)
-        listing, bound = sql.LIST_THREAD_RUNS, {"thread_id": search.thread_id}
+        listing, bound = sql.LIST_THREAD_RUNS, {**bound, "thread_id": search.thread_id}
         if not search.undone:
             listing, bound = sql.LIST_KEPT_RUNS, {**bound, "undone": ROLLBACK}
     page, values = listing.page(clause, " ORDER BY " + sql.RUN_ORDER, search.limit, search.offset)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.access.operations import audit
+from perdure.executions.model import PHASE
 from perdure.graphs.operations import delete_threads as delete_graph_threads
 from perdure.kernel import changes
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.labels import drop_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED, Kinds
@@ -21,8 +22,8 @@ from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
 from perdure.streams.operations import drop as drop_streams
 from perdure.threads import sql
-from perdure.threads.model import INTERRUPT, ROLLBACK, RUN
-from perdure.threads.operations.cancel import end_now
+from perdure.threads.model import INTERRUPT, OF_PHASES, ROLLBACK, RUN
+from perdure.threads.operations.cancel import end_now, refuse_phase
 from perdure.threads.operations.settle import (
     drop_states,
     load_runs,
@@ -58,6 +59,9 @@ async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> Non
 async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> None:
     """End the thread's live runs and take it out of sight."""
     await lock_lines(tx, [thread_id])
+    known = (await load_threads(tx, [thread_id])).get(thread_id)
+    if known is not None and known.temporary == OF_PHASES:
+        raise Conflict(f"Thread {thread_id} belongs to a workflow or a chat, which alone deletes it")
     live = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
     await _end_live(tx, live, INTERRUPT, grace, kinds)
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
@@ -73,6 +77,8 @@ async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> Non
 async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> None:
     """End the run if it is live and take it out of sight, with the states that it made."""
     found = await _visible(tx, run_id)
+    if found.kind == PHASE:
+        raise refuse_phase(run_id, found.parent)
     await lock_lines(tx, [found.thread_id])
     found = await _visible(tx, run_id)
     await _end_live(tx, [run_id], ROLLBACK, grace, kinds)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from perdure.executions.model import PHASE, PhaseReport
 from perdure.graphs.operations import delete_runs as delete_graph_runs
 from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
-from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE, Ended, Kind
+from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Kind
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, Appended, append
 from perdure.threads import sql
@@ -23,6 +24,7 @@ from perdure.threads.model import (
     ROLLBACK,
     RUN,
     SILENT,
+    TEMPORARY,
     exceeded,
     resting_status,
     took_too_long,
@@ -52,7 +54,7 @@ StreamAppend = tuple[Append, Appended]
 
 
 @dataclass(slots=True)
-class Note:
+class Note(PhaseReport):
     """What the operation that ends a run tells: why it failed, whether somebody still executes it, its last
     events before those of the end, and its thread with its last state where that is at hand. The answer is
     the run as it ended, and the last append to its stream."""
@@ -156,8 +158,6 @@ class _Settling:
             thread.error = run.error
         elif run.status == "success":
             thread.error = None
-        if run.temporary is not None:
-            run.gone_at = self._tx.now
 
     async def save(self) -> None:
         """Write everything, once it is known which threads have more to do."""
@@ -179,13 +179,21 @@ class _Settling:
         unfinished = await self._unfinished(ids)
         for thread_id in ids:
             thread = self._threads[thread_id]
+            goes, asked = False, thread.rest == "interrupted"
             for run in self._rests[thread_id]:
                 began, more = run.attempts > 0, thread_id in unfinished
                 thread.rest = resting_status(run.status, began=began, unfinished=more, before=thread.rest)
+                # A phase that asks a person goes on in its thread.
+                waits = more and run.kind == PHASE and run.status == "success"
+                if run.temporary is not None and not waits:
+                    run.gone_at = tx.now
+                goes = thread.temporary == TEMPORARY or not (waits or run.on_completion == "keep")
             thread.status = "busy" if thread_id in busy else thread.rest
             thread.updated_at = tx.now
-            if thread.temporary is not None and thread_id not in busy:
+            if thread.temporary is not None and goes and thread_id not in busy:
                 thread.gone_at = tx.now
+                if asked:
+                    await tx.execute(sql.HIDE_RUNS, thread_id=thread_id)
         await tx.defer(sql.MOVE_THREADS.of([self._threads[id] for id in ids]))
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
@@ -195,7 +203,7 @@ class _Settling:
         states = [self._threads[id].checkpoint_id for id in ids if id not in told]
         wanted = [state for state in states if state is not None]
         rows = await self._tx.all(sql.NEXT_OF, thread_ids=list(ids), ids=wanted) if wanted else []
-        known = [NextOf(state.thread_id, state.id, state.next) for state in told.values()]
+        known = [NextOf(state.thread_id, state.id, state.next, "") for state in told.values()]
         return {
             row.thread_id
             for row in [*rows, *known]
@@ -255,4 +263,28 @@ async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
         tx.hint(STOPPED_CHANNEL, str(tx.ns) + "/" + run_id)
 
 
+async def on_phases_tried(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
+    """Note what phases that succeeded ask a person, for whoever goes on with their answers."""
+    notes = [end.note for end in ends if isinstance(end.note, Note) and end.status == SUCCEEDED]
+    asking: dict[str, Note] = {}
+    for note in notes:
+        if note.state is not None:
+            note.interrupts = note.state.interrupts if note.state.is_unfinished else None
+        elif note.thread is not None and note.thread.checkpoint_id is not None:
+            asking[note.thread.checkpoint_id] = note
+    if asking:
+        threads = [note.thread.id for note in asking.values() if note.thread is not None]
+        for row in await tx.all(sql.NEXT_OF, thread_ids=threads, ids=list(asking)):
+            if row.next != NOTHING_NEXT:
+                asking[row.id].interrupts = row.interrupts
+
+
 RUN_KIND = Kind(RUN, on_ended=on_ended, on_stopped=on_stopped, final=True, counted=True)
+PHASE_KIND = Kind(
+    PHASE,
+    on_attempt_ended=on_phases_tried,
+    on_ended=on_ended,
+    on_stopped=on_stopped,
+    final=True,
+    counted=True,
+)

@@ -1,0 +1,219 @@
+"""Creating and ending phases: the runs that workflows and chats ask for.
+
+A phase has a row among the runs, so that workers execute it like any other. Its executions get a seed with
+it. A phase gets a thread of its own, unless it goes on in one; lists of threads show neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.assistants.operations import resolve_decoded
+from perdure.assistants.records import Assistant
+from perdure.executions.model import PHASE, WORKFLOWS_QUEUE, NewPhase
+from perdure.kernel import ids
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import ENDED, Kinds
+from perdure.rollouts.operations.enqueue import NewRollout, enqueue
+from perdure.rollouts.operations.lines import lock_lines
+from perdure.rollouts.operations.report import save_all
+from perdure.rollouts.operations.work import Work
+from perdure.rollouts.operations.workers import Workers
+from perdure.threads import sql
+from perdure.threads.model import INTERRUPT, OF_PHASES
+from perdure.threads.operations.cancel import end_now
+from perdure.threads.operations.settle import load_threads
+from perdure.threads.policy import Policy, limits_of_phase
+from perdure.threads.rows import RolloutView, RunRow, ThreadRow, new_thread_row
+
+
+async def create_phases(
+    tx: Tx, requests: Sequence[NewPhase], kinds: Kinds, policy: Policy
+) -> list[str | NotFound]:
+    """Create phases in threads of their own; answers each with its rollout's id.
+
+    Nothing that exists is locked, so that a handler of a kind may do it.
+    """
+    return await _create(tx, requests, {}, {}, kinds, policy)
+
+
+async def enter_phases(
+    tx: Tx, requests: Sequence[NewPhase], kinds: Kinds, policy: Policy
+) -> list[str | NotFound]:
+    """Create phases in the threads that they name, each behind what its thread is busy with.
+
+    A missing thread is made for a phase that keeps it. Lines are locked first.
+    """
+    names = sorted({each.thread_id for each in requests if each.thread_id is not None})
+    holders = await lock_lines(tx, names)
+    threads = await load_threads(tx, names, lock=True)
+    known = {
+        name: thread
+        for name, thread in threads.items()
+        if thread.gone_at is None and thread.temporary == OF_PHASES
+    }
+    answers = await _create(tx, requests, known, holders, kinds, policy)
+    unused = [name for name in names if name not in known and name not in threads]
+    if unused:
+        # A thread that was not made leaves no line behind; a line that is held stays.
+        await tx.execute(sql.DROP_LINES, names=unused)
+    return answers
+
+
+async def _create(
+    tx: Tx,
+    requests: Sequence[NewPhase],
+    threads: dict[str, ThreadRow],
+    holders: dict[str, str | None],
+    kinds: Kinds,
+    policy: Policy,
+) -> list[str | NotFound]:
+    asked = sorted({each.assistant for each in requests if each.assistant is not None})
+    assistants = await resolve_decoded(tx, asked) if asked else {}
+    answers: list[str | NotFound] = []
+    made: list[tuple[NewPhase, ThreadRow, NewRollout, Assistant | None]] = []
+    new: dict[str, ThreadRow] = {}
+    busy: dict[str, ThreadRow] = {}
+    for request in requests:
+        assistant = assistants.get(request.assistant or "")
+        agent = request.agent if assistant is None else assistant.agent
+        thread = _thread_for(tx, request, {**threads, **new})
+        if agent is None or thread is None:
+            answers.append(_missing(request, agent))
+            continue
+        (busy if thread.id in threads else new)[thread.id] = thread
+        thread.status, thread.updated_at = "busy", tx.now
+        rollout = _rollout(tx, request, thread, agent, policy)
+        made.append((request, thread, rollout, assistant))
+        answers.append(str(rollout.rollout_id))
+    if made:
+        queued = await enqueue(tx, [rollout for _, _, rollout, _ in made], kinds, locked=holders)
+        runs = [
+            _run(tx, number, RolloutView(*view), *each)
+            for number, (view, each) in enumerate(zip(queued, made, strict=True))
+        ]
+        await tx.defer(
+            sql.ADD_RUNS.of(runs),
+            sql.ADD_THREADS.of(list(new.values())),
+            sql.MOVE_THREADS.of(list(busy.values())),
+        )
+    return answers
+
+
+def _missing(request: NewPhase, agent: str | None) -> NotFound:
+    if agent is None:
+        return NotFound(f"Assistant {request.assistant} not found")
+    return NotFound(f"Thread {request.thread_id} not found")
+
+
+def _thread_for(tx: Tx, request: NewPhase, known: dict[str, ThreadRow]) -> ThreadRow | None:
+    if request.thread_id in known:
+        return known[request.thread_id]
+    if request.thread_id is not None and not request.keeps_thread:
+        return None
+    thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
+    return new_thread_row(thread_id, tx.now, status="", temporary=OF_PHASES, config="{}", metadata="{}")
+
+
+def _rollout(tx: Tx, request: NewPhase, thread: ThreadRow, agent: str, policy: Policy) -> NewRollout:
+    command = "" if request.resume is None else ',"command":{"resume":' + request.resume + "}"
+    return NewRollout(
+        input='{"input":' + request.input + command + "}",
+        config=limits_of_phase(
+            request.timeout_seconds or policy.timeout,
+            policy.lease,
+            request.max_attempts,
+            request.retry_seconds,
+            request.free_lapses,
+        ),
+        metadata=request.metadata,
+        kind=PHASE,
+        queue=WORKFLOWS_QUEUE,
+        agent=agent,
+        priority=request.priority,
+        not_before=tx.wall + request.delay if request.delay else None,
+        line=thread.id,
+        parent=request.parent,
+        rollout_id=request.rollout_id or ids.uuid(tx.now, tx.ids),
+    )
+
+
+def _run(
+    tx: Tx,
+    number: int,
+    rollout: RolloutView,
+    request: NewPhase,
+    thread: ThreadRow,
+    new: NewRollout,
+    assistant: Assistant | None,
+) -> RunRow:
+    agent = str(new.agent)
+    return RunRow(
+        id=rollout.id,
+        thread_id=thread.id,
+        assistant_id=agent if assistant is None else assistant.assistant_id,
+        agent=agent,
+        kind=PHASE,
+        parent=request.parent,
+        rollout_status=rollout.status,
+        outcome=None,
+        metadata=rollout.metadata,
+        input=rollout.input,
+        strategy="enqueue",
+        created_at=tx.now + request.delay + number,
+        updated_at=tx.now,
+        end_time=None,
+        attempts=0,
+        error=None,
+        temporary=thread.temporary,
+        on_disconnect="continue",
+        on_completion="keep" if request.keeps_thread else "delete",
+        webhook=None,
+        gone_at=None,
+        config=rollout.config,
+        resources_id=rollout.resources_id,
+        session_id=None,
+    )
+
+
+class LockedPhases:
+    """Phases that a transaction has locked, with their lines and attempts."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    @property
+    def live(self) -> list[str]:
+        return [each.id for each in self.work.rollouts.values() if each.status not in ENDED]
+
+
+async def load_phases(tx: Tx, rollout_ids: Sequence[str], kinds: Kinds) -> LockedPhases:
+    """Lock phases, before anything that comes later in the order of locks."""
+    work = Work(tx, kinds)
+    await work.load(rollout_ids, [PHASE], lined=True)
+    return LockedPhases(work)
+
+
+async def cancel_phases(tx: Tx, loaded: LockedPhases, policy: Policy) -> list[str]:
+    """End those of the locked phases that have not ended; gives their ids.
+
+    Whoever executes one has the policy's grace to stop. The threads of those that have ended go too, if they
+    wait for an answer.
+    """
+    work, ended = loaded.work, loaded.live
+    for rollout_id in ended:
+        await end_now(work, work.rollout(rollout_id), INTERRUPT, policy.grace_micros)
+    await save_all(work, Workers(tx), True)
+    lines = [each.line for each in work.rollouts.values() if each.line is not None and each.id not in ended]
+    waiting = [
+        thread
+        for thread in (await load_threads(tx, lines, lock=True)).values()
+        if thread.temporary == OF_PHASES and thread.gone_at is None and thread.status == "interrupted"
+    ]
+    for thread in waiting:
+        thread.gone_at = thread.updated_at = tx.now
+    await tx.write(sql.MOVE_THREADS.of(waiting))
+    for thread in waiting:
+        await tx.execute(sql.HIDE_RUNS, thread_id=thread.id)
+    return ended
