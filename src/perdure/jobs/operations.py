@@ -173,7 +173,7 @@ async def ready_namespaces(tx: Tx, names: Sequence[str]) -> list[NamespaceRow]:
 
 async def claim_jobs(tx: Tx, limit: int, names: Sequence[str], kinds: Kinds) -> list[ClaimedJob]:
     """Claim the next jobs of these names."""
-    (share,) = await claim(tx, [Claim(None, limit)], INTERNAL_QUEUE, JOB, kinds, names)
+    (share,) = await claim(tx, [Claim(None, limit)], [INTERNAL_QUEUE], [JOB], kinds, names)
     claimed = {each.rollout.id: each for each in share}
     if not claimed:
         return []
