@@ -58,6 +58,9 @@ from perdure.kernel.errors import (
     ReadOnlyDatabase as ReadOnlyDatabase,
 )
 from perdure.kernel.errors import (
+    RequestTimeout as RequestTimeout,
+)
+from perdure.kernel.errors import (
     SpansEvicted as SpansEvicted,
 )
 from perdure.kernel.errors import (

@@ -178,6 +178,16 @@ async def test_errors_of_workers(world: World) -> None:
             await asked
 
 
+async def test_an_error_says_what_no_database_holds(world: World) -> None:
+    thread = await world.thread()
+    asked = world.ask(thread)
+    claimed = await world.claim_one()
+    error = GraphError(code="agent_error", message="bytes a\0b, half a pair \ud800")
+    await world.worker.graph_requests.answer(claimed.held, thread, error=error)
+    with pytest.raises(AgentError, match="bytes a\ufffdb, half a pair"):
+        await asked
+
+
 async def test_bad_input(world: World) -> None:
     thread = await world.thread()
     with pytest.raises(NotFound, match="Agent nobody not found"):

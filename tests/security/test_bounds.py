@@ -124,6 +124,15 @@ async def test_a_filter_lists_so_many_ids_and_statuses(visitor: Visitor, service
     assert (lightning.status, f"at most {most}" in lightning.body["detail"]) == (400, True)
 
 
+async def test_ids_of_agent_lightning_are_as_many_as_its_body_takes(visitor: Visitor) -> None:
+    """Its contract names no number: a trainer asks for all rollouts of a batch at once."""
+    queued = await visitor.post("/api/v1/rollouts", json={"input": 1})
+    known = queued.body["rollout_id"]
+    unknown = [f"ro-{number:012x}" for number in range(20_000)]
+    found = await visitor.post("/v1/agl/rollouts/search", json={"rollout_id_in": [*unknown, known]})
+    assert (found.status, [each["rollout_id"] for each in found.body["items"]]) == (200, [known])
+
+
 async def test_a_list_of_namespaces_has_so_many_conditions(services: Services) -> None:
     matches = [Match(kind="prefix", path=["a"]) for _ in range(MAX_FILTER_KEYS + 1)]
     with pytest.raises(InvalidInput, match=f"at most {MAX_FILTER_KEYS}"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -21,6 +22,12 @@ from perdure.server.table import ROUTES
 
 HOSTILE = {"NUL": "a\0b", "a lone surrogate": "a\ud800b"}
 FREE = {
+    ("GraphRequests", "answer", "message"),
+    ("Rollouts", "enqueue", "metadata"),
+    ("RunQueue", "save", "metadata"),
+    ("RunQueue", "save", "next"),
+    ("RunQueue", "find_graphs", "thread_id"),
+    ("RunQueue", "find_deltas", "thread_id"),
     ("Rollouts", "start", "metadata"),
     ("Rollouts", "search", "sort_by"),
     ("Rollouts", "attempts", "sort_by"),
@@ -28,7 +35,7 @@ FREE = {
     ("Workers", "search", "sort_by"),
     ("Resources", "search", "sort_by"),
 }
-"""What is stored as JSON, and names that are looked up in a list and never sent to the database."""
+"""What is stored as JSON or made storable, and names that are never sent to the database."""
 PLAIN: Mapping[Any, Any] = {str: "plain", int: 1, float: 1.0, bool: True, dict: {}, list: [], Mapping: {}}
 
 
@@ -40,9 +47,9 @@ async def services(engine_url: str) -> AsyncIterator[Services]:
 
 
 def all_services(services: Services) -> Iterator[Service]:
-    for name in ("access", "outbox", "assistants", "items", "threads", "run_queue", "schedules"):
-        yield getattr(services, name)
-    yield from (services.diagnostics, services.rollouts, services.workers, services.resources)
+    """Every service of the wiring, so that a new one is asked too."""
+    yield from (each for each in vars(services).values() if isinstance(each, Service))
+    yield from (services.rollouts, services.workers, services.resources)
 
 
 def takes_text(hint: Any) -> bool:
@@ -60,6 +67,31 @@ def plain(hint: Any) -> Any:
         if kind in PLAIN:
             return PLAIN[kind]
     return get_args(hint)[0] if get_args(hint) else []
+
+
+def struct_in(hint: Any) -> type[msgspec.Struct] | None:
+    """The record that a type is, or is a list of."""
+    kinds = (hint, *(part for part in get_args(hint) if not isinstance(part, str)))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
+
+
+def hostile_records(hint: Any, text: str) -> Iterator[tuple[str, Any]]:
+    """Records of a type, one of their fields hostile at a time."""
+    kind = struct_in(hint)
+    if kind is None:
+        return
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        if takes_text(hints[field.name]):
+            for value in given_hostile(hints[field.name], text):
+                # Some records refuse it themselves, when they are made.
+                with suppress(InvalidInput):
+                    record = msgspec.structs.replace(plain(kind), **{field.name: value})
+                    yield field.name, [record] if _is_list(hint) else record
+
+
+def _is_list(hint: Any) -> bool:
+    return any(getattr(part, "__origin__", None) in (list, Sequence) for part in (hint, *get_args(hint)))
 
 
 def given_hostile(hint: Any, text: str) -> Iterator[Any]:
@@ -80,6 +112,8 @@ def hostile_calls(endpoint: Endpoint, text: str) -> Iterator[tuple[str, dict[str
     parameters = list(inspect.signature(endpoint.function).parameters.values())[1:]
     required = {each.name: plain(hints[each.name]) for each in parameters if each.default is each.empty}
     for each in parameters:
+        for field, record in hostile_records(hints[each.name], text):
+            yield field, {**required, each.name: record}
         if takes_text(hints[each.name]):
             for value in given_hostile(hints[each.name], text):
                 yield each.name, {**required, each.name: value}

@@ -41,6 +41,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "no text": {"thread_id": 5},
     "long assistant": {"assistant_id": LONG},
     "command without a thread": {"thread_id": None, "command": Command(resume=1)},
+    "checkpoint that no database holds": {"checkpoint_id": "a\0b"},
     "checkpoint without a thread": {"thread_id": None, "checkpoint_id": "x"},
 }
 

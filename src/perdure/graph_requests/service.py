@@ -36,7 +36,7 @@ from perdure.kernel import ids
 from perdure.kernel.checks import Id, check_id, check_name, check_text
 from perdure.kernel.clock import MICROS, to_micros
 from perdure.kernel.codec import check_json, decode_json, encode_json
-from perdure.kernel.errors import AgentUnavailable, Fenced, InvalidInput
+from perdure.kernel.errors import AgentUnavailable, Fenced, InvalidInput, storable
 from perdure.kernel.signals.port import until
 from perdure.rollouts.operations.claim import Claim, release_rollouts
 from perdure.rollouts.operations.work import ENDED_CHANNEL, READY_CHANNEL, ended_key, ready_key
@@ -168,7 +168,7 @@ class GraphRequests(WatchedService):
         given = NewAnswer(lease.request_id, lease.attempt_id)
         if error is not None:
             code = check_text(error.code, "the code of an error", max_length=64)
-            given = given._replace(error_code=code, error=error.message[:MAX_MESSAGE])
+            given = given._replace(error_code=code, error=storable(error.message, MAX_MESSAGE))
         elif answer is not None:
             given = given._replace(answer=check_answer(answer))
         change = None

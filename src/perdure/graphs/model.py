@@ -94,6 +94,9 @@ def check_query(query: GraphQuery | GraphDeltaQuery) -> None:
         check_filter(query.filter, "filter")
         if query.before is not None:
             check_text(query.before, "before", max_length=MAX_ID)
+        return
+    for channel in query.channels:
+        check_text(channel, "channel", max_length=MAX_CHANNEL)
 
 
 def _check_place(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:

@@ -207,6 +207,13 @@ class MethodNotAllowed(PerdureError):
         self.allowed = allowed
 
 
+class RequestTimeout(PerdureError):
+    """The request did not arrive in time; nothing was done."""
+
+    code = "request_timeout"
+    http_status = 408
+
+
 class TooLarge(PerdureError):
     """The request is too large."""
 
@@ -262,7 +269,12 @@ MAX_ERROR = 1000
 def error_text(error: BaseException) -> str:
     """What is stored of an error: a text that every database takes."""
     text = error.public if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
-    return text[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return storable(text)
+
+
+def storable(text: str, most: int = MAX_ERROR) -> str:
+    """The beginning of a text, without what no database takes."""
+    return text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def all_errors() -> Iterator[type[PerdureError]]:

@@ -12,6 +12,7 @@ from perdure.kernel.errors import (
     InvalidInput,
     OutcomeUnknown,
     PerdureError,
+    RequestTimeout,
     StorageClosed,
     StorageError,
     TooManyRequests,
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
-TRANSIENT = (StorageError, Unreachable, TooManyRequests)
+TRANSIENT = (StorageError, Unreachable, TooManyRequests, RequestTimeout)
 """Errors that may pass. All of them say that nothing was done, except for `OutcomeUnknown`."""
 
 

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Self
 
 from perdure.access.model import Caller
+from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts import arguments, encoding
@@ -126,11 +127,14 @@ class DatabaseLightningStore(LightningStore):
         return span
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        check_text(attempt_id, "attempt_id")
         return await self.rollouts.next_sequence_id(rollout_id)
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
+        for _, attempt_id in rollout_attempt_ids:
+            check_text(attempt_id, "attempt_id")
         return await self.rollouts.next_sequence_ids([rollout_id for rollout_id, _ in rollout_attempt_ids])
 
     async def _query(self, what: Queried, terms: dict[str, Any]) -> PaginatedResult[Any]:

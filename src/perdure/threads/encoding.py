@@ -144,7 +144,7 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         webhook=_webhook(request.webhook, policy),
         priority=request.priority,
         grace=to_micros(policy.grace),
-        checkpoint_id=request.checkpoint_id,
+        checkpoint_id=optional_id(request.checkpoint_id, "checkpoint_id"),
         inherits=request.inherit_metadata,
         lifetime=policy.lifetime,
     )

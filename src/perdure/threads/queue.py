@@ -426,7 +426,7 @@ class RunQueue(WatchedService):
         self, held: Lease, query: GraphQuery
     ) -> Annotated[list[GraphTuple], under("found", list[GraphTuple], "FoundGraphs")]:
         """Find checkpoints of the graphs of a run's thread, the newest first."""
-        own = msgspec.structs.replace(query, thread_id=held.thread_id)
+        own = msgspec.structs.replace(query, thread_id=check_lease(held).thread_id)
         return [tuple_of(found) for found in await self.read(graphs.find, own)]
 
     @call(POST(WORK + "/graphs/deltas"), scope="worker", repeatable=True)
@@ -434,7 +434,8 @@ class RunQueue(WatchedService):
         self, held: Lease, query: GraphDeltaQuery
     ) -> Annotated[list[GraphDelta], under("found", list[GraphDelta], "FoundDeltas")]:
         """Find what the ancestors of a checkpoint hold of channels that are stored as changes."""
-        return await self.read(graphs.delta, msgspec.structs.replace(query, thread_id=held.thread_id))
+        own = msgspec.structs.replace(query, thread_id=check_lease(held).thread_id)
+        return await self.read(graphs.delta, own)
 
     @call(POST(WORK + "/items"), scope="worker", max_body=MAX_BODY, repeatable=True)
     async def do_items(
@@ -479,7 +480,9 @@ class RunQueue(WatchedService):
         self, held: Lease, after: After, limit: Annotated[int, Meta(ge=0, le=MAX_BATCH)] = 100
     ) -> Annotated[list[NewEvent], under("events", list[NewEvent], "EmittedEvents")]:
         """The events of a run's stream after a number, up to `limit` of them or about 1 MiB."""
-        page = await self.read(read_stream, held.run_id, after, limit, False, PAGE_BYTES, resolve)
+        page = await self.read(
+            read_stream, check_lease(held).run_id, after, limit, False, PAGE_BYTES, resolve
+        )
         return [NewEvent(each.event, each.body) for each in page.events]
 
     @call(POST(WORK + "/sessions"), scope="worker", max_body=MAX_BODY, repeatable=True)

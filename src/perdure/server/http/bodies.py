@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 
 from perdure.kernel.codec import encode_wire
-from perdure.kernel.errors import BadBody, InvalidInput, TooLarge, UnsupportedMedia
+from perdure.kernel.errors import BadBody, InvalidInput, RequestTimeout, TooLarge, UnsupportedMedia
 from perdure.kernel.record import open_record
 from perdure.kernel.validation import detail_of, place_of
 
@@ -38,7 +38,7 @@ async def read(request: Request, limit: int, decompressed_limit: int, timeout: f
         async with asyncio.timeout(timeout):
             data = await _gather(request.stream(), limit)
     except TimeoutError:
-        raise TooLarge(f"the body did not arrive within {timeout:g} s (setting body_timeout)") from None
+        raise RequestTimeout(f"the body did not arrive within {timeout:g} s (setting body_timeout)") from None
     except ClientDisconnect:
         raise InvalidInput("the body ended before its time") from None
     return data if coding in ("identity", "") else inflate(data, decompressed_limit)

@@ -10,6 +10,7 @@ from perdure.kernel.errors import (
     MethodNotAllowed,
     NotSupported,
     PerdureError,
+    RequestTimeout,
     StorageError,
     TooLarge,
     TooManyRequests,
@@ -30,6 +31,7 @@ _DOMAIN = "perdure"
 _STATUSES: tuple[tuple[type[PerdureError], int, int], ...] = (
     (InvalidInput, 400, 3),
     (UnsupportedMedia, 400, 3),
+    (RequestTimeout, 408, 4),
     (TooLarge, 413, 8),
     (Unauthorized, 401, 16),
     (Forbidden, 403, 7),

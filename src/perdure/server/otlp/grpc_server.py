@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from perdure.access.model import Caller, allows
-from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, StartRefused, TooLarge
+from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, RequestTimeout, StartRefused
 from perdure.kernel.lifecycle import Phase, Step
 from perdure.runtime.app import StoreApp
 from perdure.server.grpc.drain import CallsInFlight, Health
@@ -151,7 +151,7 @@ class GrpcServer:
             async with asyncio.timeout(seconds):
                 return await anext(requests)
         except TimeoutError:
-            raise TooLarge(
+            raise RequestTimeout(
                 f"the message did not arrive within {seconds:g} s (setting body_timeout)"
             ) from None
         except StopAsyncIteration:
