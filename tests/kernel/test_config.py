@@ -79,6 +79,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "webhook_allowed_hosts": (),
         "public_url": None,
         "approval_webhook_url": None,
+        "chat_idle_timeout": 1800.0,
         "agents": {},
         "log_level": "info",
         "log_json": False,

@@ -1,188 +1,154 @@
-"""The tables of workflows have every column and index of the format that they continue, by name."""
+"""The tables of Last Light are here by their names: columns, nullability, defaults, keys and indexes.
+
+Every key and index leads with the namespace. What differs on purpose: times are integers, and the unique
+index of active sessions has the `thread_key`, which is never null, in the place of the thread.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from perdure.kernel.storage.schema import Table
+import pytest
+
+from perdure.kernel.storage.schema import Column, Table
 from perdure.runtime.stores import TABLES
 
+BY_NAME = {table.name: table for table in TABLES}
 
-class Wanted(NamedTuple):
-    """A column: its type, whether it may be null, and its default."""
+
+class Of(NamedTuple):
+    """A column of theirs: its type, whether it may be null, and its default."""
 
     type: str
-    null: bool = False
-    default: int | float | str | None = None
+    null: bool = True
+    default: Any = None
 
 
-class WantedIndex(NamedTuple):
-    columns: tuple[str, ...]
-    where: str | None = None
-    unique: bool = False
+TEXT, INTEGER, REAL = Of("text"), Of("int"), Of("real")
+NEEDED = Of("text", null=False)
+TIME = Of("int", null=False)
+"""A text there."""
+WHEN = Of("int")
+"""A text there that may be null."""
+ON = Of("int", null=False, default=1)
 
 
-TEXT = Wanted("text")
-INT = Wanted("int")
-REAL = Wanted("real")
-TIME = Wanted("int")
-"""A time: ISO-8601 there, an integer here."""
+class Theirs(NamedTuple):
+    """A table of theirs. An index is its columns, whether it is unique, and its condition."""
+
+    columns: dict[str, Of]
+    key: tuple[str, ...]
+    indexes: dict[str, tuple[tuple[str, ...], bool, str | None]]
 
 
-def null(kind: Wanted) -> Wanted:
-    return kind._replace(null=True)
-
-
-def default(kind: Wanted, value: int | str) -> Wanted:
-    return kind._replace(default=value)
-
-
-COLUMNS: dict[str, dict[str, Wanted]] = {
-    "executions": {
-        "id": TEXT,
-        "trigger_type": TEXT,
-        "trigger_id": TEXT,
-        "skill": TEXT,
-        "repo": null(TEXT),
-        "issue_number": null(INT),
-        "started_at": TIME,
-        "finished_at": null(TIME),
-        "success": null(INT),
-        "error": null(TEXT),
-        "turns": null(INT),
-        "duration_ms": null(INT),
-        "session_id": null(TEXT),
-        "cost_usd": null(REAL),
-        "input_tokens": null(INT),
-        "cache_creation_input_tokens": null(INT),
-        "cache_read_input_tokens": null(INT),
-        "output_tokens": null(INT),
-        "api_duration_ms": null(INT),
-        "stop_reason": null(TEXT),
-        "workflow_run_id": null(TEXT),
-        "output_text": null(TEXT),
-    },
-    "workflow_runs": {
-        "id": TEXT,
-        "workflow_name": TEXT,
-        "trigger_id": TEXT,
-        "repo": null(TEXT),
-        "issue_number": null(INT),
-        "current_phase": TEXT,
-        "phase_history": default(TEXT, "[]"),
-        "status": default(TEXT, "running"),
-        "context": null(TEXT),
-        "scratch": null(TEXT),
-        "node_statuses": null(TEXT),
-        "restart_count": default(INT, 0),
-        "started_at": TIME,
-        "updated_at": TIME,
-        "finished_at": null(TIME),
-    },
-    "workflow_approvals": {
-        "id": TEXT,
-        "workflow_run_id": TEXT,
-        "gate": TEXT,
-        "summary": TEXT,
-        "status": default(TEXT, "pending"),
-        "kind": default(TEXT, "approve"),
-        "requested_by": null(TEXT),
-        "responded_by": null(TEXT),
-        "response": null(TEXT),
-        "responded_at": null(TIME),
-        "created_at": TIME,
-    },
-    "cron_overrides": {
-        "name": TEXT,
-        "enabled": default(INT, 1),
-        "schedule": null(TEXT),
-        "updated_at": TIME,
-        "updated_by": null(TEXT),
-    },
-    "workflow_overrides": {
-        "name": TEXT,
-        "enabled": default(INT, 1),
-        "updated_at": TIME,
-        "updated_by": null(TEXT),
-    },
-    "messaging_sessions": {
-        "id": TEXT,
-        "platform": TEXT,
-        "channel_id": TEXT,
-        "thread_id": null(TEXT),
-        "user_id": TEXT,
-        "agent_session_id": null(TEXT),
-        "created_at": TIME,
-        "last_activity_at": TIME,
-        "message_count": null(default(INT, 0)),
-        "active": null(default(INT, 1)),
-    },
-    "messaging_messages": {
-        "id": INT,
-        "session_id": TEXT,
-        "role": TEXT,
-        "content": TEXT,
-        "timestamp": TIME,
-        "platform_message_id": null(TEXT),
-    },
-}
-KEYS = {
-    "executions": ("id",),
-    "workflow_runs": ("id",),
-    "workflow_approvals": ("id",),
-    "cron_overrides": ("name",),
-    "workflow_overrides": ("name",),
-    "messaging_sessions": ("id",),
-    "messaging_messages": ("id",),
-}
-INDEXES: dict[str, dict[str, WantedIndex]] = {
-    "executions": {
-        "idx_executions_trigger": WantedIndex(("trigger_type", "trigger_id")),
-        "idx_executions_skill": WantedIndex(("skill", "started_at")),
-        "idx_executions_workflow_run": WantedIndex(("workflow_run_id", "skill")),
-    },
-    "workflow_runs": {
-        "idx_workflow_runs_trigger": WantedIndex(("trigger_id", "status")),
-        "idx_workflow_runs_status": WantedIndex(("status",)),
-        "idx_workflow_runs_started_at": WantedIndex(("started_at DESC",)),
-        "idx_workflow_runs_name_started": WantedIndex(("workflow_name", "started_at DESC")),
-    },
-    "workflow_approvals": {
-        "idx_approvals_workflow": WantedIndex(("workflow_run_id",)),
-        "idx_approvals_status": WantedIndex(("status",)),
-    },
-    "messaging_sessions": {
-        "idx_msg_sessions_lookup": WantedIndex(("platform", "channel_id", "thread_id", "user_id")),
-        # A thread that is null has an empty key there, so that it counts as equal.
-        "idx_msg_sessions_unique_active": WantedIndex(
-            ("platform", "channel_id", "thread_key", "user_id"), "active = 1", unique=True
-        ),
-    },
-    "messaging_messages": {"idx_msg_messages_session": WantedIndex(("session_id", "timestamp"))},
+SEED = {
+    "workflow_runs": Theirs(
+        {
+            "id": NEEDED,
+            "workflow_name": NEEDED,
+            "trigger_id": NEEDED,
+            "repo": TEXT,
+            "issue_number": INTEGER,
+            "current_phase": NEEDED,
+            "phase_history": Of("text", null=False, default="[]"),
+            "status": Of("text", null=False, default="running"),
+            "context": TEXT,
+            "scratch": TEXT,
+            "node_statuses": TEXT,
+            "restart_count": Of("int", null=False, default=0),
+            "started_at": TIME,
+            "updated_at": TIME,
+            "finished_at": WHEN,
+        },
+        ("id",),
+        {
+            "idx_workflow_runs_trigger": (("trigger_id", "status"), False, None),
+            "idx_workflow_runs_status": (("status",), False, None),
+            "idx_workflow_runs_started_at": (("started_at DESC",), False, None),
+            "idx_workflow_runs_name_started": (("workflow_name", "started_at DESC"), False, None),
+        },
+    ),
+    "workflow_approvals": Theirs(
+        {
+            "id": NEEDED,
+            "workflow_run_id": NEEDED,
+            "gate": NEEDED,
+            "summary": NEEDED,
+            "status": Of("text", null=False, default="pending"),
+            "kind": Of("text", null=False, default="approve"),
+            "requested_by": TEXT,
+            "responded_by": TEXT,
+            "response": TEXT,
+            "responded_at": WHEN,
+            "created_at": TIME,
+        },
+        ("id",),
+        {
+            "idx_approvals_workflow": (("workflow_run_id",), False, None),
+            "idx_approvals_status": (("status",), False, None),
+        },
+    ),
+    "workflow_overrides": Theirs(
+        {"name": NEEDED, "enabled": ON, "updated_at": TIME, "updated_by": TEXT}, ("name",), {}
+    ),
+    "messaging_sessions": Theirs(
+        {
+            "id": NEEDED,
+            "platform": NEEDED,
+            "channel_id": NEEDED,
+            "thread_id": TEXT,
+            "user_id": NEEDED,
+            "agent_session_id": TEXT,
+            "created_at": TIME,
+            "last_activity_at": TIME,
+            "message_count": Of("int", default=0),
+            "active": Of("int", default=1),
+        },
+        ("id",),
+        {
+            "idx_msg_sessions_lookup": (("platform", "channel_id", "thread_id", "user_id"), False, None),
+            "idx_msg_sessions_unique_active": (
+                ("platform", "channel_id", "thread_key", "user_id"),
+                True,
+                "active = 1",
+            ),
+        },
+    ),
+    "messaging_messages": Theirs(
+        {
+            "id": Of("int", null=False),
+            "session_id": NEEDED,
+            "role": NEEDED,
+            "content": NEEDED,
+            "timestamp": TIME,
+            "platform_message_id": TEXT,
+        },
+        ("id",),
+        {"idx_msg_messages_session": (("session_id", "timestamp"), False, None)},
+    ),
 }
 
 
-def tables() -> dict[str, Table]:
-    return {table.name: table for table in TABLES if table.name in COLUMNS}
+def _of(column: Column) -> Of:
+    return Of(column.type, column.null, column.default)
 
 
-def test_every_column_is_there() -> None:
-    for name, table in tables().items():
-        seen = {each.name: Wanted(each.type, each.null, each.default) for each in table.columns}
-        assert {column: seen.get(column) for column in COLUMNS[name]} == COLUMNS[name], name
+@pytest.mark.parametrize("name", SEED)
+def test_a_table_has_everything_that_theirs_has(name: str) -> None:
+    ours, theirs = BY_NAME[name], SEED[name]
+    assert {column: _of(ours.column(column)) for column in theirs.columns} == theirs.columns
+    assert ours.key == ("ns", *theirs.key)
+    assert _indexes(ours, theirs) == theirs.indexes
 
 
-def test_the_namespace_leads_every_key() -> None:
-    for name, table in tables().items():
-        assert table.key == ("ns", *KEYS[name]), name
+def _indexes(ours: Table, theirs: Theirs) -> dict[str, Any]:
+    found = {each.name: each for each in ours.indexes}
+    assert all(found[name].columns[0] == "ns" for name in theirs.indexes)
+    return {name: (found[name].columns[1:], found[name].unique, found[name].where) for name in theirs.indexes}
 
 
-def test_every_index_is_there() -> None:
-    for name, table in tables().items():
-        seen = {
-            each.name: WantedIndex(each.columns[1:], each.where, each.unique)
-            for each in table.indexes
-            if each.columns[0] == "ns"
-        }
-        wanted = INDEXES.get(name, {})
-        assert {index: seen.get(index) for index in wanted} == wanted, name
+def test_messages_belong_to_sessions_and_approvals_to_runs() -> None:
+    (session,) = BY_NAME["messaging_messages"].foreign_keys
+    assert (session.columns, session.table) == (("ns", "session_id"), "messaging_sessions")
+    (run,) = BY_NAME["workflow_approvals"].foreign_keys
+    assert (run.columns, run.table) == (("ns", "workflow_run_id"), "workflow_runs")

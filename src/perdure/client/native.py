@@ -17,6 +17,7 @@ from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.memory.service import Memory
+from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
@@ -58,6 +59,7 @@ class PerdureClient(Threads):
         self.traces = Traces.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
+        self.messaging = Messaging.over(self.transport)
         self.workflow_overrides = WorkflowOverrides.over(self.transport)
         self.diagnostics = Diagnostics.over(self.transport)
 

@@ -154,6 +154,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_allowed_hosts: tuple[str, ...] = ()
     public_url: Annotated[str, msgspec.Meta(pattern="^https?://[^/?#]")] | None = None
     approval_webhook_url: str | None = None
+    chat_idle_timeout: Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)] = 1800.0
     agents: Mapping[str, Any] = msgspec.field(default_factory=dict)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False

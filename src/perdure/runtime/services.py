@@ -29,6 +29,7 @@ from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.service import Memory
+from perdure.messaging.service import Messaging
 from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.urls import check_webhook_url
@@ -90,6 +91,7 @@ class Services:
             lease=self.threads.policy.lease,
         )
         self.sessions = Sessions(storage, log, namespace=namespace)
+        self.messaging = Messaging(storage, idle=settings.chat_idle_timeout, namespace=namespace)
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.memory = Memory(storage, namespace=namespace)
         self.deliveries = Deliveries(storage)
@@ -142,6 +144,7 @@ class Services:
         sibling.traces = self.traces.acting_as(caller)
         sibling.schedules = self.schedules.acting_as(caller)
         sibling.sessions = self.sessions.acting_as(caller)
+        sibling.messaging = self.messaging.acting_as(caller)
         sibling.workflow_overrides = self.workflow_overrides.acting_as(caller)
         sibling.memory = self.memory.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)

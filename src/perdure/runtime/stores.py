@@ -28,6 +28,7 @@ from perdure.kernel.storage.labels import TABLES as LABEL_TABLES
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.tables import TABLES as MEMORY_TABLES
+from perdure.messaging.tables import TABLES as MESSAGING_TABLES
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import LightningStoreStatistics
@@ -62,6 +63,7 @@ TABLES = (
     *APPROVAL_TABLES,
     *OVERRIDE_TABLES,
     *MEMORY_TABLES,
+    *MESSAGING_TABLES,
 )
 KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND, GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""

@@ -12,6 +12,7 @@ from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.memory.service import Memory
+from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
@@ -108,6 +109,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Jobs, lambda call: call.services.jobs),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *routes_of(Sessions, lambda call: call.services.sessions),
+    *routes_of(Messaging, lambda call: call.services.messaging),
     *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
     *routes_of(Memory, lambda call: call.services.memory),
     *_OVERVIEW,

@@ -1,0 +1,193 @@
+"""The rules of messaging sessions and their rows. Everything here is pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, cast
+
+import msgspec
+
+from perdure.kernel.checks import MAX_ROWS, check_name, check_text
+from perdure.kernel.clock import to_iso
+from perdure.kernel.errors import InvalidInput
+from perdure.messaging.records import ChatMessage, MessagingSession, Role
+
+MAX_CONTENT: Final = 256 << 10
+"""How long a message is, in UTF-8 bytes."""
+MAX_HISTORY: Final = 50
+"""How many messages are looked back at, where nobody says otherwise."""
+IDLE_SECONDS: Final = 1800.0
+"""After how long without a message a session is over, where nobody says otherwise."""
+LATEST: Final = 2**62
+
+_CURSOR = re.compile(r"([0-9]{1,18})-(.{1,64})")
+
+
+class Key(msgspec.Struct, frozen=True):
+    """Whose conversation, and where."""
+
+    platform: str
+    channel_id: str
+    thread_id: str | None
+    user_id: str
+
+    @property
+    def thread_key(self) -> str:
+        """The thread as it stands in the unique index, which knows no null."""
+        return self.thread_id or ""
+
+    @property
+    def trigger_id(self) -> str:
+        """What the executions of its turns say that they were triggered by."""
+        return ":".join((self.platform, self.channel_id, self.thread_id or self.user_id))
+
+
+class SessionRow(msgspec.Struct):
+    """A row of `messaging_sessions`."""
+
+    id: str
+    platform: str
+    channel_id: str
+    thread_id: str | None
+    user_id: str
+    agent_session_id: str | None
+    created_at: int
+    last_activity_at: int
+    message_count: int
+    active: int
+    thread_key: str
+    assistant: str | None
+    line: str
+    pending_turn: str | None
+    latest_turn: str | None
+    question: str | None
+    last_message_id: int
+
+    @property
+    def key(self) -> Key:
+        return Key(self.platform, self.channel_id, self.thread_id, self.user_id)
+
+
+class MessageRow(NamedTuple):
+    """A row of `messaging_messages`."""
+
+    id: int
+    session_id: str
+    role: str
+    timestamp: int
+    platform_message_id: str | None
+    sent_at: int | None
+    turn: str | None
+    content: str
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to be added, checked."""
+
+    role: Role
+    content: str
+    platform_message_id: str | None = None
+    sent_at: int | None = None
+    turn: str | None = None
+
+
+class Place(NamedTuple):
+    """A place in a list by time: before what has this time and id."""
+
+    at: int
+    id: str
+
+
+FIRST: Final = Place(LATEST, "")
+
+
+def check_key(platform: object, channel_id: object, thread_id: object, user_id: object) -> Key:
+    """The key of a session. An empty thread is none."""
+    thread = None if thread_id is None or thread_id == "" else check_name(thread_id, "thread_id")
+    return Key(
+        check_name(platform, "platform"),
+        check_name(channel_id, "channel_id"),
+        thread,
+        check_name(user_id, "user_id"),
+    )
+
+
+def check_content(value: object) -> str:
+    content = check_text(value, "content", max_length=MAX_CONTENT)
+    if not content.strip():
+        raise InvalidInput("content must not be empty")
+    return content
+
+
+def new_session(id: str, line: str, key: Key, assistant: str | None, now: int) -> SessionRow:
+    """The row of a session that begins now."""
+    return SessionRow(
+        id=id,
+        platform=key.platform,
+        channel_id=key.channel_id,
+        thread_id=key.thread_id,
+        user_id=key.user_id,
+        agent_session_id=None,
+        created_at=now,
+        last_activity_at=now,
+        message_count=0,
+        active=1,
+        thread_key=key.thread_key,
+        assistant=assistant,
+        line=line,
+        pending_turn=None,
+        latest_turn=None,
+        question=None,
+        last_message_id=0,
+    )
+
+
+def place_of(cursor: str | None) -> Place:
+    """The place that a cursor names; the newest end without one."""
+    if cursor is None:
+        return FIRST
+    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
+    if found is None:
+        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
+    return Place(int(found[1]), found[2])
+
+
+def message_place_of(cursor: str | None) -> tuple[int, int]:
+    """The time and the id of the message that a cursor names."""
+    place = place_of(cursor)
+    if place is FIRST:
+        return LATEST, MAX_ROWS
+    if not place.id.isdecimal() or len(place.id) > 18:
+        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
+    return place.at, int(place.id)
+
+
+def session_of(row: SessionRow) -> MessagingSession:
+    """The record of a session."""
+    return MessagingSession(
+        session_id=row.id,
+        platform=row.platform,
+        channel_id=row.channel_id,
+        thread_id=row.thread_id,
+        user_id=row.user_id,
+        assistant_id=row.assistant,
+        agent_session_id=row.agent_session_id,
+        created_at=to_iso(row.created_at),
+        last_activity_at=to_iso(row.last_activity_at),
+        message_count=row.message_count or 0,
+        active=bool(row.active),
+        question=row.question,
+    )
+
+
+def message_of(row: MessageRow) -> ChatMessage:
+    """The record of a message."""
+    return ChatMessage(
+        message_id=row.id,
+        session_id=row.session_id,
+        role=cast(Role, row.role),
+        content=row.content,
+        timestamp=to_iso(row.timestamp),
+        platform_message_id=row.platform_message_id,
+        turn_id=row.turn,
+    )

@@ -1,0 +1,202 @@
+"""Operations on messaging sessions and their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.access.operations import audit, keyed_as
+from perdure.kernel import changes, ids
+from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.messaging import sql
+from perdure.messaging.model import Key, MessageRow, NewMessage, Place, SessionRow
+
+KIND = "messaging_session"
+
+
+# --- sessions ---------------------------------------------------------------------------------------------
+
+
+class Opened(NamedTuple):
+    """A session, and whether it has just begun."""
+
+    row: SessionRow
+    created: bool
+
+
+async def get_or_create(tx: Tx, key: Key, assistant: str | None, idle: int) -> Opened:
+    """The active session of a key; a new one if it has none, or none that was used within `idle`.
+
+    Whoever asks at once for the same key gets the same session. Another assistant gets a new one.
+    """
+    where = {"platform": key.platform, "channel_id": key.channel_id, "user_id": key.user_id}
+    row = await tx.one(sql.LOCK_ACTIVE, thread_key=key.thread_key, **where)
+    if row is not None:
+        if row.last_activity_at >= tx.now - idle and assistant in (None, row.assistant):
+            return Opened(row, False)
+        row.active = 0
+        await _save(tx, row, "ended")
+    added = await tx.execute(
+        sql.ADD_SESSION,
+        id=(session_id := ids.uuid(tx.now, tx.ids)),
+        thread_id=key.thread_id,
+        thread_key=key.thread_key,
+        assistant=assistant,
+        line=ids.uuid(tx.now, tx.ids),
+        **where,
+    )
+    if not added:
+        winner = await tx.one(sql.LOCK_ACTIVE, thread_key=key.thread_key, **where)
+        if winner is None:
+            raise Conflict("the session was created and ended by others meanwhile; try again")
+        return Opened(winner, False)
+    changes.tell(tx, KIND, [(session_id, "active")])
+    await audit(tx, "create_messaging_session", [session_id])
+    return Opened(await get(tx, session_id), True)
+
+
+async def deactivate(tx: Tx, session_id: str) -> SessionRow:
+    """End a session: the next message of its key begins another. One that has ended stays as it is."""
+    row = await lock(tx, session_id)
+    if row.active:
+        row.active = 0
+        await _save(tx, row, "ended")
+        await audit(tx, "end_messaging_session", [session_id])
+    return row
+
+
+async def set_agent_session_id(tx: Tx, session_id: str, agent_session_id: str | None) -> SessionRow:
+    """Note in which session the agent logs what it says and does."""
+    row = await lock(tx, session_id)
+    row.agent_session_id = agent_session_id
+    await _save(tx, row, "updated")
+    await audit(tx, "update_messaging_session", [session_id])
+    return row
+
+
+async def _save(tx: Tx, row: SessionRow, status: str) -> None:
+    await tx.update_many(sql.SAVE, [row])
+    changes.tell(tx, KIND, [(row.id, status)])
+
+
+async def lock(tx: Tx, session_id: str) -> SessionRow:
+    """A session, locked; NotFound if there is none."""
+    row = await tx.one(sql.LOCK_SESSION, id=session_id)
+    if row is None:
+        raise not_found(session_id)
+    return row
+
+
+# --- messages ---------------------------------------------------------------------------------------------
+
+
+@keyed_as("add_message")
+async def add(tx: Tx, additions: Sequence[tuple[str, NewMessage]]) -> list[int | NotFound]:
+    """Add messages to sessions; answers each with its id.
+
+    Rows of sessions are locked in the order of their ids, whichever order the messages come in.
+    """
+    rows: dict[str, SessionRow | NotFound] = {}
+    for session_id in sorted({session_id for session_id, _ in additions}):
+        row = await tx.one(sql.LOCK_SESSION, id=session_id)
+        rows[session_id] = not_found(session_id) if row is None else row
+    answers: list[int | NotFound] = []
+    for session_id, message in additions:
+        found = rows[session_id]
+        if isinstance(found, NotFound):
+            answers.append(found)
+        else:
+            (added,) = await append(tx, found, [message])
+            answers.append(added.id)
+    changed = [row for row in rows.values() if isinstance(row, SessionRow)]
+    if changed:
+        await save(tx, changed)
+        await audit(tx, "add_message", [row.id for row in changed])
+    return answers
+
+
+async def append(tx: Tx, session: SessionRow, messages: Sequence[NewMessage]) -> list[MessageRow]:
+    """Add messages to a session that is locked, and count them; `save` writes the session.
+
+    The id of a message is its time; where another message has the same, it takes the next that is free.
+    """
+    added: list[MessageRow] = []
+    for message in messages:
+        at = max(tx.now, session.last_activity_at)
+        id = max(at, session.last_message_id + 1)
+        row = MessageRow(
+            id=id,
+            session_id=session.id,
+            role=message.role,
+            timestamp=at,
+            platform_message_id=message.platform_message_id,
+            sent_at=message.sent_at,
+            turn=message.turn,
+            content=message.content,
+        )
+        while not sum(await tx.write(sql.ADD_MESSAGES.of([row]))):
+            row = row._replace(id=row.id + 1)
+        session.last_message_id, session.last_activity_at = row.id, at
+        session.message_count = (session.message_count or 0) + 1
+        added.append(row)
+    return added
+
+
+async def save(tx: Tx, sessions: Sequence[SessionRow]) -> None:
+    """Write sessions that messages were added to."""
+    await tx.update_many(sql.SAVE, list(sessions))
+    changes.tell(tx, KIND, [(row.id, "active" if row.active else "ended") for row in sessions])
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+async def get(tx: Tx, session_id: str) -> SessionRow:
+    """A session, by its id or by the beginning of its id, if no other has the same."""
+    row = await tx.one(sql.GET_SESSION, id=session_id)
+    if row is not None:
+        return row
+    # Ids are made of hexadecimal digits and dashes, which all come before a g.
+    found = await tx.all(sql.BY_PREFIX, first=session_id, last=session_id + "g")
+    if len(found) > 1:
+        raise NotFound(f"more than one session has an id that begins with {session_id}")
+    if not found or not session_id:
+        raise not_found(session_id)
+    return found[-1]
+
+
+async def search(tx: Tx, active: bool | None, place: Place, limit: int) -> list[SessionRow]:
+    """A page of sessions, the most recently used first."""
+    page = {"limit": limit, **place._asdict()}
+    if active is None:
+        return await tx.all(sql.LIST_SESSIONS, **page)
+    return await tx.all(sql.LIST_BY_ACTIVE, active=int(active), **page)
+
+
+async def of_thread(
+    tx: Tx, platform: str, channel_id: str, thread_id: str, idle: int | None
+) -> SessionRow | None:
+    """The most recently used active session of a thread; with `idle`, only if it was used within that."""
+    since = 0 if idle is None else tx.now - idle
+    where = {"platform": platform, "channel_id": channel_id, "thread_key": thread_id}
+    return await tx.one(sql.OF_THREAD, since=since, **where)
+
+
+async def get_message(tx: Tx, message_id: int) -> MessageRow:
+    """A message by its id."""
+    row = await tx.one(sql.GET_MESSAGE, id=message_id)
+    if row is None:
+        raise NotFound(f"Message {message_id} not found")
+    return row
+
+
+async def history(tx: Tx, session_id: str, at: int, before: int, limit: int) -> list[MessageRow]:
+    """The newest messages of a session before a place, the oldest of them first."""
+    session = await get(tx, session_id)
+    rows = await tx.all(sql.LIST_MESSAGES, session_id=session.id, at=at, id=before, limit=limit)
+    return rows[::-1]
+
+
+def not_found(session_id: str) -> NotFound:
+    return NotFound(f"Messaging session {session_id} not found")

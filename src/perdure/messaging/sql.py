@@ -1,0 +1,111 @@
+"""The SQL of messaging sessions, written once for both engines."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
+from perdure.messaging.model import MessageRow, SessionRow
+from perdure.messaging.tables import MESSAGES, SESSIONS
+
+# Add a session, unless its key has an active one.
+ADD_SESSION = statement(
+    """
+    INSERT INTO messaging_sessions (ns, id, platform, channel_id, thread_id, user_id, created_at,
+      last_activity_at, message_count, active, thread_key, assistant, line, last_message_id)
+    VALUES (:ns, :id, :platform, :channel_id, :thread_id, :user_id, :now, :now, 0, 1, :thread_key,
+      :assistant, :line, 0)
+    ON CONFLICT DO NOTHING
+    """
+)
+# A session.
+GET_SESSION = statement(
+    "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND id = :id", row=SessionRow
+)
+# Sessions whose ids begin alike: a few, to tell whether there is one alone.
+BY_PREFIX = statement(
+    """
+    SELECT {columns} FROM messaging_sessions
+    WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2
+    """,
+    row=SessionRow,
+)
+# Lock a session.
+LOCK_SESSION = statement(
+    "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND id = :id {lock}", row=SessionRow
+)
+# Lock the active session of a key.
+LOCK_ACTIVE = statement(
+    """
+    SELECT {columns} FROM messaging_sessions
+    WHERE ns = :ns AND platform = :platform AND channel_id = :channel_id AND thread_key = :thread_key
+      AND user_id = :user_id AND active = 1 {lock}
+    """,
+    row=SessionRow,
+)
+# Lock the sessions of some lines, in the order of their ids.
+LOCK_LINES = statement(
+    "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND line {among:lines} ORDER BY id {lock}",
+    row=SessionRow,
+)
+# Write back sessions.
+SAVE = BulkUpdate(
+    SESSIONS,
+    SessionRow,
+    sets=(
+        "agent_session_id",
+        "last_activity_at",
+        "message_count",
+        "active",
+        "assistant",
+        "pending_turn",
+        "latest_turn",
+        "question",
+        "last_message_id",
+    ),
+    keys=("ns", "id"),
+)
+# A page of all sessions, the most recently used first.
+LIST_SESSIONS = statement(
+    """
+    SELECT {columns} FROM messaging_sessions
+    WHERE ns = :ns AND (last_activity_at, id) < (:at, :id)
+    ORDER BY last_activity_at DESC, id DESC LIMIT :limit
+    """,
+    row=SessionRow,
+)
+# A page of the sessions that are active, or are not, the most recently used first.
+LIST_BY_ACTIVE = statement(
+    """
+    SELECT {columns} FROM messaging_sessions
+    WHERE ns = :ns AND active = :active AND (last_activity_at, id) < (:at, :id)
+    ORDER BY last_activity_at DESC, id DESC LIMIT :limit
+    """,
+    row=SessionRow,
+)
+# The most recently used active session of a thread, whoever it is with.
+OF_THREAD = statement(
+    """
+    SELECT {columns} FROM messaging_sessions
+    WHERE ns = :ns AND platform = :platform AND channel_id = :channel_id AND thread_key = :thread_key
+      AND active = 1 AND last_activity_at >= :since
+    ORDER BY last_activity_at DESC, id DESC LIMIT 1
+    """,
+    row=SessionRow,
+)
+
+# Add a message, unless its id is taken.
+ADD_MESSAGES = BulkInsert(MESSAGES, MessageRow, on_conflict="NOTHING")
+# A message.
+GET_MESSAGE = statement(
+    "SELECT {columns} FROM messaging_messages WHERE ns = :ns AND id = :id", row=MessageRow
+)
+# The newest messages of a session before a place.
+LIST_MESSAGES = statement(
+    """
+    SELECT {columns} FROM messaging_messages
+    WHERE ns = :ns AND session_id = :session_id AND (timestamp, id) < (:at, :id)
+    ORDER BY timestamp DESC, id DESC LIMIT :limit
+    """,
+    row=MessageRow,
+)
+
+name_statements(globals())

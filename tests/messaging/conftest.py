@@ -1,0 +1,20 @@
+"""The messaging sessions of a namespace of its own on each engine, with the time of SQLite in hand."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.messaging.support import MessagingWorld
+from tests.threads.support import open_storage
+
+from perdure.testing.clock import ManualClock
+
+
+@pytest.fixture
+async def world(shared_engine_url: str) -> AsyncIterator[MessagingWorld]:
+    clock = ManualClock()
+    storage = open_storage(shared_engine_url, clock=clock)
+    yield MessagingWorld(storage, clock, f"test {uuid.uuid4().hex}")
+    await storage.close()
