@@ -20,7 +20,7 @@ IDLE_SECONDS: Final = 1800.0
 """After how long without a message a session is over, where nobody says otherwise."""
 LATEST: Final = 2**62
 
-_CURSOR = re.compile(r"([0-9]{1,18})-(.{1,64})")
+_CURSOR = re.compile(r"(?P<at>[0-9]{1,18})-(?P<id>.{1,64})")
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ def place_of(cursor: str | None) -> Place:
     found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
     if found is None:
         raise InvalidInput(f"{cursor!r} is not a cursor of this list")
-    return Place(int(found[1]), found[2])
+    return Place(int(found["at"]), found["id"])
 
 
 def message_place_of(cursor: str | None) -> tuple[int, int]:
