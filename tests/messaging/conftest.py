@@ -16,5 +16,7 @@ from perdure.testing.clock import ManualClock
 async def world(shared_engine_url: str) -> AsyncIterator[MessagingWorld]:
     clock = ManualClock()
     storage = open_storage(shared_engine_url, clock=clock)
-    yield MessagingWorld(storage, clock, f"test {uuid.uuid4().hex}")
+    made = await MessagingWorld(storage, clock, f"test {uuid.uuid4().hex}").begin()
+    yield made
+    await made.check()
     await storage.close()

@@ -1,17 +1,24 @@
-"""What the tests of messaging share."""
+"""What the tests of messaging share: sessions, and a worker that executes their turns on command."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tests.threads.support import AGENT_NAMES, POLICY, World
+
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
+from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.records import MessagingSession
 from perdure.messaging.service import Messaging
+from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import KINDS
 from perdure.testing.clock import ManualClock
+from perdure.threads.queue import RunQueue
+from perdure.threads.work import Assignment
 
-AGE = statement(
+AGE_SESSIONS = statement(
     "UPDATE messaging_sessions SET created_at = created_at - :age, last_activity_at = last_activity_at - :age"
     " WHERE ns = :ns"
 )
@@ -19,29 +26,44 @@ ACTIVE = statement("SELECT count(*) FROM messaging_sessions WHERE ns = :ns AND a
 
 
 async def _age(tx: Tx, seconds: float) -> None:
-    await tx.execute(AGE, age=to_micros(seconds))
+    await tx.execute(AGE_SESSIONS, age=to_micros(seconds))
 
 
 async def _active(tx: Tx) -> int:
     return await tx.one(ACTIVE) or 0
 
 
-class MessagingWorld:
+class MessagingWorld(World):
     """The sessions of one namespace."""
 
     def __init__(self, storage: Storage, clock: ManualClock, namespace: str) -> None:
-        self.storage, self.clock = storage, clock
-        self.messaging = Messaging(storage, namespace=namespace)
+        super().__init__(storage, clock, namespace=namespace)
+        self.queue = RunQueue.beside(self.threads, inputs=TurnInputs(storage))
+        self.messaging = Messaging(storage, ThreadPhases(KINDS, POLICY), self.threads, namespace=namespace)
+
+    async def begin(self) -> MessagingWorld:
+        await super().begin()
+        return self
 
     async def session(self, user: str = "ann", **fields: Any) -> MessagingSession:
         return await self.messaging.get_or_create("slack", "general", user, **fields)
 
+    async def chat(self, user: str = "ann") -> str:
+        """A session with an assistant; its id."""
+        return (await self.session(user, assistant_id="echo")).session_id
+
     async def active(self) -> int:
         return await self.storage.read(_active, ns=await self.messaging.ns())
 
-    async def pass_(self, seconds: float) -> None:
-        """Let time pass."""
+    async def advance(self, seconds: float) -> None:
         if self.storage.engine == "postgres":
             await self.storage.run(_age, seconds, ns=await self.messaging.ns())
-        else:
-            self.clock.advance(seconds)
+        await super().advance(seconds)
+
+    async def claim(self, limit: int = 10, worker_id: str = "w1") -> list[Assignment]:
+        return await self.queue.claim(worker_id, AGENT_NAMES, limit, 0, queues=["workflows"])
+
+    async def said(self, session_id: str) -> list[tuple[str, str]]:
+        """All that was said in a session."""
+        page = await self.messaging.history(session_id)
+        return [(each.role, each.content) for each in page.items]

@@ -20,7 +20,7 @@ async def test_all_who_ask_at_once_get_the_same_session(world: MessagingWorld, t
         found = await asyncio.gather(*(world.session(thread_id=thread) for _ in range(8)))
         assert len({each.session_id for each in found}) == 1, round
         assert await world.active() == 1
-        await world.pass_(1801)
+        await world.advance(1801)
     assert len((await world.messaging.list()).items) == 3
 
 
@@ -40,11 +40,11 @@ async def test_a_place_is_platform_channel_thread_and_person(world: MessagingWor
 
 async def test_a_session_that_was_idle_for_too_long_is_ended(world: MessagingWorld) -> None:
     first = await world.session()
-    await world.pass_(1790)
+    await world.advance(1790)
     await world.messaging.add_message(first.session_id, "user", "still here")
-    await world.pass_(1790)
+    await world.advance(1790)
     assert (await world.session()).session_id == first.session_id
-    await world.pass_(20)
+    await world.advance(20)
     assert (await world.session()).session_id != first.session_id
     assert not (await world.messaging.get(first.session_id)).active
 
@@ -109,7 +109,7 @@ async def test_a_thread_is_found_whoever_it_is_with(world: MessagingWorld) -> No
     await world.messaging.add_message(bob.session_id, "user", "me")
     assert (await world.messaging.find_thread(*place)).session_id == bob.session_id
     assert await world.messaging.has_active_thread(*place)
-    await world.pass_(1801)
+    await world.advance(1801)
     assert not await world.messaging.has_active_thread(*place)
     assert (await world.messaging.find_thread(*place, include_stale=True)).session_id == bob.session_id
 

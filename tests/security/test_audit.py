@@ -20,7 +20,7 @@ from tests.security.graphs import agents, graph_lines
 from tests.security.items import item_lines
 from tests.security.memory import memory_lines
 from tests.security.runs import API, AWAITED, NOT_AUDITED, lines, work_on
-from tests.security.workflows import workflow_lines
+from tests.security.workflows import ANSWERED, workflow_lines
 from tests.server.support import Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore
@@ -187,7 +187,8 @@ async def test_every_route_that_writes_leaves_its_entry(store: InMemoryLightning
         visitor.headers = {"Authorization": f"Bearer {secret}"}
         for route, (method, path, body, action) in asked.items():
             before = await newest(access)
-            working = asyncio.ensure_future(work_on(store)) if path in AWAITED | graph_runs.AWAITED else None
+            awaited = path in AWAITED | graph_runs.AWAITED or path.endswith(ANSWERED)
+            working = asyncio.ensure_future(work_on(store)) if awaited else None
             status = await ask(visitor, method, path, body)
             if working is not None:
                 working.cancel()

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from tests.security.runs import API, Line
+from tests.security.runs import API, Line, silent_worker
+from tests.server.native.support import AGENT
 
 from perdure.messaging.service import Messaging
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import KINDS
+from perdure.threads.service import Threads
+
+ANSWERED = ("/messages/wait", "/messages/stream")
+"""How paths end of what a turn has to answer first."""
 
 
 async def workflow_lines(store: DatabaseLightningStore) -> list[Line]:
     """With whole paths."""
-    session = await Messaging(store.storage).get_or_create("slack", "general", "bob")
+    await silent_worker(store).register()
+    threads = Threads(store.storage, KINDS)
+    messaging = Messaging(store.storage, ThreadPhases(KINDS, threads.policy), threads)
+    session = await messaging.get_or_create("slack", "general", "bob", assistant_id=AGENT)
+    sent = await messaging.send(session.session_id, "hello", settle_seconds=60)
     place = {"platform": "slack", "channel_id": "general", "user_id": "ann"}
     sessions = f"{API}/messaging/sessions"
     single, own = sessions + "/{session_id}", f"{sessions}/{session.session_id}"
     override = API + "/workflow-overrides/{name}"
     return [
         ("POST", sessions, "", place, "create_messaging_session"),
+        (
+            "POST",
+            single + "/turns/{turn_id}/cancel",
+            f"{own}/turns/{sent.turn_id}/cancel",
+            None,
+            "cancel_turn",
+        ),
+        ("POST", single + "/messages", own + "/messages", {"content": "x"}, "send_message"),
+        ("POST", single + "/messages/wait", own + "/messages/wait", {"content": "x"}, "send_message"),
+        ("POST", single + "/messages/stream", own + "/messages/stream", {"content": "x"}, "send_message"),
         (
             "POST",
             single + "/transcript",

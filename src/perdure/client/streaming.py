@@ -18,6 +18,7 @@ from perdure.client.sse import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Resumed
 from perdure.client.transport import HttpTransport, Sender, decode_answer, key_header, path_of
 from perdure.kernel.checks import check_timeout
 from perdure.kernel.retry import Backoff
+from perdure.messaging.service import Messaging
 from perdure.streams.model import Burst
 from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import BEGINNING, Threads
@@ -34,7 +35,7 @@ _PROBLEM = b'{"type":"urn:perdure:error:'
 
 
 class ThreadSenders:
-    """Sends the calls of `Threads` that wait or stream; a server may be away for `patience` seconds."""
+    """Sends the calls that wait or stream; a server may be away for `patience` seconds."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -48,20 +49,21 @@ class ThreadSenders:
             Threads.stream: self.stream,
             Threads.stream_run: partial(self.resume, source="run_id", default=BEGINNING),
             Threads.stream_thread: partial(self.resume, source="thread_id", default=None),
+            Messaging.ask: self.wait,
+            Messaging.stream: self.stream,
         }
 
     # --- waits --------------------------------------------------------------------------------------------
 
-    async def wait(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> RunEnd:
-        """Create a run and wait for its end."""
+    async def wait(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Any:
+        """Create a run, or send a message, and wait for the end."""
         options: Any = {
             "body": transport.body_of(endpoint, arguments),
             "headers": key_header(arguments),
         }
         path = path_of(endpoint, arguments)
-        end = await self._patiently(transport, partial(_awaited, transport, "POST", path, **options))
-        assert end is not None
-        return end
+        kind = endpoint.shape.answer
+        return await self._patiently(transport, partial(_awaited, transport, "POST", path, kind, **options))
 
     async def join_run(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> RunEnd:
         """Wait for the end of a run, with as many requests as it takes."""
@@ -72,8 +74,8 @@ class ThreadSenders:
         deadline = math.inf if timeout is None else clock() + max(timeout, 0)
         while True:
             seconds = min(WAIT_SECONDS, max(deadline - clock(), 0))
-            asking = partial(_awaited, transport, "GET", path, query=[("timeout", str(seconds))])
-            end = await self._patiently(transport, asking)
+            asking = partial(_awaited, transport, "GET", path, _END, query=[("timeout", str(seconds))])
+            end: RunEnd | None = await self._patiently(transport, asking)
             if end is not None:
                 return end
             if clock() >= deadline:
@@ -154,15 +156,15 @@ async def _awaited(
     transport: HttpTransport,
     method: str,
     path: str,
+    kind: Any,
     *,
     body: bytes | None = None,
     query: Query = (),
     headers: Mapping[str, str] | None = None,
-) -> RunEnd | None:
+) -> Any:
     """An end that is waited for; what goes wrong meanwhile is in the body."""
     async with transport.session.opened(method, path, body=body, query=query, headers=headers) as response:
         data = (await response.read()).lstrip()
     if data.startswith(_PROBLEM):
         raise error_from(503, data)
-    end: RunEnd | None = decode_answer(_END, data)
-    return end
+    return decode_answer(kind, data)

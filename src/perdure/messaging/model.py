@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from perdure.kernel.checks import MAX_ROWS, check_name, check_text
-from perdure.kernel.clock import to_iso
+from perdure.kernel.clock import to_iso, to_micros
+from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.messaging.records import ChatMessage, MessagingSession, Role
 
@@ -18,7 +19,11 @@ MAX_HISTORY: Final = 50
 """How many messages are looked back at, where nobody says otherwise."""
 IDLE_SECONDS: Final = 1800.0
 """After how long without a message a session is over, where nobody says otherwise."""
+MAX_TURN: Final = 512 << 10
+"""How long the messages of one turn are together, each with a thousand characters more than it has."""
 LATEST: Final = 2**62
+LAST_SECOND: Final = 250_000_000_000.0
+CUT: Final = "\n…[truncated]".encode()
 
 _CURSOR = re.compile(r"(?P<at>[0-9]{1,18})-(?P<id>.{1,64})")
 
@@ -59,6 +64,7 @@ class SessionRow(msgspec.Struct):
     assistant: str | None
     line: str
     pending_turn: str | None
+    pending_size: int | None
     latest_turn: str | None
     question: str | None
     last_message_id: int
@@ -119,27 +125,21 @@ def check_content(value: object) -> str:
     return content
 
 
-def new_session(id: str, line: str, key: Key, assistant: str | None, now: int) -> SessionRow:
-    """The row of a session that begins now."""
-    return SessionRow(
-        id=id,
-        platform=key.platform,
-        channel_id=key.channel_id,
-        thread_id=key.thread_id,
-        user_id=key.user_id,
-        agent_session_id=None,
-        created_at=now,
-        last_activity_at=now,
-        message_count=0,
-        active=1,
-        thread_key=key.thread_key,
-        assistant=assistant,
-        line=line,
-        pending_turn=None,
-        latest_turn=None,
-        question=None,
-        last_message_id=0,
-    )
+def check_sent_at(value: object) -> int | None:
+    """The platform's time of a message, in epoch seconds, as microseconds."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LAST_SECOND:
+        raise InvalidInput(f"sent_at is {value!r}; it must be a time in seconds since 1970")
+    return to_micros(value)
+
+
+def storable(text: str) -> str:
+    """What an agent said as the content of a message: bounded, in characters that every database takes."""
+    plain = text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    if len(plain) <= MAX_CONTENT:
+        return plain.decode()
+    return plain[: MAX_CONTENT - len(CUT)].decode("utf-8", "ignore") + CUT.decode()
 
 
 def place_of(cursor: str | None) -> Place:
@@ -176,8 +176,17 @@ def session_of(row: SessionRow) -> MessagingSession:
         last_activity_at=to_iso(row.last_activity_at),
         message_count=row.message_count or 0,
         active=bool(row.active),
-        question=row.question,
+        question=question_of(row.question),
     )
+
+
+def question_of(interrupts: str | None) -> Any:
+    """What an agent asks, from the interrupts of its thread: of one, its value."""
+    if interrupts is None:
+        return None
+    found = decode_json(interrupts)
+    asked = [each.get("value") if isinstance(each, dict) else each for each in found]
+    return asked.pop() if len(asked) == 1 else asked
 
 
 def message_of(row: MessageRow) -> ChatMessage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -30,8 +30,8 @@ class MessagingSession(Record, kw_only=True):
     message_count: int
     active: bool
     """Whether messages go on in it; one that was idle for too long, or was reset, is not active."""
-    question: str | None = None
-    """What the agent has asked and waits for, as JSON."""
+    question: Any = None
+    """What the assistant has asked: the next message answers it."""
 
 
 class SessionPage(msgspec.Struct, kw_only=True):
@@ -60,3 +60,24 @@ class MessagePage(msgspec.Struct, kw_only=True):
 
     items: list[ChatMessage]
     next: str | None = None
+
+
+class SentMessage(Record, kw_only=True):
+    """A message that was sent to an assistant. The turn that answers it is a run: it can be streamed."""
+
+    message: ChatMessage
+    turn_id: str
+
+
+class TurnEnd(Record, kw_only=True):
+    """How a turn ended."""
+
+    turn_id: str
+    session_id: str
+    status: str
+    """`success`, `error`, `timeout` or `interrupted`."""
+    message: ChatMessage | None = None
+    """What the assistant answered."""
+    question: Any = None
+    """What the assistant asks: the next message answers it."""
+    error: str | None = None

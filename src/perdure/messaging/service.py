@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Protocol, Self
 
 from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, PUT, call
 from perdure.access.model import Caller
+from perdure.executions.model import PhaseStarter
 from perdure.kernel.checks import (
     Id,
     Limit,
@@ -20,35 +22,75 @@ from perdure.kernel.checks import (
     optional_id,
 )
 from perdure.kernel.clock import to_micros
-from perdure.kernel.errors import NotFound
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.merge import BATCH_ROWS
 from perdure.kernel.storage.port import Storage
-from perdure.messaging import model, operations
+from perdure.messaging import model
+from perdure.messaging.inputs import SESSION
 from perdure.messaging.model import IDLE_SECONDS, MAX_HISTORY, NewMessage
+from perdure.messaging.operations import sessions as operations
+from perdure.messaging.operations import turns
+from perdure.messaging.operations.turns import NewTurn, Sent, TurnBegan
 from perdure.messaging.records import (
     ROLES,
     ChatMessage,
     MessagePage,
     MessagingSession,
     Role,
+    SentMessage,
     SessionPage,
+    TurnEnd,
 )
+from perdure.streams.model import Burst
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+MAX_SETTLE = 60.0
+Settle = Annotated[float, Meta(ge=0, le=MAX_SETTLE)]
+
+
+class TurnRuns(Protocol):
+    """The runs that turns are: what waits for them and reads their streams."""
+
+    async def join_run(self, run_id: str, timeout: float | None = None) -> Any: ...
+    def stream_run(self, run_id: str) -> AsyncGenerator[Burst, None]: ...
+    def acting_as(self, caller: Caller) -> TurnRuns: ...
+    def in_namespace(self, namespace: str) -> TurnRuns: ...
 
 
 class Messaging(Service):
-    """Conversations with people: one active session for each person in each channel or thread."""
+    """Conversations with people: one active session for each person in each channel or thread.
+
+    A message that is sent is answered by a turn of the session's assistant. The turns of a session run one
+    after the other; messages that come while one runs are answered together by the next.
+    """
 
     def __init__(
         self,
         storage: Storage,
+        phases: PhaseStarter,
+        runs: TurnRuns,
         *,
         idle: float = IDLE_SECONDS,
         namespace: str = "default",
         caller: Caller | None = None,
     ) -> None:
         super().__init__(storage, namespace=namespace, caller=caller)
+        self.phases = phases
+        self.runs = runs
         self.idle = to_micros(idle)
+
+    def acting_as(self, caller: Caller) -> Self:
+        """The same service for a caller, with the caller's runs."""
+        sibling = super().acting_as(caller)
+        sibling.runs = self.runs.acting_as(caller)
+        return sibling
+
+    def in_namespace(self, namespace: str) -> Self:
+        """The same service in another namespace."""
+        sibling = super().in_namespace(namespace)
+        sibling.runs = self.runs.in_namespace(namespace)
+        return sibling
 
     @call(POST("/messaging/sessions"), scope="write", repeatable=True)
     async def get_or_create(
@@ -176,3 +218,104 @@ class Messaging(Service):
             idempotency_key, operations.add, item, size=len(message.content)
         )
         return model.message_of(await self.read(operations.get_message, message_id))
+
+    # --- turns ------------------------------------------------------------------------------------------
+
+    @call(
+        POST("/messaging/sessions/{session_id}/messages"),
+        scope="write",
+        status=201,
+        errors=(NotFound, Conflict),
+    )
+    async def send(
+        self,
+        session_id: Id,
+        content: str,
+        *,
+        platform_message_id: str | None = None,
+        sent_at: float | None = None,
+        settle_seconds: Settle = 0.0,
+        idempotency_key: str | None = None,
+    ) -> SentMessage:
+        """Send a message to the assistant of a session, without waiting for its answer.
+
+        Messages that come before its turn has begun are answered together, in the order of `sent_at`, the
+        platform's time in epoch seconds. `settle_seconds` lets a turn wait for more of them.
+        """
+        message = NewMessage(
+            role="user",
+            content=model.check_content(content),
+            platform_message_id=optional_id(platform_message_id, "platform_message_id"),
+            sent_at=model.check_sent_at(sent_at),
+        )
+        if isinstance(settle_seconds, bool) or not 0 <= settle_seconds <= MAX_SETTLE:
+            raise InvalidInput(f"settle_seconds is {settle_seconds!r}; it must be from 0 to {MAX_SETTLE:g}")
+        session = await self.get(session_id)
+        turn = NewTurn(
+            session_id=session.session_id,
+            message=message,
+            pointer=encode_json({SESSION: session.session_id}),
+            reply=encode_json(message.content),
+            delay=to_micros(settle_seconds),
+        )
+        while True:
+            try:
+                sent: Sent = await self.write_once(
+                    idempotency_key, turns.send, turn, self.phases, rows=BATCH_ROWS
+                )
+                break
+            except TurnBegan:
+                # It goes into the next one.
+                continue
+        row = await self.read(operations.get_message, sent.message_id)
+        return SentMessage(message=model.message_of(row), turn_id=sent.turn_id)
+
+    @call(
+        POST("/messaging/sessions/{session_id}/messages/wait"),
+        scope="write",
+        errors=(NotFound, Conflict),
+        by_hand=True,
+    )
+    async def ask(self, session_id: Id, content: str, *, idempotency_key: str | None = None) -> TurnEnd:
+        """Send a message and wait for the end of its turn."""
+        sent = await self.send(session_id, content, idempotency_key=idempotency_key)
+        return await self.join_turn(sent)
+
+    async def join_turn(self, sent: SentMessage) -> TurnEnd:
+        """Wait for the end of the turn that answers a message."""
+        end = await self.runs.join_run(sent.turn_id)
+        session = await self.get(sent.message.session_id)
+        rows = await self.read(turns.answer_of_turn, session.session_id, sent.turn_id)
+        return TurnEnd(
+            turn_id=sent.turn_id,
+            session_id=session.session_id,
+            status=end.run.status,
+            message=model.message_of(rows[-1]) if rows else None,
+            question=session.question,
+            error=None if end.run.error is None else end.run.error.message,
+        )
+
+    @call(
+        POST("/messaging/sessions/{session_id}/messages/stream"),
+        scope="write",
+        errors=(NotFound, Conflict),
+        by_hand=True,
+    )
+    async def stream(
+        self, session_id: Id, content: str, *, idempotency_key: str | None = None
+    ) -> AsyncGenerator[Burst, None]:
+        """Send a message and stream the events of its turn, in bursts, until its end."""
+        sent = await self.send(session_id, content, idempotency_key=idempotency_key)
+        async for burst in self.runs.stream_run(sent.turn_id):
+            yield burst
+
+    @call(
+        POST("/messaging/sessions/{session_id}/turns/{turn_id}/cancel"),
+        scope="write",
+        errors=(NotFound, Conflict),
+    )
+    async def cancel_turn(self, session_id: Id, turn_id: Id) -> MessagingSession:
+        """Cancel a turn. Conflict if it has ended."""
+        session = await self.get(session_id)
+        await self.write(turns.cancel, session.session_id, check_id(turn_id, "turn_id"), self.phases)
+        return await self.get(session.session_id)

@@ -57,6 +57,7 @@ SAVE = BulkUpdate(
         "active",
         "assistant",
         "pending_turn",
+        "pending_size",
         "latest_turn",
         "question",
         "last_message_id",
@@ -104,6 +105,14 @@ LIST_MESSAGES = statement(
     SELECT {columns} FROM messaging_messages
     WHERE ns = :ns AND session_id = :session_id AND (timestamp, id) < (:at, :id)
     ORDER BY timestamp DESC, id DESC LIMIT :limit
+    """,
+    row=MessageRow,
+)
+# The messages that a turn answers or has written, in the order of their ids.
+OF_TURN = statement(
+    """
+    SELECT {columns} FROM messaging_messages
+    WHERE ns = :ns AND session_id = :session_id AND turn = :turn ORDER BY id
     """,
     row=MessageRow,
 )

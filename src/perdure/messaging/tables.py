@@ -20,6 +20,7 @@ SESSIONS = Table(
         text("assistant", null=True),
         text("line"),
         text("pending_turn", null=True),
+        integer("pending_size", null=True),
         text("latest_turn", null=True),
         text("question", null=True),
         integer("last_message_id"),
@@ -41,7 +42,7 @@ SESSIONS = Table(
 """Each session: a person's conversation in a place. `thread_key` is the thread, or an empty text.
 
 `line` is the thread of perdure in which its turns run, one after the other. `pending_turn` is the turn that
-has not begun, which takes whatever messages have come until then; `question` is what the last turn asked.
+has not begun, which takes whatever messages come until then; `question` is what the last turn asked.
 """
 
 MESSAGES = Table(

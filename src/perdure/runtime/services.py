@@ -29,6 +29,7 @@ from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.service import Memory
+from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.service import Messaging
 from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
@@ -38,6 +39,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
+from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS, open_configured
 from perdure.schedules.model import Targets
@@ -73,7 +75,8 @@ class Services:
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
         self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
         log = event_log(storage, settings)
-        self.run_queue = RunQueue.beside(self.threads, self.items, log)
+        phases = ThreadPhases(KINDS, self.threads.policy)
+        self.run_queue = RunQueue.beside(self.threads, self.items, log, TurnInputs(storage))
         self.graph_requests = GraphRequests.of_same(self.threads)
         self.jobs = Jobs.of_same(self.threads)
         self.job_registry = JobRegistry()
@@ -91,7 +94,9 @@ class Services:
             lease=self.threads.policy.lease,
         )
         self.sessions = Sessions(storage, log, namespace=namespace)
-        self.messaging = Messaging(storage, idle=settings.chat_idle_timeout, namespace=namespace)
+        self.messaging = Messaging(
+            storage, phases, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
+        )
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.memory = Memory(storage, namespace=namespace)
         self.deliveries = Deliveries(storage)

@@ -28,6 +28,7 @@ from perdure.kernel.storage.labels import TABLES as LABEL_TABLES
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.tables import TABLES as MEMORY_TABLES
+from perdure.messaging.operations.turns import CHAT
 from perdure.messaging.tables import TABLES as MESSAGING_TABLES
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
 from perdure.rollouts.model import TASK, Kind, Kinds
@@ -65,7 +66,7 @@ TABLES = (
     *MEMORY_TABLES,
     *MESSAGING_TABLES,
 )
-KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND, GRAPH_REQUEST_KIND, JOB_KIND)
+KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND.with_listeners(CHAT), GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")

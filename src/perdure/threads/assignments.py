@@ -44,8 +44,8 @@ def assignment_of(claimed: ClaimedRun) -> Assignment:
 
 
 async def rendered(inputs: PhaseInputs, ns: int, phases: Sequence[Assignment]) -> Mapping[str, PhaseInput]:
-    """The inputs of the phases that are parts of workflow runs, by their ids. A chat's is as it is stored."""
-    orders = [_order(each) for each in phases if each.run.parent is not None]
+    """The inputs of phases by their ids."""
+    orders = [_order(each) for each in phases]
     found = await inputs.render(ns, orders) if orders else []
     return dict(zip((order.rollout_id for order in orders), found, strict=True))
 

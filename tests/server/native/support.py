@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
 from tests.kernel.support import soon
@@ -56,6 +56,9 @@ def told(name: str, data: Any) -> NewEvent:
     return NewEvent(name, encode_json(data))
 
 
+QUEUES: tuple[Literal["agents", "workflows"], ...] = ("agents", "workflows")
+
+
 class Worker:
     """Claims runs one by one, and ends them when it is told to."""
 
@@ -68,7 +71,7 @@ class Worker:
 
     async def claim(self, wait: float = 20.0) -> Assignment:
         """The next run, which must come."""
-        (assignment,) = await soon(self.queue.claim(self.name, [AGENT], 1, wait))
+        (assignment,) = await soon(self.queue.claim(self.name, [AGENT], 1, wait, QUEUES))
         first = {"run_id": assignment.run.run_id, "attempt": assignment.attempt}
         await self.queue.append(assignment.held, [told("metadata", first)])
         return assignment

@@ -12,7 +12,6 @@ from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.kernel.errors import NotSupported, StorageUnavailable
 from perdure.memory.service import Memory
-from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
@@ -21,6 +20,7 @@ from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.native import changes, docs, health, metrics, wire
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
+from perdure.server.native.messaging_routes import MESSAGING_ROUTES
 from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
@@ -109,7 +109,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Jobs, lambda call: call.services.jobs),
     *routes_of(Schedules, lambda call: call.services.schedules),
     *routes_of(Sessions, lambda call: call.services.sessions),
-    *routes_of(Messaging, lambda call: call.services.messaging),
+    *MESSAGING_ROUTES,
     *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
     *routes_of(Memory, lambda call: call.services.memory),
     *_OVERVIEW,

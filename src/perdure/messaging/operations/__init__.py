@@ -1,0 +1,1 @@
+"""Operations on messaging sessions and on the turns that answer their messages."""

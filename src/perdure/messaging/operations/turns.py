@@ -1,0 +1,194 @@
+"""Operations on turns: messages that are sent to an assistant, and its answers.
+
+A turn is a phase without a workflow run, in the line of its session, so that the turns of a session run one
+after the other. A turn that has not begun takes every message that comes until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.access.operations import audit, keyed_as
+from perdure.executions.model import ExecutionSeed, NewPhase, PhaseReport, PhaseStarter
+from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.messaging import sql
+from perdure.messaging.model import LATEST, MAX_TURN, MessageRow, NewMessage, SessionRow, storable
+from perdure.messaging.operations.sessions import append, get, lock, save
+from perdure.rollouts.model import SUCCEEDED, AttemptStart, Ended, Listener
+from perdure.rollouts.operations.lines import lock_lines
+
+SKILL = "chat"
+LATER = 100
+"""How many messages for later turns are looked past."""
+
+
+class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is sent to the assistant of a session, encoded for what may become of it."""
+
+    session_id: str
+    message: NewMessage
+    pointer: str
+    """The stored input of a turn, as JSON: whose messages it answers."""
+    reply: str
+    """The message as JSON, for a turn that has asked a question."""
+    delay: int = 0
+    """Microseconds that a turn waits for more messages before it begins."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A message that was sent, and the turn that answers it."""
+
+    message_id: int
+    turn_id: str
+
+
+class TurnBegan(Conflict):
+    """The turn that was to take a message has begun meanwhile; the message is sent again."""
+
+
+@keyed_as("send_message", Sent)
+async def send(tx: Tx, turns: Sequence[NewTurn], phases: PhaseStarter) -> list[Sent]:
+    """Add a message to a session, and let a turn answer it: the one that has not begun, or a new one.
+
+    It is called with one at a time. The line is locked first: whoever sends to a session waits for those who
+    send before, and nobody but a claim changes meanwhile which turn has not begun.
+    """
+    (turn,) = turns
+    seen = await get(tx, turn.session_id)
+    await lock_lines(tx, [seen.line])
+    seen = await get(tx, seen.id)
+    if not seen.active:
+        raise Conflict(f"session {seen.id} has ended; begin another one")
+    size = len(turn.message.content) + 1000
+    full = (seen.pending_size or 0) + size > MAX_TURN
+    turn_id = None if full or seen.question is not None else seen.pending_turn
+    begins = turn_id is None
+    if turn_id is None:
+        turn_id = await _begin(tx, seen, turn, phases)
+    session = await lock(tx, seen.id)
+    if seen.question is not None:
+        session.question = None
+    elif begins:
+        session.pending_turn, session.pending_size = turn_id, size
+    elif session.pending_turn == turn_id:
+        session.pending_size = (session.pending_size or 0) + size
+    else:
+        raise TurnBegan
+    message = msgspec.structs.replace(turn.message, turn=turn_id)
+    (added,) = await append(tx, session, [message])
+    session.latest_turn = turn_id
+    await save(tx, [session])
+    await audit(tx, "send_message", [session.id])
+    return [Sent(added.id, turn_id)]
+
+
+async def _begin(tx: Tx, session: SessionRow, turn: NewTurn, phases: PhaseStarter) -> str:
+    """Enqueue a turn; one that answers a question goes on where the agent asked it."""
+    if session.assistant is None:
+        raise Conflict(f"session {session.id} has no assistant that could answer")
+    asked = session.question is not None
+    phase = NewPhase(
+        input=turn.pointer,
+        execution=ExecutionSeed(trigger_type="chat", trigger_id=session.key.trigger_id, skill=SKILL),
+        assistant=session.assistant,
+        delay=0 if asked else turn.delay,
+        thread_id=session.line,
+        keeps_thread=True,
+        resume=turn.reply if asked else None,
+    )
+    (answer,) = await phases.enter(tx, [phase])
+    if isinstance(answer, NotFound):
+        raise answer
+    return answer
+
+
+async def cancel(tx: Tx, session_id: str, turn_id: str, phases: PhaseStarter) -> None:
+    """Cancel a turn of a session; Conflict if it has ended."""
+    session = await get(tx, session_id)
+    if not await tx.all(sql.OF_TURN, session_id=session.id, turn=turn_id):
+        raise NotFound(f"Turn {turn_id} of session {session.id} not found")
+    loaded = await phases.load(tx, [turn_id])
+    if not loaded.live:
+        raise Conflict(f"turn {turn_id} has ended")
+    await phases.cancel(tx, loaded)
+    await audit(tx, "cancel_turn", [turn_id])
+
+
+# --- what a turn does when it moves -----------------------------------------------------------------------
+
+
+async def on_claimed(tx: Tx, starts: Sequence[AttemptStart]) -> None:
+    """A turn begins: messages that come from now on are for the next one."""
+    turns = {start.line: start.rollout_id for start in starts if start.parent is None and start.line}
+    sessions = await _locked(tx, list(turns))
+    begun = [session for session in sessions if session.pending_turn == turns[session.line]]
+    for session in begun:
+        session.pending_turn = session.pending_size = None
+    if begun:
+        await tx.update_many(sql.SAVE, begun)
+
+
+async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
+    """A turn has ended: its output becomes a message, and what it asks is the session's question."""
+    turns = {each.line: each for each in ended if each.parent is None and each.line}
+    sessions = await _locked(tx, list(turns))
+    for session in sessions:
+        turn = turns[session.line]
+        if session.pending_turn == turn.rollout_id:
+            session.pending_turn = session.pending_size = None
+        report: PhaseReport | None = turn.note
+        if turn.status != SUCCEEDED or report is None:
+            continue
+        session.question = report.interrupts
+        if report.output and report.output.strip():
+            content = storable(report.output)
+            await append(tx, session, [NewMessage(role="assistant", content=content, turn=turn.rollout_id)])
+    if sessions:
+        await save(tx, sessions)
+
+
+async def _locked(tx: Tx, lines: Sequence[str]) -> list[SessionRow]:
+    return await tx.all(sql.LOCK_LINES, lines=list(lines)) if lines else []
+
+
+CHAT = Listener(on_claimed=on_claimed, on_ended=on_ended)
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+class TurnMessages(NamedTuple):
+    """What a turn is to answer, and what was said before it, both in their order."""
+
+    sent: list[MessageRow]
+    before: list[MessageRow]
+
+
+async def messages_of_turn(tx: Tx, session_id: str, turn_id: str, history: int) -> TurnMessages:
+    """The messages that a turn answers, in the order in which they were sent, and those before them.
+
+    An earlier turn may have answered after they were sent; messages for later turns are left out.
+    """
+    session = await get(tx, session_id)
+    rows = await tx.all(sql.OF_TURN, session_id=session.id, turn=turn_id)
+    sent = [row for row in rows if row.role == "user"]
+    last = max((row.id for row in sent), default=0)
+    wanted = history + len(rows) + LATER
+    newest = await tx.all(sql.LIST_MESSAGES, session_id=session.id, at=LATEST, id=0, limit=wanted)
+    before = [row for row in newest if row.turn != turn_id and (row.role == "assistant" or row.id < last)]
+    return TurnMessages(sorted(sent, key=_send_order), before[:history][::-1])
+
+
+def _send_order(row: MessageRow) -> tuple[int, int]:
+    return (row.timestamp if row.sent_at is None else row.sent_at, row.id)
+
+
+async def answer_of_turn(tx: Tx, session_id: str, turn_id: str) -> list[MessageRow]:
+    """What a turn has said."""
+    session = await get(tx, session_id)
+    rows = await tx.all(sql.OF_TURN, session_id=session.id, turn=turn_id)
+    return [row for row in rows if row.role == "assistant"]

@@ -1,0 +1,48 @@
+"""The native routes of messaging sessions, with the handlers of those that wait for a turn or stream it."""
+
+from __future__ import annotations
+
+from functools import partial
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from perdure.access.endpoints import PREFIX
+from perdure.messaging.records import SentMessage, TurnEnd
+from perdure.messaging.service import Messaging
+from perdure.server.http.delayed_json import DelayedJson
+from perdure.server.http.routes import Call, Route
+from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
+from perdure.server.native.derive import ByHand, arguments_for, endpoint_of, routes_of
+from perdure.server.native.events import streaming
+
+
+def _places(sent: SentMessage, rest: str) -> dict[str, str]:
+    """Where the turn is: it is a run."""
+    place = PREFIX + "/runs/" + quote(sent.turn_id, safe="")
+    return {"Content-Location": place, "Location": place + rest}
+
+
+async def ask(call: Call) -> Response:
+    """Send a message and answer with the end of its turn; blank lines come before it while it lasts."""
+    messaging = call.services.messaging
+    sent = await messaging.send(**arguments_for(endpoint_of(Messaging.ask), call))
+    return DelayedJson(call, messaging.join_turn(sent), headers=_places(sent, "/wait"))
+
+
+async def stream(call: Call) -> Response:
+    """Send a message and send the events of its turn."""
+    services = call.services
+    sent = await services.messaging.send(**arguments_for(endpoint_of(Messaging.stream), call))
+    follow = partial(services.threads.follow_run, sent.turn_id, fresh=True)
+    return await streaming(call, follow, headers=_places(sent, "/stream"))
+
+
+MESSAGING_ROUTES: tuple[Route, ...] = routes_of(
+    Messaging,
+    lambda call: call.services.messaging,
+    {
+        Messaging.ask: ByHand(ask, answer=TurnEnd),
+        Messaging.stream: ByHand(stream, answer=str, answer_form=EVENT_STREAM),
+    },
+)
