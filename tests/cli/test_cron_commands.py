@@ -70,7 +70,7 @@ def test_a_cron_is_made_listed_paused_resumed_and_removed(server: Server) -> Non
     assert (refused.returncode, "add --yes" in refused.stderr) == (2, True)
     assert said(server.run("cron", "rm", made, "--yes")) == f"Deleted cron {made}."
     gone = server.run("cron", "show", made)
-    assert (gone.returncode, gone.stderr) == (4, f"perdure: not_found: Schedule {made} not found\n")
+    assert (gone.returncode, gone.stderr) == (4, f"perdure: job_not_found: Job not found: {made}\n")
 
 
 def test_why_says_when_it_fires_and_why_it_does_not(server: Server) -> None:
@@ -104,8 +104,8 @@ def test_a_thread_that_it_runs_on(server: Server) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("greet", "bad"), 1, "cannot be read: wrong number of fields"),
-        (("greet", YEARLY, "--timezone", "Mars/Olympus"), 1, "there is no time zone 'Mars/Olympus'"),
+        (("greet", "bad"), 1, "Invalid cron expression: 'bad': wrong number of fields"),
+        (("greet", YEARLY, "--timezone", "Mars/Olympus"), 1, "Invalid timezone: 'Mars/Olympus'"),
         (("nobody", YEARLY), 4, "Assistant nobody not found"),
         (("greet", YEARLY, "--thread", "nowhere"), 4, "Thread nowhere not found"),
         (("greet", YEARLY, "--until", "soon"), 2, "--until must be a time"),

@@ -18,6 +18,7 @@ async def world(shared_engine_url: str) -> AsyncIterator[ScheduleWorld]:
     storage = open_storage(shared_engine_url, clock=clock)
     made = await ScheduleWorld(storage, clock, namespace=f"test {uuid.uuid4().hex}").begin()
     yield made
-    await made.timer.stop()
+    if made.timer.is_running:
+        await made.timer.stop()
     await made.check()
     await storage.close()

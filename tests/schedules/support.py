@@ -9,25 +9,30 @@ from tests.threads.support import POLICY, World
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
+from perdure.runtime.job_target import JobTarget
+from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
+from perdure.schedules.conditions import Conditions
 from perdure.schedules.model import Targets
-from perdure.schedules.records import Schedule
+from perdure.schedules.records import Firing, JobStatus, Schedule
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 from perdure.testing.clock import ManualClock
 from perdure.threads.records import Run
 
-TARGETS = Targets(RunTarget(KINDS, POLICY))
+TARGETS = Targets(RunTarget(KINDS, POLICY), RolloutTarget(KINDS), JobTarget())
 YEARLY = "0 0 1 1 *"
 """Comes only when a test says so."""
 
 AGE_SCHEDULES = statement(
     "UPDATE schedules SET created_at = created_at - :age, updated_at = updated_at - :age,"
-    " next_at = next_at - :age, end_at = end_at - :age, fired_at = fired_at - :age WHERE ns = :ns"
+    " next_at = next_at - :age, due_at = due_at - :age, end_at = end_at - :age,"
+    " fired_at = fired_at - :age WHERE ns = :ns"
 )
 AGE_FIRINGS = statement(
-    "UPDATE firings SET due_at = due_at - :age, fired_at = fired_at - :age WHERE ns = :ns"
+    "UPDATE firings SET due_at = due_at - :age, fired_at = fired_at - :age, ended_at = ended_at - :age"
+    " WHERE ns = :ns"
 )
 FIRINGS = statement("SELECT due_at, started_id, error FROM firings WHERE ns = :ns ORDER BY due_at")
 
@@ -46,8 +51,9 @@ class ScheduleWorld(World):
 
     def __init__(self, storage: Storage, clock: ManualClock, namespace: str = "default") -> None:
         super().__init__(storage, clock, namespace=namespace)
-        self.schedules = Schedules(storage, TARGETS, namespace=namespace)
-        self.timer = ScheduleTimer(storage, TARGETS)
+        self.conditions = Conditions()
+        self.timer = ScheduleTimer(storage, TARGETS, self.conditions)
+        self.schedules = Schedules(storage, TARGETS, scheduler=self.timer, namespace=namespace)
 
     async def begin(self) -> ScheduleWorld:
         await super().begin()
@@ -75,6 +81,15 @@ class ScheduleWorld(World):
         await self.come(schedule)
         await self.timer.fire_due()
         return await self.schedules.get(schedule.schedule_id)
+
+    async def history(self, schedule: Schedule) -> list[Firing]:
+        """Its firings, the newest first."""
+        return await self.schedules.firings(schedule.schedule_id)
+
+    async def job(self, name: str) -> JobStatus:
+        """What the status of the scheduler shows of a named schedule."""
+        (found,) = [each for each in (await self.schedules.status()).jobs if each.job_name == name]
+        return found
 
     async def runs(self, **options: Any) -> list[Run]:
         """All runs, the oldest first."""

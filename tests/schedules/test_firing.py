@@ -11,10 +11,11 @@ from tests.kernel.support import until_true
 from tests.schedules.support import FIRINGS, TARGETS, YEARLY, ScheduleWorld
 
 from perdure.assistants.service import Assistants
-from perdure.kernel.errors import PerdureError
+from perdure.kernel.errors import AlreadyRunning, NotRunning, PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.schedules import model, operations
-from perdure.schedules.model import Order, Targets
+from perdure.schedules import model
+from perdure.schedules.model import Order, Outcome, Targets
+from perdure.schedules.operations import fire
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 
@@ -219,6 +220,15 @@ class Moody:
             raise ZeroDivisionError("by\0zero")
         return [f"started {order.schedule_id}" for order in prepared]
 
+    async def find(self, tx: Tx, started: Sequence[str]) -> dict[str, str]:
+        return {name: name for name in started}
+
+    def outcome(self, found: str) -> Outcome | None:
+        return None
+
+    def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
+        return "moody", started_id
+
 
 @pytest.mark.parametrize("broken", ["prepare", "start"])
 async def test_one_that_breaks_does_not_stop_the_others(world: ScheduleWorld, broken: str) -> None:
@@ -250,7 +260,7 @@ async def test_of_many_firings_the_latest_are_kept(
     world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "KEPT_FIRINGS", 3)
-    monkeypatch.setattr(operations, "TRIM_EVERY", 1)
+    monkeypatch.setattr(fire, "TRIM_EVERY", 1)
     made = await world.cron()
     runs = [(await world.fire(made)).started_id for _ in range(5)]
     found = await world.schedules.firings(made.schedule_id, limit=100)
@@ -261,7 +271,9 @@ async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(world: Schedul
     patient = ScheduleTimer(world.storage, TARGETS, poll=600.0)
     await world.cron()
     await patient.start()
-    await patient.start()
+    with pytest.raises(AlreadyRunning, match=r"^Scheduler is already running$"):
+        await patient.start()
+    assert patient.state == "running"
     try:
         # The loop sleeps for ten minutes; a hint that something is due sooner wakes it.
         made = await world.cron("* * * * * *")
@@ -276,6 +288,8 @@ async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(world: Schedul
         await until_true(has_fired)
     finally:
         await patient.stop()
+    assert patient.state == "idle"
+    with pytest.raises(NotRunning, match=r"^Scheduler is not running$"):
         await patient.stop()
     assert (await world.runs())[0].kwargs.config == {"configurable": {"cron_id": made.schedule_id}}
 

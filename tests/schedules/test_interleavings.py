@@ -12,8 +12,10 @@ from tests.schedules.support import TARGETS
 from tests.threads.test_interleavings import answering, ask, drop_thread, end, runs, stop
 
 from perdure.kernel.storage.port import Tx
-from perdure.schedules import operations
-from perdure.schedules.model import Change, NewSchedule, Prepared, encoded, order_of
+from perdure.schedules.model import Change, NewSchedule, encoded
+from perdure.schedules.operations import edit, queries
+from perdure.schedules.operations import fire as firing
+from perdure.schedules.rows import Prepared, order_of
 
 LATER = 7200
 """Seconds after which the schedule is due, whatever the time was at first."""
@@ -36,35 +38,35 @@ def scheduled(setup: Operation, strategy: str = "enqueue") -> Operation:
             labels={},
             texts=encoded({}, {"multitask_strategy": strategy}),
         )
-        (schedule_id,) = await operations.create(tx, [request], TARGETS)
+        (schedule_id,) = await edit.create(tx, [request], TARGETS)
         return [*made, schedule_id]
 
     return run
 
 
 async def fire(tx: Tx, given: Any, lined: bool) -> Any:
-    due = await operations.due(tx, TARGETS.names())
+    due = await firing.due(tx, TARGETS.names())
     prepared = [Prepared(row, TARGETS[row.target].prepare(order_of(row, row.next_at or 0))) for row in due]
-    return await operations.fire(tx, prepared, TARGETS)
+    return await firing.fire(tx, prepared, TARGETS, {})
 
 
 async def pass_over(tx: Tx, given: Any, lined: bool) -> Any:
     """What a firing does that finds the schedule locked."""
-    return 0
+    return firing.Fired(0, False, [])
 
 
 def change(payload: dict[str, Any] | None = None, **fields: Any) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        row = await operations.get(tx, given[-1])
+        row = await queries.get(tx, given[-1])
         merged = {**order_of(row, 0).payload, **(payload or {})}
         wanted = Change(labels={}, texts=encoded({}, merged), known=row.texts, **fields)
-        return await operations.update(tx, given[-1], wanted)
+        return await edit.update(tx, given[-1], wanted)
 
     return run
 
 
 async def _drop(tx: Tx, given: Any, lined: bool) -> Any:
-    return await operations.delete(tx, given[-1])
+    return await edit.delete(tx, given[-1])
 
 
 PENDING, RUNNING = runs(claimed=False), runs(claimed=True)

@@ -11,7 +11,7 @@ from perdure.jobs.service import Jobs
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS
-from perdure.schedules.model import Targets
+from perdure.schedules.model import FILE, Targets
 from perdure.schedules.service import Schedules
 from perdure.threads.policy import Policy
 from perdure.threads.service import Threads
@@ -29,6 +29,9 @@ async def cron_lines(store: DatabaseLightningStore) -> list[Line]:
         (await schedules.create(YEARLY, assistant_id=AGENT)).schedule_id for _ in range(4)
     ]
     job_id = await Jobs(store.storage, KINDS).enqueue("nothing")
+    definition = schedules.definition("run", YEARLY, name="nightly", assistant_id=AGENT, origin=FILE)
+    await schedules.sync(FILE, [definition])
+    override = API + "/cron-overrides/{name}"
     native: dict[str, Any] = {"expression": YEARLY, "assistant_id": AGENT}
     cron: dict[str, Any] = {"schedule": YEARLY, "assistant_id": AGENT}
     single, theirs = API + "/schedules/{schedule_id}", "/runs/crons/{cron_id}"
@@ -37,6 +40,9 @@ async def cron_lines(store: DatabaseLightningStore) -> list[Line]:
         ("PATCH", single, f"{API}/schedules/{one}", {"enabled": False}, "update_schedule"),
         ("DELETE", single, f"{API}/schedules/{other}", None, "delete_schedule"),
         ("POST", API + "/jobs/{job_id}/cancel", f"{API}/jobs/{job_id}/cancel", None, "cancel_job"),
+        ("POST", single + "/trigger", f"{API}/schedules/{one}/trigger", None, "trigger_schedule"),
+        ("PATCH", override, f"{API}/cron-overrides/nightly", {"enabled": False}, "override_schedule"),
+        ("DELETE", override, f"{API}/cron-overrides/nightly", None, "clear_override"),
         ("POST", "/runs/crons", "", cron, "create_schedule"),
         ("POST", "/threads/{thread_id}/runs/crons", f"/threads/{THREAD}/runs/crons", cron, "create_schedule"),
         ("PATCH", theirs, f"/runs/crons/{third}", {"enabled": False}, "update_schedule"),

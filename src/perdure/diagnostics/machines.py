@@ -7,6 +7,7 @@ from typing import Final
 from perdure.kernel.lifecycle import DAEMON
 from perdure.outbox.model import EFFECT, EFFECT_VIEW
 from perdure.rollouts.model import ATTEMPT, ROLLOUT, WORKER
+from perdure.schedules.model import FIRING, SCHEDULER
 from perdure.threads.model import RUN_MACHINE
 from perdure.workflows.approval_model import APPROVAL
 from perdure.workflows.model import NODE
@@ -23,4 +24,6 @@ MACHINES: Final = (
     NODE,
     APPROVAL,
     DAEMON,
+    SCHEDULER,
+    FIRING,
 )

@@ -24,8 +24,8 @@ from perdure.outbox.model import DEAD, PENDING
 from perdure.outbox.operations import list_effects
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED
 from perdure.rollouts.operations.conditions import watched
-from perdure.schedules import sql as schedules_sql
-from perdure.schedules.model import ScheduleRow
+from perdure.schedules.operations.queries import find as find_schedule
+from perdure.schedules.rows import ScheduleRow
 from perdure.threads.model import RUN, RUN_KINDS
 from perdure.threads.operations.queries import QueueStats
 from perdure.threads.operations.queries import stats as queue_stats
@@ -55,7 +55,7 @@ async def find(tx: Tx, id: str) -> Found:
     thread = (await load_threads(tx, [id])).get(id)
     if thread is not None:
         return Found(tx.now, await _thread(tx, thread))
-    return Found(tx.wall, await tx.one(schedules_sql.GET, ids=[id]))
+    return Found(tx.wall, await find_schedule(tx, id))
 
 
 async def _rollout(tx: Tx, id: str) -> FoundRollout | None:

@@ -18,7 +18,7 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.watchdog import Watchdog, WatchedService
-from perdure.schedules.model import ScheduleRow, schedule_of
+from perdure.schedules.rows import ScheduleRow, schedule_of
 from perdure.threads.policy import Policy
 
 ALIVE_LEASES = 3

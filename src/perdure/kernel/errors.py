@@ -63,11 +63,29 @@ class BadBody(InvalidInput):
         self.given = given
 
 
+class InvalidCron(InvalidInput):
+    """Invalid cron expression."""
+
+    code = "invalid_cron"
+
+
+class InvalidTimezone(InvalidInput):
+    """Invalid timezone."""
+
+    code = "invalid_timezone"
+
+
 class NotFound(PerdureError, ValueError):
     """No such object."""
 
     code = "not_found"
     http_status = 404
+
+
+class JobNotFound(NotFound):
+    """Job not found."""
+
+    code = "job_not_found"
 
 
 class SpansEvicted(PerdureError, RuntimeError):
@@ -82,6 +100,18 @@ class Conflict(PerdureError):
 
     code = "conflict"
     http_status = 409
+
+
+class AlreadyRunning(Conflict):
+    """Scheduler is already running"""
+
+    code = "already_running"
+
+
+class NotRunning(Conflict):
+    """Scheduler is not running"""
+
+    code = "not_running"
 
 
 class Fenced(Conflict):

@@ -8,15 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from perdure.kernel.codec import encode_json
-from perdure.kernel.errors import InvalidInput, NotFound, PerdureError
+from perdure.kernel.errors import MAX_ERROR, InvalidInput, NotFound, PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import Kinds
-from perdure.schedules.model import Order
+from perdure.rollouts.model import ENDED, SUCCEEDED, Kinds
+from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+from perdure.schedules.model import FAILED, SUCCESS, Order, Outcome
 from perdure.threads.encoding import new_run
 from perdure.threads.operations.create import NewRun, create_runs
-from perdure.threads.operations.settle import load_threads
+from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.policy import Policy
 from perdure.threads.records import RunRequest
+from perdure.threads.rows import RunRow, failure_of
 
 ON_COMPLETED: Final = "on_run_completed"
 """What happens to the temporary thread of a run after it: `delete` or `keep`."""
@@ -57,6 +59,25 @@ class RunTarget:
         created = await create_runs(tx, prepared, self._kinds)
         return [answer if isinstance(answer, PerdureError) else answer.record.id for answer in created]
 
+    async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, RunRow]:
+        """Read runs; those of threads that were removed are left out."""
+        return await load_runs(tx, started)
+
+    def outcome(self, found: RunRow) -> Outcome | None:
+        """How a run has ended, or None while it has not."""
+        if found.rollout_status not in ENDED:
+            return None
+        duration = None if found.end_time is None else max(found.end_time - found.created_at, 0)
+        if found.rollout_status == SUCCEEDED:
+            return Outcome(SUCCESS, duration)
+        failure = failure_of(found.error)
+        error = found.status if failure is None else f"{failure.error}: {failure.message}"
+        return Outcome(FAILED, duration, error[:MAX_ERROR])
+
+    def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
+        """The hint that a run has ended."""
+        return ENDED_CHANNEL, ended_key(ns, started_id)
+
 
 def request_of(order: Order) -> RunRequest:
     """The run that a schedule asks for. Its agent finds the schedule's id in `configurable`."""
@@ -70,6 +91,8 @@ def request_of(order: Order) -> RunRequest:
         fields["stream_mode"] = [modes]
     fields["config"] = _with_id(fields.get("config"), order.schedule_id)
     fields.setdefault("multitask_strategy", "enqueue")
+    if order.timeout is not None:
+        fields.setdefault("timeout_seconds", order.timeout)
     fields |= {"assistant_id": order.assistant_id, "thread_id": order.thread_id, "on_completion": completed}
     fields |= {"metadata": _metadata(fields["config"], order.metadata), "options": payload}
     fields["inherit_metadata"] = True

@@ -39,9 +39,12 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
+from perdure.runtime.job_target import JobTarget
 from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.stores import KINDS, open_configured
+from perdure.schedules.conditions import Conditions
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
@@ -82,9 +85,15 @@ class Services:
         self.job_registry = JobRegistry()
         """The functions of jobs that this process executes; domains add theirs here."""
         self.job_executor = JobExecutor(storage, self.job_registry, KINDS)
-        targets = Targets(RunTarget(KINDS, self.threads.policy))
-        self.schedules = Schedules(storage, targets, namespace=namespace)
-        self.schedule_timer = ScheduleTimer(storage, targets)
+        self.schedule_targets = Targets(
+            RunTarget(KINDS, self.threads.policy), RolloutTarget(KINDS), JobTarget()
+        )
+        self.conditions = Conditions()
+        """The conditions under which schedules do not fire; programs add theirs here."""
+        self.schedule_timer = ScheduleTimer(storage, self.schedule_targets, self.conditions)
+        self.schedules = Schedules(
+            storage, self.schedule_targets, scheduler=self.schedule_timer, namespace=namespace
+        )
         self.traces = Traces(storage, namespace=namespace)
         self.diagnostics = Diagnostics(
             storage,

@@ -1,28 +1,105 @@
-"""The rules of schedules, and the port to what they start. Everything here is pure."""
+"""The rules of schedules, and the ports to what they start. Everything here is pure."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.checks import check_text
+from perdure.kernel.clock import to_micros, to_seconds
+from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.machine import Machine
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.kernel.storage.port import Tx
-from perdure.outbox.webhooks.urls import mask_target
-from perdure.schedules.records import Firing, Schedule
 from perdure.schedules.times import next_time
 
 LATE: Final = to_micros(60.0)
-"""How long after its end a schedule still fires for a time before it."""
+"""How late a time counts as missed, and how long after its end a schedule fires for a time before it."""
+MADE_UP: Final = to_micros(7 * 86_400.0)
+"""How far back times that were missed are made up for, where all of them are."""
 KEPT_FIRINGS = 100
-"""How many firings of a schedule are kept."""
+"""How many firings of a schedule are kept, and how many that were skipped."""
 LATEST: Final = to_micros(250_000_000_000.0)
 """The latest time that is accepted, in the year 9892."""
+MAX_NAME: Final = 128
+MAX_JITTER: Final = 86_400.0
+MAX_TIMEOUT: Final = 30 * 86_400.0
+MAX_RESULT: Final = 4096
+"""How many characters of the result of what was started are kept with a firing."""
+
+Origin = Literal["api", "code", "file"]
+Overlap = Literal["skip", "concurrent"]
+Misfire = Literal["once", "skip", "all"]
+Source = Literal["schedule", "manual"]
+API: Final = "api"
+CODE: Final = "code"
+FILE: Final = "file"
+MANAGED: Final = frozenset({CODE, FILE})
+"""Where a schedule is defined elsewhere: what callers change of it is an override."""
+SKIP: Final = "skip"
+CONCURRENT: Final = "concurrent"
+ONCE: Final = "once"
+ALL: Final = "all"
+SCHEDULE: Final = "schedule"
+MANUAL: Final = "manual"
+
+
+# --- state machines -----------------------------------------------------------------------------------------
+
+IDLE: Final = "idle"
+RUNNING: Final = "running"
+STOPPING: Final = "stopping"
+
+SCHEDULER: Final = Machine("scheduler", (IDLE, RUNNING, STOPPING), start={"created": IDLE}, final=())
+SCHEDULER.on("start", [IDLE], RUNNING)
+SCHEDULER.on("stop", [RUNNING], STOPPING)
+SCHEDULER.on("firings have ended", [STOPPING], IDLE)
+
+PENDING: Final = "pending"
+JITTER: Final = "jitter"
+PAUSED: Final = "paused"
+CHECK_OVERLAP: Final = "check_overlap"
+SKIPPED: Final = "skipped"
+SUCCESS: Final = "success"
+FAILED: Final = "failed"
+COMPLETED: Final = "completed"
+
+FIRING: Final = Machine(
+    "firing",
+    (PENDING, JITTER, PAUSED, CHECK_OVERLAP, SKIPPED, RUNNING, SUCCESS, FAILED, COMPLETED),
+    start={"cron time": PENDING},
+    final=(COMPLETED,),
+)
+FIRING.on("wait", [PENDING], JITTER)
+FIRING.on("paused", [JITTER], PAUSED)
+FIRING.on("not paused", [JITTER], CHECK_OVERLAP)
+FIRING.on("overlap", [CHECK_OVERLAP], SKIPPED)
+FIRING.on("condition", [CHECK_OVERLAP], SKIPPED)
+FIRING.on("misfire", [CHECK_OVERLAP], SKIPPED)
+FIRING.on("started", [CHECK_OVERLAP], RUNNING)
+FIRING.on("refused", [CHECK_OVERLAP], FAILED)
+FIRING.on("succeeded", [RUNNING], SUCCESS)
+FIRING.on("failed", [RUNNING], FAILED)
+FIRING.on("removed", [RUNNING], COMPLETED)
+FIRING.on("recorded", [PAUSED, SKIPPED, SUCCESS, FAILED], COMPLETED)
+
+
+def status_after(*events: str) -> str:
+    """The status of a firing after these events, from the time that its jitter is over."""
+    status = FIRING.step(FIRING.start["cron time"], "wait")
+    for event in events:
+        status = FIRING.step(status, event)
+    return status
+
+
+def result_of(status: str) -> str:
+    """What is kept of a firing that is over: a paused one was skipped."""
+    return SKIPPED if status == PAUSED else status
 
 
 # --- what schedules start ---------------------------------------------------------------------------------
@@ -37,6 +114,27 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     thread_id: str | None
     metadata: Mapping[str, Any]
     payload: Mapping[str, Any]
+    name: str | None = None
+    timeout: float | None = None
+    """How many seconds what is started may take."""
+    source: str = SCHEDULE
+    actor: str | None = None
+    """Who triggered it by hand."""
+
+
+class Outcome(NamedTuple):
+    """How what a firing started has ended; `status` is None if that is not known any more."""
+
+    status: str | None
+    duration: int | None = None
+    """In microseconds."""
+    error: str | None = None
+    result: str | None = None
+    """What came of it, as JSON."""
+
+    @property
+    def event(self) -> str:
+        return {SUCCESS: "succeeded", FAILED: "failed", None: "removed"}[self.status]
 
 
 class Target(Protocol):
@@ -57,6 +155,18 @@ class Target(Protocol):
         """Start what was prepared; answers each with the id of what was started, or with an error."""
         ...
 
+    async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, Any]:
+        """Read what was started, by its ids. What was removed is left out."""
+        ...
+
+    def outcome(self, found: Any) -> Outcome | None:
+        """How something that was found has ended, or None while it has not."""
+        ...
+
+    def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
+        """The channel and the key of the hint that it has ended."""
+        ...
+
 
 class Targets:
     """The targets that this process knows. Schedules of any other are left to other processes."""
@@ -68,6 +178,13 @@ class Targets:
         if name not in self._targets:
             raise InvalidInput(f"there is no target {name!r} for a schedule")
         return self._targets[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._targets
+
+    def add(self, target: Target) -> None:
+        """Start what schedules of one more target ask for."""
+        self._targets[target.name] = target
 
     def names(self) -> list[str]:
         return sorted(self._targets)
@@ -97,6 +214,16 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, Any]
     """The metadata, to be searched by."""
     texts: Texts
+    name: str | None = None
+    origin: str = API
+    file: str | None = None
+    """The name of the file that defines it."""
+    jitter: int = 0
+    overlap: str = CONCURRENT
+    misfire: str = ONCE
+    timeout: int | None = None
+    unless: str | None = None
+    """The name of a condition under which it does not fire."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +233,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET
     end_at: int | UnsetType | None = UNSET
+    jitter: int | UnsetType = UNSET
+    overlap: str | UnsetType = UNSET
+    misfire: str | UnsetType = UNSET
+    timeout: int | UnsetType | None = UNSET
     labels: Mapping[str, Any]
     texts: Texts
     known: Texts
@@ -114,13 +245,23 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def moves(self) -> bool:
         """Whether the time at which the schedule comes next changes with it."""
         return any(
-            value is not UNSET for value in (self.expression, self.timezone, self.enabled, self.end_at)
+            value is not UNSET
+            for value in (self.expression, self.timezone, self.enabled, self.end_at, self.jitter)
         )
+
+
+class OverrideChange(NamedTuple):
+    """What changes of an override; a schedule of None goes back to that of the definition."""
+
+    enabled: bool | UnsetType
+    schedule: str | UnsetType | None
 
 
 class Search(NamedTuple):
     """Which schedules, in which order, and which page of them."""
 
+    target: str | None
+    name: str | None
     assistant_id: str | None
     thread_id: str | None
     enabled: bool | None
@@ -162,17 +303,52 @@ def check_end(value: object) -> int | None:
     return to_micros(value)
 
 
+def check_schedule_name(value: object) -> str | None:
+    """The name of a schedule: letters, digits and `_.:-`, the first a letter or a digit."""
+    if value is None:
+        return None
+    name = check_text(value, "name", max_length=MAX_NAME)
+    plain = name.replace("_", "0").replace(".", "0").replace(":", "0").replace("-", "0")
+    if not (name[:1].isalnum() and plain.isascii() and plain.isalnum()):
+        raise InvalidInput(
+            f"name is {name!r}; it must be of letters, digits and '_', '.', ':', '-', and begin with a letter"
+            " or a digit"
+        )
+    return name
+
+
+def check_seconds(value: object, what: str, most: float) -> int:
+    """A number of seconds as microseconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise InvalidInput(f"{what} is {value!r}; it must be a number of seconds from 0 to {most:g}")
+    return to_micros(value)
+
+
+def check_timeout(value: object) -> int | None:
+    """The seconds that what is started may take, as microseconds; None is the default of the target."""
+    if value is None:
+        return None
+    return check_seconds(value, "timeout", MAX_TIMEOUT) or None
+
+
 # --- rules ------------------------------------------------------------------------------------------------
 
 
-def comes_next(
-    expression: str, timezone: str | None, *, enabled: bool, end_at: int | None, after: int
-) -> int | None:
-    """When a schedule fires next: never while it is paused, and never after its end."""
-    if not enabled:
-        return None
+def comes_next(expression: str, timezone: str | None, *, end_at: int | None, after: int) -> int | None:
+    """The next time of a schedule: never after its end."""
     time = next_time(expression, timezone, after)
     return None if time is None or (end_at is not None and time > end_at) else time
+
+
+def jitter_of(schedule_id: str, due_at: int, most: int) -> int:
+    """How long after a time its schedule fires: evenly spread below `most`, and the same for the same time.
+
+    Since it follows from the id and the time, whichever process computes it gets the same.
+    """
+    if most <= 0:
+        return 0
+    share = zlib.crc32(f"{schedule_id}/{due_at}".encode()) / (1 << 32)
+    return int(share * most)
 
 
 def is_over(due_at: int, end_at: int | None, now: int) -> bool:
@@ -180,112 +356,19 @@ def is_over(due_at: int, end_at: int | None, now: int) -> bool:
     return end_at is not None and (due_at > end_at or now > end_at + LATE)
 
 
-# --- rows -------------------------------------------------------------------------------------------------
+def skip_event(*, enabled: bool, overlap: str, misfire: str, late: int, unmet: bool, running: int) -> str:
+    """The event that ends a firing before it starts anything, or `started`."""
+    if not enabled:
+        return "paused"
+    if misfire == SKIP and late > LATE:
+        return "misfire"
+    if unmet:
+        return "condition"
+    if running and overlap == SKIP:
+        return "overlap"
+    return "started"
 
 
-class ScheduleRow(msgspec.Struct):
-    """A row of `schedules`."""
-
-    id: str
-    target: str
-    expression: str
-    timezone: str | None
-    enabled: int
-    next_at: int | None
-    end_at: int | None
-    assistant_id: str | None
-    thread_id: str | None
-    user_id: str | None
-    created_at: int
-    updated_at: int
-    fired_at: int | None
-    fired: int
-    refused: int
-    started_id: str | None
-    error: str | None
-    metadata: str
-    payload: str
-
-    @property
-    def texts(self) -> Texts:
-        return Texts(self.metadata, self.payload)
-
-    def comes_next(self, after: int) -> int | None:
-        return comes_next(
-            self.expression, self.timezone, enabled=bool(self.enabled), end_at=self.end_at, after=after
-        )
-
-
-class FiringRow(NamedTuple):
-    """A row of `firings`."""
-
-    schedule_id: str
-    due_at: int
-    fired_at: int
-    started_id: str | None
-    error: str | None
-
-
-class Prepared(NamedTuple):
-    """A due schedule as it was read, and what its target prepared for it, or why it could not."""
-
-    row: ScheduleRow
-    start: Any
-
-    def is_current(self, row: ScheduleRow) -> bool:
-        """Whether nothing has changed since that matters for what is started."""
-        return (row.next_at, row.texts) == (self.row.next_at, self.row.texts)
-
-
-def order_of(row: ScheduleRow, due_at: int) -> Order:
-    """What the target of a schedule is to start."""
-    return Order(
-        schedule_id=row.id,
-        due_at=due_at,
-        assistant_id=row.assistant_id,
-        thread_id=row.thread_id,
-        metadata=decode_json(row.metadata),
-        payload=decode_json(row.payload),
-    )
-
-
-def schedule_of(row: ScheduleRow) -> Schedule:
-    """The record of a schedule."""
-    return Schedule(
-        schedule_id=row.id,
-        target=row.target,
-        expression=row.expression,
-        timezone=row.timezone,
-        enabled=bool(row.enabled),
-        next_at=to_seconds_or_none(row.next_at),
-        end_time=to_seconds_or_none(row.end_at),
-        assistant_id=row.assistant_id,
-        thread_id=row.thread_id,
-        user_id=row.user_id,
-        created_at=to_seconds(row.created_at),
-        updated_at=to_seconds(row.updated_at),
-        fired_at=to_seconds_or_none(row.fired_at),
-        fired=row.fired,
-        refused=row.refused,
-        started_id=row.started_id,
-        error=row.error,
-        metadata=decode_json(row.metadata),
-        payload=_shown(decode_json(row.payload)),
-    )
-
-
-def _shown(payload: dict[str, Any]) -> dict[str, Any]:
-    """A payload as it may be shown: its webhook loses its credentials."""
-    webhook = payload.get("webhook")
-    return {**payload, "webhook": mask_target(webhook)} if isinstance(webhook, str) else payload
-
-
-def firing_of(row: FiringRow) -> Firing:
-    """The record of a firing."""
-    return Firing(
-        schedule_id=row.schedule_id,
-        due_at=to_seconds(row.due_at),
-        fired_at=to_seconds(row.fired_at),
-        started_id=row.started_id,
-        error=row.error,
-    )
+def counts_from(due_at: int, misfire: str, now: int) -> int:
+    """After which time the next one is looked for: of those that were missed, only `all` fires each."""
+    return max(due_at, now - MADE_UP) if misfire == ALL else max(due_at, now)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from perdure.access.base import Service
 from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
@@ -23,39 +23,75 @@ from perdure.kernel.checks import (
     check_page,
     optional_id,
 )
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.port import Storage
-from perdure.schedules import model, operations
-from perdure.schedules.model import Change, NewSchedule, Order, Search, Targets
-from perdure.schedules.records import Firing, Schedule
+from perdure.schedules import model, rows
+from perdure.schedules.model import (
+    API,
+    IDLE,
+    MANUAL,
+    MAX_JITTER,
+    Change,
+    Misfire,
+    NewSchedule,
+    Order,
+    Overlap,
+    OverrideChange,
+    Search,
+    Targets,
+)
+from perdure.schedules.operations import edit, fire, overrides, queries
+from perdure.schedules.operations.edit import Synced
+from perdure.schedules.operations.fire import Trigger, Triggered
+from perdure.schedules.records import CronOverride, Firing, Schedule, SchedulerStatus
+from perdure.schedules.rows import ScheduleRow
+from perdure.schedules.settling import Settling
 from perdure.schedules.times import check_expression, check_timezone
 
 RUN = "run"
 
+Target = Literal["run", "rollout", "workflow"]
+"""What callers may schedule over HTTP."""
 SortField = Literal[
-    "created_at", "updated_at", "next_at", "end_time", "schedule_id", "assistant_id", "thread_id"
+    "created_at", "updated_at", "next_at", "end_time", "schedule_id", "name", "assistant_id", "thread_id"
 ]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class Scheduler(Protocol):
+    """What fires the schedules in this process."""
+
+    @property
+    def state(self) -> str: ...
 
 
 class Schedules(Service):
-    """The schedules of one namespace. `ScheduleTimer` fires them."""
+    """The schedules of one namespace. `ScheduleTimer` fires them.
+
+    Wherever a `schedule_id` is given, it may be the name of the schedule.
+    """
 
     def __init__(
         self,
         storage: Storage,
         targets: Targets,
         *,
+        scheduler: Scheduler | None = None,
         namespace: str = "default",
         caller: Caller | None = None,
     ) -> None:
         super().__init__(storage, namespace=namespace, caller=caller)
         self.targets = targets
+        self._scheduler = scheduler
+        self._settling = Settling(storage, targets)
 
     @call(GET("/schedules"), scope="read")
     async def search(
         self,
         *,
+        target: str | None = None,
+        name: str | None = None,
         assistant_id: str | None = None,
         thread_id: str | None = None,
         enabled: bool | None = None,
@@ -67,10 +103,12 @@ class Schedules(Service):
     ) -> PaginatedResult[Schedule]:
         """List schedules, the newest first.
 
-        Filters by assistant, thread, state and metadata; `limit=0` only counts.
+        Filters by target, name, assistant, thread, state and metadata; `limit=0` only counts.
         """
         check_page(limit, offset)
         query = Search(
+            optional_id(target, "target"),
+            optional_id(name, "name"),
             optional_id(assistant_id, "assistant_id"),
             optional_id(thread_id, "thread_id"),
             enabled,
@@ -80,37 +118,50 @@ class Schedules(Service):
             limit,
             offset,
         )
-        rows, total = await self.read(operations.search, query)
-        items = [model.schedule_of(row) for row in rows]
+        found, total = await self.read(queries.search, query)
+        items = [rows.schedule_of(row) for row in found]
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
 
-    @call(POST("/schedules"), scope="write", status=201, errors=(NotFound,))
+    @call(POST("/schedules"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create(
         self,
         expression: str,
         *,
-        assistant_id: Id,
+        name: str | None = None,
+        target: Target = "run",
+        assistant_id: Id | None = None,
         thread_id: Id | None = None,
         timezone: str | None = None,
         enabled: bool = True,
         end_time: float | None = None,
+        jitter: Seconds = 0.0,
+        overlap: Overlap = "concurrent",
+        misfire: Misfire = "once",
+        timeout: Seconds | None = None,
         metadata: Mapping[str, Any] | None = None,
         payload: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Schedule:
-        """Create a schedule that starts runs of an assistant.
+        """Create a schedule that starts runs of an assistant, or what another target starts.
 
         `assistant_id` is the id of an assistant or the name of an agent; `payload` holds the other fields of
-        the run request.
+        the run request. It fires up to `jitter` seconds after its time. With overlap `skip` it does not fire
+        while what it started before has not ended. `misfire` says which of the times fire that came while no
+        server was running: one, none (`skip`) or all.
         """
         return await self.create_for(
-            RUN,
+            check_choice(target, get_args(Target), "target"),
             expression,
+            name=name,
             assistant_id=assistant_id,
             thread_id=thread_id,
             timezone=timezone,
             enabled=enabled,
             end_time=end_time,
+            jitter=jitter,
+            overlap=overlap,
+            misfire=misfire,
+            timeout=timeout,
             metadata=metadata,
             payload=payload,
             idempotency_key=idempotency_key,
@@ -121,17 +172,39 @@ class Schedules(Service):
         target: str,
         expression: str,
         *,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> Schedule:
+        """Create a schedule of any target, in the name of a user; the fields are those of `definition`."""
+        request = self.definition(target, expression, **fields)
+        schedule_id: str = await self.write_once(
+            idempotency_key, edit.create, request, self.targets, rows=1 + len(request.labels)
+        )
+        return await self.get(schedule_id)
+
+    def definition(
+        self,
+        target: str,
+        expression: str,
+        *,
+        name: str | None = None,
         assistant_id: str | None = None,
         thread_id: str | None = None,
         timezone: str | None = None,
         enabled: bool = True,
         end_time: float | None = None,
+        jitter: float = 0.0,
+        overlap: Overlap = "concurrent",
+        misfire: Misfire = "once",
+        timeout: float | None = None,
+        unless: str | None = None,
         user_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         payload: Mapping[str, Any] | None = None,
-        idempotency_key: str | None = None,
-    ) -> Schedule:
-        """Create a schedule of any target, in the name of a user."""
+        origin: str = API,
+        file: str | None = None,
+    ) -> NewSchedule:
+        """A schedule to be created or taken over, checked by its target too."""
         checked_metadata = model.check_metadata(metadata)
         checked_payload = model.check_object(payload, "payload")
         request = NewSchedule(
@@ -145,6 +218,14 @@ class Schedules(Service):
             user_id=optional_id(user_id, "user_id"),
             labels=checked_metadata,
             texts=model.encoded(checked_metadata, checked_payload),
+            name=model.check_schedule_name(name),
+            origin=origin,
+            file=file,
+            jitter=model.check_seconds(jitter, "jitter", MAX_JITTER),
+            overlap=check_choice(overlap, get_args(Overlap), "overlap"),
+            misfire=check_choice(misfire, get_args(Misfire), "misfire"),
+            timeout=model.check_timeout(timeout),
+            unless=optional_id(unless, "unless"),
         )
         order = Order(
             schedule_id="",
@@ -153,20 +234,18 @@ class Schedules(Service):
             thread_id=request.thread_id,
             metadata=checked_metadata,
             payload=checked_payload,
+            name=request.name,
+            timeout=timeout,
         )
         self.targets[target].prepare(order)
-        rows = 1 + len(checked_metadata)
-        schedule_id: str = await self.write_once(
-            idempotency_key, operations.create, request, self.targets, rows=rows
-        )
-        return await self.get(schedule_id)
+        return request
 
     @call(GET("/schedules/{schedule_id}"), scope="read", errors=(NotFound,))
     async def get(self, schedule_id: Id) -> Schedule:
         """Get a schedule."""
-        return model.schedule_of(await self.read(operations.get, check_id(schedule_id, "schedule_id")))
+        return rows.schedule_of(await self.read(queries.get, check_id(schedule_id, "schedule_id")))
 
-    @call(PATCH("/schedules/{schedule_id}"), scope="write", errors=(NotFound,), repeatable=True)
+    @call(PATCH("/schedules/{schedule_id}"), scope="write", errors=(NotFound, Conflict), repeatable=True)
     async def update(
         self,
         schedule_id: Id,
@@ -175,12 +254,17 @@ class Schedules(Service):
         timezone: str | UnsetType | None = UNSET,
         enabled: bool | UnsetType = UNSET,
         end_time: float | UnsetType | None = UNSET,
+        jitter: Seconds | UnsetType = UNSET,
+        overlap: Overlap | UnsetType = UNSET,
+        misfire: Misfire | UnsetType = UNSET,
+        timeout: Seconds | UnsetType | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         payload: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Change a schedule, pause it or resume it.
+        """Change, pause or resume a schedule.
 
-        What is left out stays as it is; `end_time=None` removes the end. Metadata and payload are merged.
+        Metadata and payload are merged with what is there. Of a schedule that code or a file defines, only
+        the expression can be changed and whether it fires: that is its override.
         """
         checked = check_id(schedule_id, "schedule_id")
         change = partial(
@@ -189,35 +273,62 @@ class Schedules(Service):
             timezone=UNSET if timezone is UNSET else check_timezone(timezone),
             enabled=UNSET if enabled is UNSET else check_flag(enabled, "enabled"),
             end_at=UNSET if end_time is UNSET else model.check_end(end_time),
+            jitter=UNSET if jitter is UNSET else model.check_seconds(jitter, "jitter", MAX_JITTER),
+            overlap=UNSET if overlap is UNSET else check_choice(overlap, get_args(Overlap), "overlap"),
+            misfire=UNSET if misfire is UNSET else check_choice(misfire, get_args(Misfire), "misfire"),
+            timeout=UNSET if timeout is UNSET else model.check_timeout(timeout),
         )
         more_metadata = model.check_metadata(metadata)
         more_payload = model.check_object(payload, "payload")
         updated = False
         # Metadata and payload are merged outside of the transaction; another change in between repeats it.
         while not updated:
-            row = await self.read(operations.get, checked)
-            order = model.order_of(row, 0)
+            row = await self.read(queries.get, checked)
+            if row.is_managed:
+                fixed = (timezone, end_time, jitter, overlap, misfire, timeout)
+                if more_metadata or more_payload or any(value is not UNSET for value in fixed):
+                    raise edit.managed(row, "changed")
+                await self.set_override(row.id, enabled=enabled, schedule=expression)
+                break
+            order = rows.order_of(row, 0)
             labels = {**order.metadata, **more_metadata}
             merged = {**order.payload, **more_payload}
             self.targets[row.target].prepare(structs.replace(order, metadata=labels, payload=merged))
             texts = model.encoded(labels, merged, row.metadata)
             updated = await self.write(
-                operations.update, checked, change(labels=labels, texts=texts, known=row.texts)
+                edit.update, row.id, change(labels=labels, texts=texts, known=row.texts)
             )
         return await self.get(schedule_id)
 
     async def pause(self, schedule_id: str) -> Schedule:
-        """Pause a schedule until it is resumed."""
+        """Pause a schedule until it is resumed. Its times are recorded as skipped."""
         return await self.update(schedule_id, enabled=False)
 
     async def resume(self, schedule_id: str) -> Schedule:
         """Resume a schedule from its next time on. Times missed while it was paused are not made up for."""
         return await self.update(schedule_id, enabled=True)
 
-    @call(DELETE("/schedules/{schedule_id}"), scope="write", errors=(NotFound,))
+    @call(DELETE("/schedules/{schedule_id}"), scope="write", errors=(NotFound, Conflict))
     async def delete(self, schedule_id: Id) -> None:
         """Delete a schedule. The runs it started stay."""
-        await self.write(operations.delete, check_id(schedule_id, "schedule_id"))
+        await self.write(edit.delete, check_id(schedule_id, "schedule_id"))
+
+    # --- firing -------------------------------------------------------------------------------------------
+
+    @call(POST("/schedules/{schedule_id}/trigger"), scope="write", errors=(NotFound,))
+    async def trigger(self, schedule_id: Id, *, idempotency_key: str | None = None) -> Firing:
+        """Fire a schedule now, also if it is paused. Its next time stays as it is.
+
+        It is skipped if its overlap is `skip` and what it started before has not ended.
+        """
+        while True:
+            row = await self.read(queries.get, check_id(schedule_id, "schedule_id"))
+            found = await self._settling.look(await self.ns(), [row.id] if row.running else [])
+            order = rows.order_of(row, row.instant or 0, source=MANUAL, actor=self.actor)
+            wanted = Trigger(row, self.targets[row.target].prepare(order), found.outcomes)
+            fired: Triggered = await self.write_once(idempotency_key, fire.trigger, wanted, self.targets)
+            if fired.due_at is not None:
+                return rows.firing_of(await self.read(queries.get_firing, fired.schedule_id, fired.due_at))
 
     @call(GET("/schedules/{schedule_id}/firings"), scope="read", errors=(NotFound,))
     async def firings(
@@ -225,6 +336,73 @@ class Schedules(Service):
     ) -> list[Firing]:
         """List the latest firings of a schedule, the newest first."""
         check_page(limit, offset)
-        checked = check_id(schedule_id, "schedule_id")
-        rows = await self.read(operations.firings, checked, min(limit, model.KEPT_FIRINGS), offset)
-        return [model.firing_of(row) for row in rows]
+        row = await self.read(queries.get, check_id(schedule_id, "schedule_id"))
+        await self._settle(row)
+        found = await self.read(queries.firings, row.id, limit, offset)
+        return [rows.firing_of(each) for each in found]
+
+    async def _settle(self, row: ScheduleRow) -> None:
+        if row.running:
+            await self._settling.settle(await self.ns(), [row.id])
+
+    @call(GET("/scheduler"), scope="read")
+    async def status(self, *, after: str = "", limit: Limit = 100) -> SchedulerStatus:
+        """Get the state of this server's scheduler, and the named schedules in the order of their names.
+
+        `after` is the last name of the page before.
+        """
+        check_page(limit, 0)
+        await self._settling.settle_namespace(await self.ns())
+        found = await self.read(queries.named, check_id(after, "after"), limit)
+        state = IDLE if self._scheduler is None else self._scheduler.state
+        return SchedulerStatus(
+            state=state,
+            scheduler_running=state != IDLE,
+            jobs=[rows.job_status_of(row) for row in found],
+            next_after=found[-1].name if found and len(found) == limit else None,
+        )
+
+    # --- definitions and overrides ------------------------------------------------------------------------
+
+    async def sync(self, origin: str, definitions: Sequence[NewSchedule], *, complete: bool = True) -> Synced:
+        """Take over the definitions of code or of files; those of the origin that are not named are deleted.
+
+        Their overrides stay, and count.
+        """
+        return await self.write(edit.sync, origin, definitions, self.targets, complete)
+
+    @call(GET("/cron-overrides"), scope="read")
+    async def overrides(self, *, after: str = "", limit: Limit = 100) -> list[CronOverride]:
+        """List the overrides, in the order of their names. `after` is the last name of the page before."""
+        check_page(limit, 0)
+        found = await self.read(queries.list_overrides, check_id(after, "after"), limit)
+        return [rows.override_of(each) for each in found]
+
+    @call(GET("/cron-overrides/{name}"), scope="read")
+    async def get_override(self, name: Id) -> CronOverride | None:
+        """Get what overrides a schedule that code or a file defines; null if nothing does."""
+        found = await self.read(queries.get_override, check_id(name, "name"))
+        return None if found is None else rows.override_of(found)
+
+    @call(PATCH("/cron-overrides/{name}"), scope="write", errors=(NotFound, Conflict), repeatable=True)
+    async def set_override(
+        self,
+        name: Id,
+        *,
+        enabled: bool | UnsetType = UNSET,
+        schedule: str | UnsetType | None = UNSET,
+    ) -> CronOverride:
+        """Override whether a schedule that code or a file defines fires, and when.
+
+        What is not given stays as it is; a `schedule` of null is that of the definition.
+        """
+        change = OverrideChange(
+            UNSET if enabled is UNSET else check_flag(enabled, "enabled"),
+            check_expression(schedule) if isinstance(schedule, str) else schedule,
+        )
+        return rows.override_of(await self.write(overrides.set_override, check_id(name, "name"), change))
+
+    @call(DELETE("/cron-overrides/{name}"), scope="write", errors=(NotFound,))
+    async def clear_override(self, name: Id) -> None:
+        """Remove an override, so that the definition counts again."""
+        await self.write(overrides.clear_override, check_id(name, "name"))

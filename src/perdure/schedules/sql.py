@@ -4,24 +4,56 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Listing
-from perdure.schedules.model import FiringRow, ScheduleRow
-from perdure.schedules.tables import FIRINGS, SCHEDULES
+from perdure.schedules.rows import FiringRow, OverrideRow, ScheduleRow
+from perdure.schedules.tables import CRON_OVERRIDES, FIRINGS, SCHEDULES
 
 # Add schedules.
 ADD = BulkInsert(SCHEDULES, ScheduleRow)
 # Schedules by their ids.
 GET = statement("SELECT {columns} FROM schedules WHERE ns = :ns AND id {among:ids}", row=ScheduleRow)
-# Lock a schedule.
-LOCK = statement("SELECT {columns} FROM schedules WHERE ns = :ns AND id = :id {lock}", row=ScheduleRow)
-# Write back what a caller can change of a schedule.
+# Schedules by their names.
+GET_NAMED = statement(
+    "SELECT {columns} FROM schedules WHERE ns = :ns AND name {among:names}", row=ScheduleRow
+)
+# Lock schedules.
+LOCK = statement(
+    "SELECT {columns} FROM schedules WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=ScheduleRow
+)
+# Lock the schedules that one origin defines.
+LOCK_ORIGIN = statement(
+    """
+    SELECT {columns} FROM schedules WHERE ns = :ns AND name IS NOT NULL AND origin = :origin
+    ORDER BY id {lock}
+    """,
+    row=ScheduleRow,
+)
+# Write back what a caller or a definition can change of a schedule.
 SAVE = BulkUpdate(
     SCHEDULES,
     ScheduleRow,
-    sets=("expression", "timezone", "enabled", "next_at", "end_at", "updated_at", "metadata", "payload"),
+    sets=(
+        "file",
+        "target",
+        "expression",
+        "timezone",
+        "enabled",
+        "next_at",
+        "due_at",
+        "end_at",
+        "jitter",
+        "overlap",
+        "misfire",
+        "timeout",
+        "unless",
+        "assistant_id",
+        "updated_at",
+        "metadata",
+        "payload",
+    ),
     keys=("ns", "id"),
 )
-# Delete a schedule.
-DROP = statement("DELETE FROM schedules WHERE ns = :ns AND id = :id")
+# Delete schedules.
+DROP = statement("DELETE FROM schedules WHERE ns = :ns AND id {among:ids}")
 
 # The namespaces in which schedules are due.
 DUE_NAMESPACES = statement(
@@ -45,16 +77,64 @@ CLAIM = statement(
     """,
     row=ScheduleRow,
 )
-# Write back schedules that have fired.
+# Write back schedules that have fired, or whose firings have ended.
 MOVE = BulkUpdate(
     SCHEDULES,
     ScheduleRow,
-    sets=("next_at", "fired_at", "fired", "refused", "started_id", "error"),
+    sets=(
+        "next_at",
+        "due_at",
+        "fired_at",
+        "fired",
+        "refused",
+        "skipped",
+        "failed",
+        "running",
+        "started_id",
+        "error",
+        "last_result",
+        "last_error",
+        "last_duration",
+        "last_metadata",
+    ),
     keys=("ns", "id"),
+)
+# Some schedules of a namespace with firings that have not ended, as far as it is known.
+RUNNING = statement(
+    "SELECT id FROM schedules WHERE ns = :ns AND running > 0 AND id > :after ORDER BY id LIMIT :n", row=str
+)
+# The namespaces with such schedules.
+RUNNING_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM schedules WHERE running > 0", row=int)
+# A page of the named schedules, in the order of their names.
+LIST_NAMED = statement(
+    """
+    SELECT {columns} FROM schedules WHERE ns = :ns AND name IS NOT NULL AND name > :after
+    ORDER BY name LIMIT :n
+    """,
+    row=ScheduleRow,
 )
 
 # Add firings.
 ADD_FIRINGS = BulkInsert(FIRINGS, FiringRow)
+# Firings that have not ended, as far as it is known.
+OPEN_FIRINGS = statement(
+    """
+    SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id {among:ids} AND open IS NOT NULL
+    ORDER BY schedule_id, due_at LIMIT :n
+    """,
+    row=FiringRow,
+)
+# Write that firings have ended.
+END_FIRINGS = BulkUpdate(
+    FIRINGS,
+    FiringRow,
+    sets=("status", "ended_at", "duration", "error", "open", "metadata"),
+    keys=("ns", "schedule_id", "due_at"),
+)
+# A firing.
+GET_FIRING = statement(
+    "SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id = :id AND due_at = :due_at", row=FiringRow
+)
 # A page of the firings of a schedule, the newest first.
 LIST_FIRINGS = statement(
     """
@@ -63,22 +143,60 @@ LIST_FIRINGS = statement(
     """,
     row=FiringRow,
 )
-# Delete all but the latest firings of a schedule.
+_LAST_STARTED = """(SELECT due_at FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL
+       ORDER BY due_at DESC LIMIT 1 OFFSET :last)"""
+# Delete all but the latest firings of a schedule that were not skipped.
 TRIM_FIRINGS = statement(
+    "DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL AND due_at < "
+    + _LAST_STARTED
+)
+# Delete those of them whose end was never heard of, which are counted.
+TRIM_OPEN = statement(
+    "DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL AND open IS NOT NULL"
+    " AND due_at < " + _LAST_STARTED
+)
+# Delete all but the latest firings of a schedule that were skipped.
+TRIM_SKIPPED = statement(
     """
-    DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND due_at <
-      (SELECT due_at FROM firings WHERE ns = :ns AND schedule_id = :id
+    DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NOT NULL AND due_at <
+      (SELECT due_at FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NOT NULL
        ORDER BY due_at DESC LIMIT 1 OFFSET :last)
     """
 )
-# Delete the firings of a schedule.
-DROP_FIRINGS = statement("DELETE FROM firings WHERE ns = :ns AND schedule_id = :id")
+# Delete the firings of schedules.
+DROP_FIRINGS = statement("DELETE FROM firings WHERE ns = :ns AND schedule_id {among:ids}")
 
+# Overrides by the names of their schedules.
+GET_OVERRIDES = statement(
+    "SELECT {columns} FROM cron_overrides WHERE ns = :ns AND name {among:names}", row=OverrideRow
+)
+# A page of the overrides, in the order of their names.
+LIST_OVERRIDES = statement(
+    """
+    SELECT {columns} FROM cron_overrides WHERE ns = :ns AND name > :after ORDER BY name LIMIT :n
+    """,
+    row=OverrideRow,
+)
+# Add or replace overrides.
+SAVE_OVERRIDES = BulkInsert(
+    CRON_OVERRIDES,
+    OverrideRow,
+    on_conflict="UPDATE SET enabled = excluded.enabled, schedule = excluded.schedule,"
+    " updated_at = excluded.updated_at, updated_by = excluded.updated_by",
+)
+# Delete an override.
+DROP_OVERRIDE = statement("DELETE FROM cron_overrides WHERE ns = :ns AND name = :name")
+
+_ENABLED = """coalesce((SELECT o.enabled FROM cron_overrides AS o
+    WHERE o.ns = schedules.ns AND o.name = schedules.name), enabled)"""
+"""Whether a schedule fires: its override counts before its definition."""
 FIELDS = {
     "schedule_id": Field("id", "text"),
+    "name": Field("name", "text", null=True),
+    "target": Field("target", "text"),
     "assistant_id": Field("assistant_id", "text", null=True),
     "thread_id": Field("thread_id", "text", null=True),
-    "enabled": Field("enabled", "int"),
+    "enabled": Field(_ENABLED, "int"),
     "next_at": Field("next_at", "time", null=True),
     "end_time": Field("end_at", "time", null=True),
     "created_at": Field("created_at", "time"),

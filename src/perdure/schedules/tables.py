@@ -7,12 +7,21 @@ SCHEDULES = Table(
     (
         integer("ns"),
         text("id"),
+        text("name", null=True),
+        text("origin", null=True),
+        text("file", null=True),
         text("target"),
         text("expression"),
         text("timezone", null=True),
         integer("enabled"),
         integer("next_at", null=True),
+        integer("due_at", null=True),
         integer("end_at", null=True),
+        integer("jitter", null=True),
+        text("overlap", null=True),
+        text("misfire", null=True),
+        integer("timeout", null=True),
+        text("unless", null=True),
         text("assistant_id", null=True),
         text("thread_id", null=True),
         text("user_id", null=True),
@@ -21,10 +30,17 @@ SCHEDULES = Table(
         integer("fired_at", null=True),
         integer("fired"),
         integer("refused"),
+        integer("skipped", null=True),
+        integer("failed", null=True),
+        integer("running", null=True),
         text("started_id", null=True),
         text("error", null=True),
+        text("last_result", null=True),
+        text("last_error", null=True),
+        integer("last_duration", null=True),
         text("metadata"),
         text("payload"),
+        text("last_metadata", null=True),
     ),
     key=("ns", "id"),
     indexes=(
@@ -32,9 +48,11 @@ SCHEDULES = Table(
         Index("schedules_created", ("ns", "created_at", "id")),
         Index("schedules_assistant", ("ns", "assistant_id", "created_at", "id")),
         Index("schedules_thread", ("ns", "thread_id", "created_at", "id"), "thread_id IS NOT NULL"),
+        Index("schedules_name", ("ns", "name"), "name IS NOT NULL", unique=True),
+        Index("schedules_running", ("ns", "id"), "running > 0"),
     ),
 )
-"""Each schedule as it is now. `next_at` is set while it waits for its time."""
+"""Each schedule as it is now. `next_at` is when it fires, `due_at` the time for which: without the jitter."""
 
 FIRINGS = Table(
     "firings",
@@ -45,9 +63,33 @@ FIRINGS = Table(
         integer("fired_at"),
         text("started_id", null=True),
         text("error", null=True),
+        text("source", null=True),
+        text("actor", null=True),
+        text("target", null=True),
+        text("status", null=True),
+        text("skipped", null=True),
+        integer("ended_at", null=True),
+        integer("duration", null=True),
+        integer("open", null=True),
+        text("metadata", null=True),
     ),
     key=("ns", "schedule_id", "due_at"),
+    indexes=(Index("firings_open", ("ns", "schedule_id", "due_at"), "open IS NOT NULL"),),
 )
 """The latest firings of each schedule: one for each time that has come, which its key sees to."""
 
-TABLES = (SCHEDULES, FIRINGS)
+CRON_OVERRIDES = Table(
+    "cron_overrides",
+    (
+        integer("ns"),
+        text("name"),
+        integer("enabled", default=1),
+        text("schedule", null=True),
+        integer("updated_at"),
+        text("updated_by", null=True),
+    ),
+    key=("ns", "name"),
+)
+"""What counts instead of the definitions of schedules. Without a row the definition counts."""
+
+TABLES = (SCHEDULES, FIRINGS, CRON_OVERRIDES)

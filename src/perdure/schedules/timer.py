@@ -1,4 +1,4 @@
-"""Fires the schedules of a database when they are due."""
+"""The scheduler of a process: fires the schedules of a database when they are due."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, StorageError, error_text
+from perdure.kernel.errors import (
+    AlreadyRunning,
+    InvalidInput,
+    NotRunning,
+    PerdureError,
+    StorageClosed,
+    StorageError,
+    error_text,
+)
 from perdure.kernel.storage.port import Storage
-from perdure.schedules import model, operations
-from perdure.schedules.model import Prepared, ScheduleRow, Targets
-from perdure.schedules.operations import ANY, CHANNEL, FIRE_ROWS
+from perdure.schedules.conditions import Conditions
+from perdure.schedules.model import IDLE, SCHEDULER, Order, Targets
+from perdure.schedules.operations import fire, settle
+from perdure.schedules.operations.edit import ANY, CHANNEL
+from perdure.schedules.operations.fire import FIRE_ROWS, Fired
+from perdure.schedules.rows import FiringRow, Prepared, ScheduleRow, order_of
+from perdure.schedules.settling import Followers, Settling
 
 POLL_SECONDS = 5.0
 SHORTEST_WAIT = 0.05
@@ -26,73 +38,120 @@ class ScheduleTimer:
     Any number of processes may fire from one database: a time that has come fires once.
     """
 
-    def __init__(self, storage: Storage, targets: Targets, *, poll: float = POLL_SECONDS) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        targets: Targets,
+        conditions: Conditions | None = None,
+        *,
+        poll: float = POLL_SECONDS,
+    ) -> None:
         self.storage = storage
         self.targets = targets
+        self.conditions = conditions or Conditions()
         self.poll = poll
+        self.state = SCHEDULER.start["created"]
+        """`idle`, `running` or `stopping`."""
         self._task: asyncio.Task[None] | None = None
+        self._settling = Settling(storage, targets)
+        self._followers = Followers(self._settling)
 
     async def start(self) -> None:
-        """Begin to fire what is due, in the running event loop; a second call does nothing."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep_firing())
+        """Begin to fire what is due, in the running event loop. AlreadyRunning if it does."""
+        if not SCHEDULER.moves(self.state, "start"):
+            raise AlreadyRunning()
+        self.state = SCHEDULER.step(self.state, "start")
+        self._task = asyncio.get_running_loop().create_task(self._keep_firing())
 
     async def stop(self) -> None:
-        """Stop firing. A firing that has begun is finished."""
+        """Stop firing. A firing that has begun is finished. NotRunning if it does not fire."""
+        if not SCHEDULER.moves(self.state, "stop"):
+            raise NotRunning()
+        self.state = SCHEDULER.step(self.state, "stop")
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        await self._followers.stop()
+        self.state = SCHEDULER.step(self.state, "firings have ended")
+
+    @property
+    def is_running(self) -> bool:
+        return self.state != IDLE
 
     async def fire_due(self) -> float | None:
         """Fire what is due in every namespace; returns the seconds until something is due again."""
         names = self.targets.names()
-        for ns in await self.storage.read(operations.due_namespaces, names):
-            while await self._fire_some(ns) == FIRE_ROWS:
+        for ns in await self.storage.read(fire.due_namespaces, names):
+            while await self._fire_some(ns):
                 pass
-        return await self.storage.read(operations.until_next, names)
+        return await self.storage.read(fire.until_next, names)
 
-    async def _fire_some(self, ns: int) -> int:
-        due = await self.storage.read(operations.due, self.targets.names(), ns=ns)
-        prepared = [Prepared(row, self._prepare(row)) for row in due]
-        if not prepared:
-            return 0
+    async def _fire_some(self, ns: int) -> bool:
+        """Fire some of what is due; gives whether there is certainly more."""
+        rows = await self.storage.read(fire.due, self.targets.names(), ns=ns)
+        if not rows:
+            return False
+        outcomes = (await self._settling.look(ns, [row.id for row in rows if row.running])).outcomes
+        prepared = [await self._prepared(row) for row in rows]
         try:
-            return await self.storage.run(operations.fire, prepared, self.targets, ns=ns)
+            fired: Fired = await self.storage.run(fire.fire, prepared, self.targets, outcomes, ns=ns)
         except StorageError:
             raise
         except Exception:
             # One of them fails the others: fire each alone.
             logger.exception("schedules could not be fired together")
-            return await self._fire_alone(ns, prepared)
+            await self._fire_alone(ns, prepared)
+            return len(rows) == FIRE_ROWS
+        self._follow(ns, fired.started)
+        return fired.more or fired.looked == FIRE_ROWS
 
-    def _prepare(self, row: ScheduleRow) -> Any:
+    def _follow(self, ns: int, firings: Sequence[FiringRow]) -> None:
+        if self._task is not None:
+            self._followers.follow(ns, firings)
+
+    async def _prepared(self, row: ScheduleRow) -> Prepared:
+        order = order_of(row, row.instant or 0)
+        return Prepared(row, self._prepare(row, order), await self.conditions.holds(row.unless, order))
+
+    def _prepare(self, row: ScheduleRow, order: Order) -> Any:
         """What the target needs to start a schedule, or the error that becomes its firing."""
         try:
-            return self.targets[row.target].prepare(model.order_of(row, row.next_at or 0))
+            return self.targets[row.target].prepare(order)
         except PerdureError as error:
             return error
         except Exception as error:  # stored with the schedule, which goes on
             logger.exception("schedule %s could not be prepared", row.id)
             return InvalidInput(error_text(error))
 
-    async def _fire_alone(self, ns: int, prepared: Sequence[Prepared]) -> int:
+    async def _fire_alone(self, ns: int, prepared: Sequence[Prepared]) -> None:
         for each in prepared:
             try:
-                await self.storage.run(operations.fire, [each], self.targets, ns=ns)
+                fired = await self.storage.run(fire.fire, [each], self.targets, {}, ns=ns)
+                self._follow(ns, fired.started)
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001 - stored with the schedule, which goes on
-                await self.storage.run(operations.fail, each, error_text(error), ns=ns)
-        return len(prepared)
+                await self.storage.run(fire.fail, each, error_text(error), ns=ns)
 
     async def _keep_firing(self) -> None:
         with self.storage.signals.watch(CHANNEL, [ANY]) as watch:
             try:
+                await self._settle_all()
                 while True:
                     await watch.changed(await self._fire_and_wait())
             except StorageClosed:
                 logger.info("schedules no longer fire: the storage is closed")
+
+    async def _settle_all(self) -> None:
+        """Settle what ended while no process was there to hear of it."""
+        try:
+            for ns in await self.storage.read(settle.running_namespaces):
+                self._follow(ns, await self._settling.settle_namespace(ns))
+        except StorageClosed:
+            raise
+        except Exception as error:  # noqa: BLE001 - the next firing of each schedule does the same
+            logger.warning("open firings could not be settled: %s", error)
 
     async def _fire_and_wait(self) -> float:
         """Fire what is due; returns the seconds until the next look."""
@@ -103,4 +162,4 @@ class ScheduleTimer:
         except Exception as error:  # noqa: BLE001 - nobody else would fire in its place
             logger.warning("schedules cannot be fired, trying again in %s s: %s", self.poll, error)
             return self.poll
-        return self.poll if wait is None else max(min(wait, self.poll), SHORTEST_WAIT)
+        return self.poll if wait is None else min(wait or SHORTEST_WAIT, self.poll)

@@ -15,7 +15,7 @@ from cronsim import CronSim, CronSimError
 
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import InvalidCron, InvalidTimezone
 
 MAX_EXPRESSION = 255
 NAMED: Final[Mapping[str, str]] = {
@@ -42,7 +42,7 @@ def check_expression(value: object) -> str:
     try:
         CronSim(_fields(expression), _EPOCH)
     except CronSimError as error:
-        raise InvalidInput(f"the schedule {expression!r} cannot be read: {_reason(error)}. {_HELP}") from None
+        raise InvalidCron(f"Invalid cron expression: {expression!r}: {_reason(error)}. {_HELP}") from None
     return expression
 
 
@@ -71,8 +71,8 @@ def _zone(name: str | None) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidInput(
-            f"there is no time zone {name!r}. Use an IANA name, such as 'America/New_York'"
+        raise InvalidTimezone(
+            f"Invalid timezone: {name!r}. Use an IANA name, such as 'America/New_York'"
         ) from None
 
 

@@ -53,7 +53,7 @@ async def test_what_fires_is_seen_through_the_client(house: House) -> None:
 
 async def test_bad_requests_are_refused(house: House) -> None:
     schedules = house.client.schedules
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="Invalid cron expression"):
         await schedules.create("bad", assistant_id=AGENT)
     with pytest.raises(NotFound):
         await schedules.create(YEARLY, assistant_id="nobody")

@@ -204,6 +204,11 @@ async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
     return await tx.all(sql.PRESENT, ids=list(rollout_ids))
 
 
+async def rollouts_named(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> list[RolloutView]:
+    """Rollouts by their ids, without their attempts; those that are not there are left out."""
+    return await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds)) if rollout_ids else []
+
+
 async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
     return await tx.all(sql.ENDED_AMONG, ids=list(rollout_ids), ended=sorted(ENDED))
 

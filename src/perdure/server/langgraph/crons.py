@@ -266,7 +266,7 @@ class CronSearch(CronCount, kw_only=True):
 
 async def _filters(call: Call, body: CronCount) -> dict[str, Any] | None:
     """The filters of a search; None if nothing can match, since no assistant has the name."""
-    filters: dict[str, Any] = {"metadata": body.metadata}
+    filters: dict[str, Any] = {"metadata": body.metadata, "target": RUN}
     if body.thread_id is not None:
         filters["thread_id"] = check_uuid(body.thread_id, "thread_id")
     if body.assistant_id is not None:
@@ -330,7 +330,16 @@ async def count_crons(call: Call) -> Response:
     errors=(NotFound,),
 )
 async def get_cron(call: Call) -> Response:
-    return answer(cron_of(await call.schedules.get(call.path["cron_id"])))
+    return answer(cron_of(await _found(call)))
+
+
+async def _found(call: Call) -> Schedule:
+    """The cron of the path. Schedules of other targets are no crons of this protocol."""
+    cron_id = call.path["cron_id"]
+    found = await call.schedules.get(cron_id)
+    if found.target != RUN or found.schedule_id != cron_id:
+        raise NotFound(f"Cron {cron_id} not found")
+    return found
 
 
 class CronPatch(ScheduledRun, kw_only=True):
@@ -366,6 +375,7 @@ async def update_cron(call: Call) -> Response:
     body: CronPatch = call.body
     if body == CronPatch():
         raise BadRequest("nothing to change: the body names no field")
+    await _found(call)
     payload, metadata = _payload_and_metadata(body, "any")
     user = user_of(call)
     if user is not None and "config" in payload:
@@ -392,5 +402,5 @@ async def update_cron(call: Call) -> Response:
     errors=(NotFound,),
 )
 async def delete_cron(call: Call) -> Response:
-    await call.schedules.delete(call.path["cron_id"])
+    await call.schedules.delete((await _found(call)).schedule_id)
     return no_content()

@@ -1,0 +1,1 @@
+"""Operations on schedules. Rows of schedules are locked before all others."""

@@ -1,0 +1,110 @@
+"""Reading schedules, with what overrides them, and their firings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.kernel.errors import JobNotFound
+from perdure.kernel.storage.filters import Clause, given, order_by, where
+from perdure.kernel.storage.labels import labelled
+from perdure.kernel.storage.port import Tx
+from perdure.schedules import sql
+from perdure.schedules.model import Search
+from perdure.schedules.rows import FiringRow, OverrideRow, ScheduleRow
+
+KIND = "schedule"
+
+
+async def overridden(tx: Tx, rows: Sequence[ScheduleRow]) -> None:
+    """Read what overrides these schedules."""
+    names = sorted({row.name for row in rows if row.is_managed and row.name is not None})
+    if names:
+        found = {each.name: each for each in await tx.all(sql.GET_OVERRIDES, names=names)}
+        for row in rows:
+            row.override = found.get(row.name or "") if row.is_managed else None
+
+
+async def find(tx: Tx, name: str) -> ScheduleRow | None:
+    """A schedule by its id, or by its name."""
+    row = await tx.one(sql.GET, ids=[name]) or await tx.one(sql.GET_NAMED, names=[name])
+    if row is not None:
+        await overridden(tx, [row])
+    return row
+
+
+async def get(tx: Tx, name: str) -> ScheduleRow:
+    """A schedule by its id or name; JobNotFound if there is none."""
+    row = await find(tx, name)
+    if row is None:
+        raise not_found(name)
+    return row
+
+
+def not_found(name: str) -> JobNotFound:
+    return JobNotFound(f"Job not found: {name}")
+
+
+async def locked(tx: Tx, name: str) -> ScheduleRow:
+    """A schedule by its id or name, locked."""
+    found = await find(tx, name)
+    rows = [] if found is None else await tx.all(sql.LOCK, ids=[found.id])
+    if not rows:
+        raise not_found(name)
+    await overridden(tx, rows)
+    return next(iter(rows))
+
+
+async def firings(tx: Tx, name: str, limit: int, offset: int) -> list[FiringRow]:
+    """The latest firings of a schedule, the newest first."""
+    row = await get(tx, name)
+    return await tx.all(sql.LIST_FIRINGS, id=row.id, limit=limit, offset=offset)
+
+
+async def get_firing(tx: Tx, schedule_id: str, due_at: int) -> FiringRow:
+    """One firing."""
+    row = await tx.one(sql.GET_FIRING, id=schedule_id, due_at=due_at)
+    if row is None:
+        raise not_found(schedule_id)
+    return row
+
+
+async def search(tx: Tx, query: Search) -> tuple[list[ScheduleRow], int]:
+    """A page of schedules, and how many there are in all."""
+    clause = _wanted(query)
+    ties = "created_at DESC, id DESC" if query.sort_order == "desc" else "created_at, id"
+    order = order_by(sql.FIELDS, query.sort_by, query.sort_order, ties)
+    page, values = sql.LIST.page(clause, order, query.limit, query.offset)
+    rows = await tx.all(page, **values)
+    await overridden(tx, rows)
+    total = await tx.one(sql.LIST.count(clause), **clause.values)
+    return rows, total or 0
+
+
+def _wanted(query: Search) -> Clause:
+    conditions = given(
+        ("target", "exact", query.target),
+        ("name", "exact", query.name),
+        ("assistant_id", "exact", query.assistant_id),
+        ("thread_id", "exact", query.thread_id),
+        ("enabled", "exact", None if query.enabled is None else int(query.enabled)),
+    )
+    clause = where(sql.FIELDS, conditions, "and")
+    labels = labelled(KIND, query.metadata)
+    return Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
+
+
+async def named(tx: Tx, after: str, limit: int) -> list[ScheduleRow]:
+    """A page of the named schedules, in the order of their names."""
+    rows = await tx.all(sql.LIST_NAMED, after=after, n=limit)
+    await overridden(tx, rows)
+    return rows
+
+
+async def get_override(tx: Tx, name: str) -> OverrideRow | None:
+    """What overrides a schedule, by its name, if something does."""
+    return await tx.one(sql.GET_OVERRIDES, names=[name])
+
+
+async def list_overrides(tx: Tx, after: str, limit: int) -> list[OverrideRow]:
+    """A page of the overrides, in the order of their names."""
+    return await tx.all(sql.LIST_OVERRIDES, after=after, n=limit)

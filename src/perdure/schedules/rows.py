@@ -1,0 +1,272 @@
+"""The rows of schedules, firings and overrides, and the records that callers see of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
+from perdure.kernel.codec import decode_json
+from perdure.outbox.webhooks.urls import mask_target
+from perdure.schedules.model import (
+    API,
+    CONCURRENT,
+    MANAGED,
+    MAX_RESULT,
+    ONCE,
+    SCHEDULE,
+    Order,
+    Texts,
+    comes_next,
+    jitter_of,
+)
+from perdure.schedules.records import CronOverride, Firing, JobStatus, Schedule
+
+
+class OverrideRow(NamedTuple):
+    """A row of `cron_overrides`: what counts instead of the definition of a schedule."""
+
+    name: str
+    enabled: int
+    schedule: str | None
+    updated_at: int
+    updated_by: str | None
+
+
+class ScheduleRow(msgspec.Struct):
+    """A row of `schedules`. `override` is what counts instead of its definition, if there is something."""
+
+    id: str
+    name: str | None
+    origin: str | None
+    file: str | None
+    target: str
+    expression: str
+    timezone: str | None
+    enabled: int
+    next_at: int | None
+    due_at: int | None
+    end_at: int | None
+    jitter: int | None
+    overlap: str | None
+    misfire: str | None
+    timeout: int | None
+    unless: str | None
+    assistant_id: str | None
+    thread_id: str | None
+    user_id: str | None
+    created_at: int
+    updated_at: int
+    fired_at: int | None
+    fired: int
+    refused: int
+    skipped: int | None
+    failed: int | None
+    running: int | None
+    started_id: str | None
+    error: str | None
+    last_result: str | None
+    last_error: str | None
+    last_duration: int | None
+    metadata: str
+    payload: str
+    last_metadata: str | None
+    override: OverrideRow | None = None
+
+    @property
+    def texts(self) -> Texts:
+        return Texts(self.metadata, self.payload)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether it is defined elsewhere, so that callers change its override."""
+        return self.origin in MANAGED
+
+    @property
+    def is_enabled(self) -> bool:
+        return bool(self.enabled if self.override is None else self.override.enabled)
+
+    @property
+    def cron(self) -> str:
+        """The expression that counts."""
+        override = None if self.override is None else self.override.schedule
+        return self.expression if override is None else override
+
+    @property
+    def instant(self) -> int | None:
+        """The time for which it fires next, without its jitter."""
+        return self.next_at if self.due_at is None else self.due_at
+
+    @property
+    def label(self) -> str:
+        """What it is called: by its name, or else by its id."""
+        return self.name or self.id
+
+    def plan(self, after: int) -> None:
+        """Find its next time after another one. A paused schedule has one too: it is skipped."""
+        due_at = comes_next(self.cron, self.timezone, end_at=self.end_at, after=after)
+        self.due_at = due_at
+        self.next_at = None if due_at is None else due_at + jitter_of(self.id, due_at, self.jitter or 0)
+
+
+class FiringRow(NamedTuple):
+    """A row of `firings`. `open` is 1 until what it started has ended."""
+
+    schedule_id: str
+    due_at: int
+    fired_at: int
+    started_id: str | None
+    error: str | None
+    source: str | None
+    actor: str | None
+    target: str | None
+    status: str | None
+    skipped: str | None
+    ended_at: int | None
+    duration: int | None
+    open: int | None
+    metadata: str | None
+
+    @property
+    def key(self) -> FiringKey:
+        return FiringKey(self.schedule_id, self.due_at)
+
+
+class FiringKey(NamedTuple):
+    """What names a firing."""
+
+    schedule_id: str
+    due_at: int
+
+
+class Prepared(NamedTuple):
+    """A due schedule as it was read, and what its target prepared for it, or why it could not."""
+
+    row: ScheduleRow
+    start: Any
+    unmet: bool = False
+    """Whether its condition keeps it from firing."""
+
+    def is_current(self, row: ScheduleRow) -> bool:
+        """Whether nothing has changed since that matters for what is started."""
+        known = self.row
+        return (row.next_at, row.updated_at, row.texts) == (known.next_at, known.updated_at, known.texts)
+
+
+def order_of(row: ScheduleRow, due_at: int, *, source: str = SCHEDULE, actor: str | None = None) -> Order:
+    """What the target of a schedule is to start."""
+    return Order(
+        schedule_id=row.id,
+        due_at=due_at,
+        assistant_id=row.assistant_id,
+        thread_id=row.thread_id,
+        metadata=decode_json(row.metadata),
+        payload=decode_json(row.payload),
+        name=row.name,
+        timeout=to_seconds_or_none(row.timeout),
+        source=source,
+        actor=actor,
+    )
+
+
+def kept_result(text: str | None) -> str | None:
+    """The result of what was started, if it is small enough to be kept with the firing."""
+    return text if text is not None and len(text) <= MAX_RESULT else None
+
+
+# --- records ----------------------------------------------------------------------------------------------
+
+
+def schedule_of(row: ScheduleRow) -> Schedule:
+    """The record of a schedule."""
+    return Schedule(
+        schedule_id=row.id,
+        name=row.name,
+        origin=row.origin or API,  # type: ignore[arg-type]
+        file=row.file,
+        target=row.target,
+        expression=row.cron,
+        timezone=row.timezone,
+        enabled=row.is_enabled,
+        overridden=row.override is not None,
+        next_at=to_seconds_or_none(row.instant) if row.is_enabled else None,
+        end_time=to_seconds_or_none(row.end_at),
+        jitter=to_seconds(row.jitter or 0),
+        overlap=row.overlap or CONCURRENT,  # type: ignore[arg-type]
+        misfire=row.misfire or ONCE,  # type: ignore[arg-type]
+        timeout=to_seconds_or_none(row.timeout),
+        unless=row.unless,
+        assistant_id=row.assistant_id,
+        thread_id=row.thread_id,
+        user_id=row.user_id,
+        created_at=to_seconds(row.created_at),
+        updated_at=to_seconds(row.updated_at),
+        fired_at=to_seconds_or_none(row.fired_at),
+        fired=row.fired,
+        refused=row.refused,
+        skipped=row.skipped or 0,
+        failed=row.failed or 0,
+        running=row.running or 0,
+        started_id=row.started_id,
+        error=row.error,
+        metadata=decode_json(row.metadata),
+        payload=_shown(decode_json(row.payload)),
+    )
+
+
+def _shown(payload: dict[str, Any]) -> dict[str, Any]:
+    """A payload as it may be shown: its webhook loses its credentials."""
+    webhook = payload.get("webhook")
+    return {**payload, "webhook": mask_target(webhook)} if isinstance(webhook, str) else payload
+
+
+def firing_of(row: FiringRow) -> Firing:
+    """The record of a firing. One of an earlier release says only what it started, or why it could not."""
+    status = row.status or ("failed" if row.error is not None else "completed")
+    return Firing(
+        schedule_id=row.schedule_id,
+        due_at=to_seconds(row.due_at),
+        fired_at=to_seconds(row.fired_at),
+        source=row.source or SCHEDULE,  # type: ignore[arg-type]
+        actor=row.actor,
+        status=status,
+        skipped=row.skipped,
+        started_id=row.started_id,
+        ended_at=to_seconds_or_none(row.ended_at),
+        duration=None if row.duration is None else row.duration / MICROS,
+        error=row.error,
+        result=None if row.metadata is None else decode_json(row.metadata),
+    )
+
+
+def job_status_of(row: ScheduleRow) -> JobStatus:
+    """A schedule as the status of the scheduler shows it."""
+    return JobStatus(
+        job_name=row.label,
+        schedule_id=row.id,
+        cron_expr=row.cron,
+        origin=row.origin or API,  # type: ignore[arg-type]
+        target=row.target,
+        last_run=to_seconds_or_none(row.fired_at),
+        last_duration_ms=0 if row.last_duration is None else row.last_duration // 1000,
+        last_result=row.last_result,
+        last_error=row.last_error,
+        next_run=to_seconds_or_none(row.instant) if row.is_enabled else None,
+        run_count=row.fired + row.refused + (row.skipped or 0),
+        error_count=row.refused + (row.failed or 0),
+        is_running=bool(row.running),
+        is_paused=not row.is_enabled,
+        last_run_metadata={} if row.last_metadata is None else decode_json(row.last_metadata),
+    )
+
+
+def override_of(row: OverrideRow) -> CronOverride:
+    """The record of an override."""
+    return CronOverride(
+        name=row.name,
+        enabled=bool(row.enabled),
+        schedule=row.schedule,
+        updated_at=to_seconds(row.updated_at),
+        updated_by=row.updated_by,
+    )
