@@ -12,9 +12,13 @@ import pytest
 
 from perdure.kernel.config import Settings
 from perdure.kernel.ids import derived_ulid
-from perdure.memory.index import MemoryIndexer
-from perdure.memory.records import NewMemoryEvent
+from perdure.memory.builder import Outcome
+from perdure.memory.calendar import DAY as DAY_LEVEL
+from perdure.memory.calendar import MONTH, SEGMENT, WEEK, YEAR
+from perdure.memory.records import NewMemoryEvent, TocNode
 from perdure.memory.service import Memory
+from perdure.memory.summarisers.port import Summariser
+from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 
@@ -33,6 +37,7 @@ class World:
         self.services = services
         self.memory: Memory = services.memory
         self.storage = services.storage
+        self.work = MemoryWork(self.storage, Settings(memory_rest=0.0))
         self._numbers = itertools.count(1)
 
     def event(self, text: str = "hello", at: str | int = f"{DAY} 10:00", **fields: Any) -> NewMemoryEvent:
@@ -48,7 +53,33 @@ class World:
         return [answer.event_id for answer in answers]
 
     async def index(self) -> int:
-        return await MemoryIndexer(self.storage).index(await self.memory.ns("write"))
+        return await self.work.indexer.index(await self.memory.ns("write"))
+
+    # --- the table of contents
+
+    async def arrive(self, *events: NewMemoryEvent) -> list[str]:
+        """Ingest events, and cut their days into segments."""
+        answers = await self.memory.ingest_many(list(events))
+        times = [event.timestamp_ms or 0 for event in events]
+        await self.work.updater.update(await self.memory.ns(), [(time, time) for time in times])
+        return [answer.event_id for answer in answers]
+
+    async def build(self, *levels: int, builder: str = "job", by: Summariser | None = None) -> Outcome:
+        """Build what is stale, whether its time is over or not."""
+        if by is not None:
+            self.work.builder.summariser = by
+        total = Outcome()
+        for level in levels or (SEGMENT, DAY_LEVEL, WEEK, MONTH, YEAR):
+            ns = await self.memory.ns()
+            outcome = await self.work.builder.build_due(level, "test", builder, ns=ns)
+            total = Outcome(*map(sum, zip(total, outcome, strict=True)))
+        return total
+
+    async def segments(self, day: str = f"toc:day:{DAY}") -> list[TocNode]:
+        return (await self.memory.browse(day, limit=1000)).items
+
+    async def node(self, node_id: str) -> TocNode:
+        return await self.memory.get_node(node_id)
 
     async def found(self, query: str, **terms: Any) -> list[str]:
         """The texts that a search shows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.kernel.lifecycle import DAEMON
+from perdure.memory.nodes import TOC_NODE
 from perdure.outbox.model import EFFECT, EFFECT_VIEW
 from perdure.rollouts.model import ATTEMPT, ROLLOUT, WORKER
 from perdure.schedules.model import FIRING, SCHEDULER
@@ -26,4 +27,5 @@ MACHINES: Final = (
     DAEMON,
     SCHEDULER,
     FIRING,
+    TOC_NODE,
 )

@@ -63,7 +63,9 @@ VARIABLES = {
 }
 """Settings with more environment variables than `PERDURE_` and their name; the first that is set counts."""
 
-SECRETS = frozenset({"database_url", "api_key", "redis_url", "webhook_secret", "approval_webhook_url"})
+SECRETS = frozenset(
+    {"database_url", "api_key", "redis_url", "webhook_secret", "memory_model_key", "approval_webhook_url"}
+)
 MAX_URL = 16_384
 SHUTDOWN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 10.0
@@ -149,6 +151,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_sync: bool = True
     session_log: bool = True
     session_content: bool = True
+    memory_rest: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
+    memory_model: str | None = None
+    memory_model_url: str | None = None
+    memory_model_key: str | None = None
+    memory_model_timeout: Seconds = 60.0
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
     webhook_allowed_hosts: tuple[str, ...] = ()

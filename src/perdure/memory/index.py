@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perdure.kernel.storage.port import Storage
-from perdure.memory import operations
 from perdure.memory.model import INDEX_CONSUMER
+from perdure.memory.operations import index
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
 
 POLICY = DeliveryPolicy(retries=ENDLESS, batch=200, concurrency=1, keep=False)
@@ -31,8 +31,8 @@ class MemoryIndexer:
 
     async def index(self, ns: int) -> int:
         """Index everything that waits in a namespace; returns how many documents there were."""
-        total, some = 0, operations.INDEX_ROWS
-        while some >= operations.INDEX_ROWS:
-            some = await self.storage.background(operations.index_some, ns=ns)
+        total, some = 0, index.INDEX_ROWS
+        while some >= index.INDEX_ROWS:
+            some = await self.storage.background(index.index_some, ns=ns)
             total += some
         return total

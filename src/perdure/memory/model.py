@@ -14,6 +14,7 @@ from perdure.kernel.ids import parse_ulid, ulid_ms
 from perdure.memory.records import (
     EVENT_ROLES,
     EVENT_TYPES,
+    Citation,
     MemoryEvent,
     NewMemoryEvent,
 )
@@ -206,6 +207,10 @@ class EventRow(NamedTuple):
     metadata: str
     body: str
 
+    @property
+    def place(self) -> EventPlace:
+        return EventPlace(self.timestamp_ms, self.id)
+
 
 class CitedRow(NamedTuple):
     """Where an event stands."""
@@ -235,6 +240,13 @@ class PlaceRow(NamedTuple):
     was_place: int | None = None
 
 
+class PlacedRow(NamedTuple):
+    """A document that is indexed."""
+
+    id: str
+    place: int
+
+
 class CounterRow(NamedTuple):
     """A row of `memory_counters`."""
 
@@ -242,6 +254,20 @@ class CounterRow(NamedTuple):
     placed: int
     documents: int
     embedded: int
+
+
+class CountRow(NamedTuple):
+    """How much the memory of a namespace holds, and its database."""
+
+    events: int
+    nodes: int
+    grips: int
+    outbox: int
+    vectors: int
+    stale: int
+    failed: int
+    path: str
+    disk_bytes: int
 
 
 def event_of(row: EventRow) -> MemoryEvent:
@@ -256,6 +282,11 @@ def event_of(row: EventRow) -> MemoryEvent:
         metadata=decode_json(row.metadata),
         agent=row.agent,
     )
+
+
+def citation_of(row: CitedRow) -> Citation:
+    """An event behind a result."""
+    return Citation(event_id=row.id, session_id=row.session_id, timestamp_ms=row.timestamp_ms)
 
 
 class EventPlace(NamedTuple):

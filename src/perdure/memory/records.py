@@ -9,6 +9,7 @@ from msgspec import Meta, field
 
 from perdure.kernel.checks import MAX_ID
 from perdure.kernel.record import Record
+from perdure.memory.calendar import Level
 
 EventType = Literal[
     "session_start",
@@ -105,3 +106,113 @@ class SearchResult(Record, kw_only=True):
     vector_available: bool = False
     documents: int = 0
     """How many documents are indexed."""
+
+
+# --- the table of contents --------------------------------------------------------------------------------
+
+NodeStatus = Literal["draft", "building", "complete", "failed"]
+NodeField = Literal["title", "summary", "bullets", "keywords"]
+NODE_FIELDS: Final[tuple[NodeField, ...]] = get_args(NodeField)
+
+
+class Bullet(Record, kw_only=True):
+    """A line of a summary, and the grips that tie it to events."""
+
+    text: str
+    grip_ids: list[str] = field(default_factory=list)
+
+
+class TocNode(Record, kw_only=True):
+    """A node of the table of contents, as its last complete version has it.
+
+    `status` is `building` while a new version is made. Before the first one the text is a placeholder.
+    """
+
+    node_id: str
+    level: Level
+    title: str
+    status: NodeStatus
+    summary: str
+    bullets: list[Bullet]
+    keywords: list[str]
+    agents: list[str]
+    parent_id: str | None
+    child_node_ids: list[str]
+    """The first 1,000 of them; `browse` lists all."""
+    start_time_ms: int
+    end_time_ms: int
+    version: int
+    error: str | None = None
+    """Why the last build failed."""
+
+
+class NodePage(Record, kw_only=True):
+    """Nodes in the order of their time. Read on with `after`."""
+
+    items: list[TocNode]
+    has_more: bool
+    after: str | None = None
+
+
+class Grip(Record, kw_only=True):
+    """An excerpt of events of one session, which ties a line of a summary to them."""
+
+    grip_id: str
+    node_id: str
+    session_id: str
+    timestamp_ms: int
+    excerpt: str
+    event_id_start: str
+    event_id_end: str
+    event_ids: list[str]
+    source: str
+
+
+class ExpandedGrip(Record, kw_only=True):
+    """A grip with its events, and those of its session around them."""
+
+    grip: Grip
+    events_before: list[MemoryEvent]
+    excerpt_events: list[MemoryEvent]
+    events_after: list[MemoryEvent]
+
+
+class NodeMatch(Record, kw_only=True):
+    """A part of a node that has words of a query. `score` is the share of the words, from 0 to 1."""
+
+    part: NodeField
+    text: str
+    score: float
+    grip_ids: list[str] = field(default_factory=list)
+
+
+class NodeMatches(Record, kw_only=True):
+    """What a search inside one node found, the best first; `relevance` is the mean of the scores."""
+
+    node_id: str
+    title: str
+    level: Level
+    matches: list[NodeMatch]
+    relevance: float
+
+
+class ChildMatches(Record, kw_only=True):
+    """The nodes in which a search found something, the best first."""
+
+    items: list[NodeMatches]
+    has_more: bool
+
+
+class MemoryStats(Record, kw_only=True):
+    """How much memory holds, and where."""
+
+    path: str
+    events: int
+    toc_nodes: int
+    grips: int
+    outbox: int
+    disk_bytes: int
+    indexed: int
+    vectors: int
+    stale_nodes: int
+    failed_nodes: int

@@ -9,32 +9,52 @@ from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, MAX_BATCH, POST, call
+from perdure.jobs.model import job_of, new_job
+from perdure.jobs.operations import enqueue_jobs, get_jobs
+from perdure.jobs.records import Job
 from perdure.kernel.checks import (
     Id,
     Limit,
     check_choice,
+    check_choices,
+    check_id,
     check_number,
     check_page,
     check_text,
     optional_choice,
     optional_id,
 )
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.fulltext import TextQuery, parse_query
-from perdure.memory import model, operations
-from perdure.memory.model import CheckedEvent, EventRow, HitRow, check_event
-from perdure.memory.operations import Stretch, TextSearch
+from perdure.memory import calendar, model, nodes
+from perdure.memory.calendar import LEVELS, Level
+from perdure.memory.model import CheckedEvent, EventPlace, EventRow, HitRow, check_event
+from perdure.memory.node_search import matches_in, query_terms
+from perdure.memory.operations import events as event_operations
+from perdure.memory.operations import index as index_operations
+from perdure.memory.operations import toc as toc_operations
+from perdure.memory.operations.events import Stretch
+from perdure.memory.operations.index import TextSearch
 from perdure.memory.records import (
     DOCUMENT_KINDS,
+    NODE_FIELDS,
     SEARCH_MODES,
+    ChildMatches,
     Citation,
     DocumentKind,
     EventPage,
+    ExpandedGrip,
     Ingested,
+    MemoryStats,
     NewMemoryEvent,
+    NodeField,
+    NodeMatches,
+    NodePage,
     SearchHit,
     SearchMode,
     SearchResult,
+    TocNode,
 )
 from perdure.memory.search import best, excerpt, query_words
 
@@ -42,17 +62,26 @@ MAX_BODY = 32 << 20
 """How large a batch of events may be over HTTP."""
 MAX_QUERY = 4096
 MAX_HITS = 100
+MAX_AROUND = 100
 PAGE_BYTES = 4 << 20
 """How much text a page of events holds, unless its first event is longer."""
 PAGE_ROWS = 100
+EXPAND_WINDOW_MS = 3_600_000
+"""How far from a grip its surroundings reach."""
+CITED_EVENTS = 10
+"""How many events a result cites at most."""
+REBUILD_JOB = "memory-rebuild"
 
 Milliseconds = Annotated[int, Meta(ge=0, le=model.LATEST_MS)]
 Query = Annotated[str, Meta(max_length=MAX_QUERY)]
 Hits = Annotated[int, Meta(ge=0, le=MAX_HITS)]
+Around = Annotated[int, Meta(ge=0, le=MAX_AROUND)]
+Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
+Fields = Annotated[list[NodeField], Meta(max_length=len(NODE_FIELDS))]
 
 
 class Memory(Service):
-    """The events of one namespace, and what can be found in them."""
+    """The events of one namespace, the table of contents over them, and what can be found in both."""
 
     # --- ingesting
 
@@ -88,7 +117,7 @@ class Memory(Service):
                 first.setdefault(each.row.id, each)
         events = [first[id] for id in sorted(first)]
         bodies = model.outbox_bodies([each.row for each in events])
-        created = await self.write(operations.ingest, events, bodies)
+        created = await self.write(event_operations.ingest, events, bodies)
 
         def answer(event: CheckedEvent) -> Ingested:
             id = event.row.id
@@ -97,7 +126,7 @@ class Memory(Service):
 
         return [[answer(each) for each in batch] for batch in batches]
 
-    # --- reading
+    # --- events
 
     @call(GET("/memory/events"), scope="read")
     async def get_events(
@@ -118,11 +147,10 @@ class Memory(Service):
         place = model.parse_place(after)
         stretch = Stretch(low, high, place, optional_id(session_id, "session_id"))
         rows, more = await self._events(stretch, limit)
-        last = model.EventPlace(rows[-1].timestamp_ms, rows[-1].id) if rows else place
         return EventPage(
             items=[model.event_of(row) for row in rows],
             has_more=more,
-            after=str(last) if rows else after,
+            after=str(rows[-1].place) if rows else after,
         )
 
     async def _events(self, stretch: Stretch, limit: int) -> tuple[list[EventRow], bool]:
@@ -131,7 +159,7 @@ class Memory(Service):
         size = 0
         while True:
             wanted = min(limit - len(found), PAGE_ROWS) + 1
-            rows = await self.read(operations.events_between, stretch, wanted)
+            rows = await self.read(event_operations.events_between, stretch, wanted)
             for row in rows:
                 size += len(row.body)
                 if len(found) == limit or (found and size > PAGE_BYTES):
@@ -139,7 +167,70 @@ class Memory(Service):
                 found.append(row)
             if len(rows) < wanted:
                 return found, False
-            stretch = stretch._replace(after=model.EventPlace(found[-1].timestamp_ms, found[-1].id))
+            stretch = stretch._replace(after=found[-1].place)
+
+    # --- the table of contents
+
+    @call(GET("/memory/toc"), scope="read")
+    async def toc_root(self, *, limit: Limit = 100) -> list[TocNode]:
+        """List the years, the latest first."""
+        check_page(limit)
+        found = await self.read(toc_operations.show_roots, limit)
+        return [nodes.node_of(row, children) for row, children in found]
+
+    @call(GET("/memory/toc/{node_id}"), scope="read", errors=(NotFound,))
+    async def get_node(self, node_id: Id) -> TocNode:
+        """Get a node: its last complete version, with the ids of its children."""
+        found = await self.read(toc_operations.show_nodes, [check_id(node_id, "node_id")])
+        for row, children in found:
+            return nodes.node_of(row, children)
+        raise NotFound(f"Node {node_id} not found")
+
+    @call(GET("/memory/toc/{node_id}/children"), scope="read")
+    async def browse(self, node_id: Id, *, limit: Limit = 20, after: str | None = None) -> NodePage:
+        """List the children of a node in the order of their time. A node that does not exist has none."""
+        check_page(limit)
+        place = parse_node_place(after)
+        parent = check_id(node_id, "node_id")
+        found = await self.read(toc_operations.show_children, parent, place, limit + 1)
+        shown = found[:limit]
+        last, _ = shown[-1] if shown else (None, [])
+        return NodePage(
+            items=[nodes.node_of(row, children) for row, children in shown],
+            has_more=len(found) > limit,
+            after=after if last is None else str(EventPlace(last.start_ms, last.id)),
+        )
+
+    @call(GET("/memory/grips/{grip_id}"), scope="read", errors=(NotFound,))
+    async def expand_grip(
+        self, grip_id: Id, *, events_before: Around = 3, events_after: Around = 3
+    ) -> ExpandedGrip:
+        """Get a grip with its events, and those of its session around them, up to an hour away."""
+        counts = (
+            check_number(events_before, "events_before", most=MAX_AROUND),
+            check_number(events_after, "events_after", most=MAX_AROUND),
+        )
+        wanted = check_id(grip_id, "grip_id")
+        row = (await self.read(toc_operations.get_grips, [wanted])).get(wanted)
+        if row is None:
+            raise NotFound(f"Grip {grip_id} not found")
+        ids: list[str] = decode_json(row.event_ids)
+        found = await self.read(event_operations.get_events, ids)
+        own = sorted((found[id] for id in ids if id in found), key=lambda event: event.place)
+        before: list[EventRow] = []
+        after: list[EventRow] = []
+        if own:
+            first, *_ = own
+            ends = (first.place, own[-1].place)
+            before, after = await self.read(
+                toc_operations.around, row.session_id, ends, counts, EXPAND_WINDOW_MS
+            )
+        return ExpandedGrip(
+            grip=nodes.grip_of(row, ids),
+            events_before=[model.event_of(each) for each in before],
+            excerpt_events=[model.event_of(each) for each in own],
+            events_after=[model.event_of(each) for each in after],
+        )
 
     # --- searching
 
@@ -169,7 +260,7 @@ class Memory(Service):
         wanted = TextSearch("", tuple(tags), since, until, limit)
         parsed = parse_query(query)
         hits = await self._matching(parsed, wanted) if parsed and limit else []
-        counter = await self.read(operations.get_counter)
+        counter = await self.read(index_operations.get_counter)
         return SearchResult(
             items=await self._shown(hits, query_words(parsed)),
             mode_used="text",
@@ -180,14 +271,14 @@ class Memory(Service):
         """What has all of the words, or else any of them."""
         engine = self.storage.engine
         every = wanted._replace(match=query.match(engine, every=True, tags=wanted.tags))
-        found = await self.read(operations.search_texts, every)
+        found = await self.read(index_operations.search_texts, every)
         if len(found) >= wanted.limit or len(query.terms) == 1:
             return found
         some = wanted._replace(match=query.match(engine, every=False, tags=wanted.tags))
-        return best([*found, *await self.read(operations.search_texts, some)], wanted.limit)
+        return best([*found, *await self.read(index_operations.search_texts, some)], wanted.limit)
 
     async def _shown(self, hits: Sequence[HitRow], words: Sequence[str]) -> list[SearchHit]:
-        cited = await self.read(operations.cited, [hit.id for hit in hits if hit.kind == model.EVENT])
+        cited = await self._cited(hits)
         return [
             SearchHit(
                 kind=check_choice(hit.kind, DOCUMENT_KINDS, "kind"),
@@ -196,12 +287,128 @@ class Memory(Service):
                 text=excerpt(hit.body, words),
                 timestamp_ms=hit.timestamp_ms,
                 agent=hit.agent,
-                events=[
-                    Citation(event_id=row.id, session_id=row.session_id, timestamp_ms=row.timestamp_ms)
-                    for row in [cited[hit.id]]
-                ]
-                if hit.id in cited
-                else [],
+                events=cited[hit.id],
             )
             for hit in hits
         ]
+
+    async def _cited(self, hits: Sequence[HitRow]) -> dict[str, list[Citation]]:
+        """The events behind each hit: itself, those of the grip, those of the grips of the node."""
+        kinds = {hit.id: hit.kind for hit in hits}
+        shown = await self.read(
+            toc_operations.show_nodes, [id for id, kind in kinds.items() if kind == nodes.NODE_KIND]
+        )
+        grips_of = {row.id: nodes.grip_ids(row)[:CITED_EVENTS] for row, _ in shown}
+        grips_of |= {id: [id] for id, kind in kinds.items() if kind == nodes.GRIP_KIND}
+        grips = await self.read(
+            toc_operations.get_grips, [grip for each in grips_of.values() for grip in each]
+        )
+        events_of: dict[str, list[str]] = {id: [id] for id, kind in kinds.items() if kind == model.EVENT}
+        for id, wanted in grips_of.items():
+            behind = [
+                event for grip in wanted if grip in grips for event in decode_json(grips[grip].event_ids)
+            ]
+            events_of[id] = list(dict.fromkeys(behind))[:CITED_EVENTS]
+        rows = await self.read(
+            event_operations.cited, [event for each in events_of.values() for event in each]
+        )
+        return {
+            id: [model.citation_of(rows[event]) for event in events_of.get(id, []) if event in rows]
+            for id in kinds
+        }
+
+    @call(GET("/memory/toc/{node_id}/search"), scope="read", errors=(NotFound,))
+    async def search_node(
+        self,
+        node_id: Id,
+        query: Query,
+        *,
+        fields: Fields | None = None,
+        limit: Hits = 10,
+        token_budget: Tokens = 0,
+    ) -> NodeMatches:
+        """Find the parts of one node that have words of a query; words of one or two letters do not count.
+
+        With a `token_budget`, matches are given until it is used up.
+        """
+        terms, parts = query_terms(query), _fields(fields)
+        check_number(limit, "limit", most=MAX_HITS)
+        return matches_in(await self.get_node(node_id), terms, parts, limit, token_budget)
+
+    @call(GET("/memory/toc-search"), scope="read")
+    async def search_children(
+        self,
+        query: Query,
+        *,
+        parent_id: str | None = None,
+        level: Level | None = None,
+        fields: Fields | None = None,
+        limit: Hits = 10,
+        token_budget: Tokens = 0,
+    ) -> ChildMatches:
+        """Find the children of a node that have words of a query, the best first.
+
+        Without a parent, the nodes of a level, by default the years, are looked through.
+        """
+        terms, parts = query_terms(query), _fields(fields)
+        check_number(limit, "limit", most=MAX_HITS)
+        found: list[NodeMatches] = []
+        for node in await self._children(optional_id(parent_id, "parent_id"), level):
+            matched = matches_in(node, terms, parts, limit, token_budget)
+            if matched.matches:
+                found.append(matched)
+        found.sort(key=lambda each: -each.relevance)
+        return ChildMatches(items=found[:limit], has_more=len(found) > limit)
+
+    async def _children(self, parent: str | None, level: Level | None) -> list[TocNode]:
+        """The first 1,000 children of a node, or latest nodes of a level."""
+        if parent:
+            found = await self.read(toc_operations.show_children, parent, EventPlace(-(2**62)), 1000)
+        else:
+            number = LEVELS.index(check_choice(level or "year", LEVELS, "level")) + 1
+            found = await self.read(toc_operations.show_level, number, 2**62, 1000)
+        return [nodes.node_of(row, children) for row, children in found]
+
+    # --- operating
+
+    @call(GET("/memory/stats"), scope="read")
+    async def stats(self) -> MemoryStats:
+        """Show how much memory holds."""
+        found, counter = await self.read(index_operations.counts)
+        return MemoryStats(
+            path=found.path or ":memory:",
+            events=found.events,
+            toc_nodes=found.nodes,
+            grips=found.grips,
+            outbox=found.outbox,
+            disk_bytes=found.disk_bytes,
+            indexed=0 if counter is None else counter.documents,
+            vectors=found.vectors,
+            stale_nodes=found.stale,
+            failed_nodes=found.failed,
+        )
+
+    @call(POST("/memory/rebuild"), scope="admin", repeatable=True)
+    async def rebuild(self, *, index: bool = True, toc: bool = True) -> Job:
+        """Cut and summarise everything again, and index it; a job of the server does it.
+
+        Days that are not over are summarised too. A node whose text stays the same gains no version.
+        """
+        job = new_job(REBUILD_JOB, {"index": index, "toc": toc}, key="rebuild", timeout=86_400.0)
+        (job_id,) = await self.write(enqueue_jobs, [job])
+        (row,) = await self.read(get_jobs, [job_id])
+        return job_of(row)
+
+
+def _fields(fields: Sequence[str] | None) -> Sequence[NodeField]:
+    return NODE_FIELDS if not fields else check_choices(fields, NODE_FIELDS, "fields")
+
+
+def parse_node_place(cursor: str | None) -> EventPlace:
+    """The place among the children of a node that a cursor names; None is the beginning."""
+    if cursor is None:
+        return EventPlace(-(2**62))
+    ms, _, id = check_id(cursor, "after").partition(":")
+    if not ms.removeprefix("-").isdecimal() or not ms.isascii() or calendar.parse_id(id) is None:
+        raise InvalidInput(f"after is {cursor[:64]!r}; it must be what a page before has given")
+    return EventPlace(int(ms), id)

@@ -6,13 +6,35 @@ from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statemen
 from perdure.memory.model import (
     CitedRow,
     CounterRow,
+    CountRow,
     EventRow,
     HitRow,
     NewEventRow,
+    PlacedRow,
     PlaceRow,
     TextRow,
 )
-from perdure.memory.tables import COUNTERS, EVENTS, TEXTS
+from perdure.memory.nodes import (
+    CheckpointRow,
+    ChildId,
+    ChildRow,
+    ChildVersion,
+    DueRow,
+    GripRow,
+    NodeRow,
+    ShownNode,
+    VersionRow,
+)
+from perdure.memory.segments import EventSize
+from perdure.memory.tables import (
+    CHECKPOINTS,
+    COUNTERS,
+    EVENTS,
+    GRIPS,
+    NODE_VERSIONS,
+    NODES,
+    TEXTS,
+)
 
 # --- events -----------------------------------------------------------------------------------------------
 
@@ -66,6 +88,14 @@ PENDING = statement(
 )
 # Give documents their places, which indexes them.
 PLACE = BulkUpdate(TEXTS, PlaceRow, sets=("place",), keys=("ns", "id"), guards=("place",))
+# The places of those documents that are indexed.
+PLACED = statement(
+    "SELECT place FROM memory_texts WHERE ns = :ns AND id {among:ids} AND place IS NOT NULL", row=int
+)
+# Remove documents.
+DROP_TEXTS = statement("DELETE FROM memory_texts WHERE ns = :ns AND id {among:ids}")
+# Remove the vectors of documents.
+DROP_VECTORS = statement("DELETE FROM memory_vectors WHERE ns = :ns AND place {among:places}")
 # The counters of a namespace, locked.
 LOCK_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns {lock}", row=CounterRow)
 # The counters of a namespace.
@@ -100,6 +130,247 @@ SEARCH_BETWEEN = statement(
     ORDER BY f.score DESC, f.place DESC LIMIT :limit
     """,
     row=HitRow,
+)
+
+# --- the table of contents --------------------------------------------------------------------------------
+
+# Add nodes; one that exists stays as it is.
+ADD_NODES = BulkInsert(NODES, NodeRow, on_conflict="NOTHING")
+# Write back nodes.
+SAVE_NODES = BulkUpdate(
+    NODES,
+    NodeRow,
+    sets=(
+        "start_ms",
+        "end_ms",
+        "status",
+        "version",
+        "stale",
+        "changed_at",
+        "retry_at",
+        "builder",
+        "building_until",
+        "tries",
+        "built_from",
+        "error",
+        "first_id",
+        "last_id",
+        "events",
+        "tokens",
+        "dirty_ms",
+        "dirty_id",
+        "dirty_end_ms",
+    ),
+    keys=("ns", "id"),
+)
+# Lock nodes, in the order of their ids.
+LOCK_NODES = statement(
+    "SELECT {columns} FROM memory_nodes WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=NodeRow
+)
+# Nodes by their ids.
+GET_NODES = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND id {among:ids}", row=NodeRow)
+# Let a node be looked at by its next roll-up.
+MARK_STALE = statement(
+    "UPDATE memory_nodes SET stale = 1, changed_at = :now WHERE ns = :ns AND id = :id AND stale = 0"
+)
+# The last segment of a day that begins before a time.
+SEGMENT_BEFORE = statement(
+    """
+    SELECT {columns} FROM memory_nodes
+    WHERE ns = :ns AND parent_id = :day AND start_ms < :ms ORDER BY start_ms DESC, id DESC LIMIT 1
+    """,
+    row=NodeRow,
+)
+# The segments of a day from a time on, in their order.
+SEGMENTS_FROM = statement(
+    """
+    SELECT {columns} FROM memory_nodes
+    WHERE ns = :ns AND parent_id = :day AND start_ms >= :ms ORDER BY start_ms, id
+    """,
+    row=NodeRow,
+)
+# What decides about the segments of a stretch of time, from a place on.
+SIZES = statement(
+    """
+    SELECT {columns} FROM memory_events
+    WHERE ns = :ns AND timestamp_ms >= :low AND timestamp_ms <= :high
+      AND (timestamp_ms, id) >= (:from_ms, :from_id)
+    ORDER BY timestamp_ms, id LIMIT :limit
+    """,
+    row=EventSize,
+)
+# What decides about the events before a place, the last ones first.
+SIZES_BEFORE = statement(
+    """
+    SELECT {columns} FROM memory_events
+    WHERE ns = :ns AND timestamp_ms >= :low AND timestamp_ms <= :from_ms
+      AND (timestamp_ms, id) < (:from_ms, :from_id)
+    ORDER BY timestamp_ms DESC, id DESC LIMIT :limit
+    """,
+    row=EventSize,
+)
+# Delete nodes.
+DROP_NODES = statement("DELETE FROM memory_nodes WHERE ns = :ns AND id {among:ids}")
+# Delete the versions of nodes.
+DROP_VERSIONS = statement("DELETE FROM memory_node_versions WHERE ns = :ns AND node_id {among:ids}")
+# The grips of nodes.
+GRIPS_OF = statement("SELECT id FROM memory_grips WHERE ns = :ns AND node_id {among:ids}", row=str)
+# Delete the grips of nodes.
+DROP_GRIPS = statement("DELETE FROM memory_grips WHERE ns = :ns AND node_id {among:ids}")
+
+# --- building ---------------------------------------------------------------------------------------------
+
+_DUE = """
+    stale = 1 AND level = :level AND end_ms <= :ended AND changed_at <= :before
+      AND (retry_at IS NULL OR retry_at <= :now) AND (end_ms, ns, id) > (:after_ms, :after_ns, :after_id)
+    ORDER BY end_ms, ns, id LIMIT :limit
+    """
+# Some nodes of a level, of all namespaces, that may be due: those that ended first.
+DUE = statement("SELECT {columns} FROM memory_nodes WHERE " + _DUE, row=DueRow)
+# The same of one namespace.
+DUE_IN = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND " + _DUE, row=DueRow)
+# When a node of a level, of any namespace, was changed that is still to be built.
+FIRST_CHANGE = statement(
+    "SELECT min(changed_at) FROM memory_nodes WHERE stale = 1 AND level = :level AND retry_at IS NULL",
+    row=int,
+)
+# The next children of a node that have a complete version, with their texts.
+CHILD_TEXTS = statement(
+    """
+    SELECT n.id, n.start_ms, n.version, v.title, v.body FROM memory_nodes AS n
+    JOIN memory_node_versions AS v ON v.ns = n.ns AND v.node_id = n.id AND v.version = n.version
+    WHERE n.ns = :ns AND n.parent_id = :parent AND n.version > 0
+      AND (n.start_ms, n.id) > (:after_ms, :after_id)
+    ORDER BY n.start_ms, n.id LIMIT :limit
+    """,
+    row=ChildRow,
+)
+# The children of a node that have a complete version.
+CHILD_VERSIONS = statement(
+    "SELECT id, version FROM memory_nodes WHERE ns = :ns AND parent_id = :parent AND version > 0",
+    row=ChildVersion,
+)
+# The text of a version.
+GET_VERSION = statement(
+    "SELECT {columns} FROM memory_node_versions WHERE ns = :ns AND node_id = :id AND version = :version",
+    row=VersionRow,
+)
+# Add versions.
+ADD_VERSIONS = BulkInsert(NODE_VERSIONS, VersionRow)
+# Add grips; one that an earlier version had stays.
+ADD_GRIPS = BulkInsert(GRIPS, GripRow, on_conflict="NOTHING")
+# Write how far a job came.
+SET_CHECKPOINT = BulkInsert(
+    CHECKPOINTS,
+    CheckpointRow,
+    on_conflict="UPDATE SET level = excluded.level, node_id = excluded.node_id,"
+    " last_processed_ms = excluded.last_processed_ms, created_at = excluded.created_at,"
+    " processed = memory_checkpoints.processed + excluded.processed",
+)
+# How far the jobs of a namespace came.
+GET_CHECKPOINTS = statement(
+    "SELECT {columns} FROM memory_checkpoints WHERE ns = :ns ORDER BY job", row=CheckpointRow
+)
+# The events of a segment, in their order, the beginning of each text.
+SEGMENT_EVENTS = statement(
+    """
+    SELECT e.id, e.session_id, e.timestamp_ms, e.type, e.role, e.agent, e.tokens, e.metadata,
+      substr(t.body, 1, :characters) AS body
+    FROM memory_events AS e JOIN memory_texts AS t ON t.ns = e.ns AND t.id = e.id
+    WHERE e.ns = :ns AND e.timestamp_ms >= :low AND e.timestamp_ms <= :high
+      AND (e.timestamp_ms, e.id) >= (:low, :low_id) AND (e.timestamp_ms, e.id) <= (:high, :high_id)
+    ORDER BY e.timestamp_ms, e.id LIMIT :limit
+    """,
+    row=EventRow,
+)
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+_SHOWN = (
+    "SELECT n.id, n.level, n.parent_id, n.start_ms, n.end_ms, n.status, n.version, n.error, v.title, v.body"
+    " FROM memory_nodes AS n LEFT JOIN memory_node_versions AS v"
+    " ON v.ns = n.ns AND v.node_id = n.id AND v.version = n.version WHERE n.ns = :ns AND "
+)
+# Nodes with their texts, by their ids.
+SHOW_NODES = statement(_SHOWN + "n.id {among:ids}", row=ShownNode)
+# The next children of a node, in the order of their time.
+SHOW_CHILDREN = statement(
+    _SHOWN
+    + "n.parent_id = :parent AND (n.start_ms, n.id) > (:after_ms, :after_id)"
+    + " ORDER BY n.start_ms, n.id LIMIT :limit",
+    row=ShownNode,
+)
+# The nodes of a level, the latest first.
+SHOW_LEVEL = statement(
+    _SHOWN + "n.level = :level AND n.start_ms <= :before ORDER BY n.start_ms DESC, n.id DESC LIMIT :limit",
+    row=ShownNode,
+)
+# The children of nodes, in the order of their time.
+CHILD_IDS = statement(
+    """
+    SELECT {columns} FROM memory_nodes WHERE ns = :ns AND parent_id {among:parents}
+    ORDER BY parent_id, start_ms, id LIMIT :limit
+    """,
+    row=ChildId,
+)
+# Grips by their ids.
+GET_GRIPS = statement("SELECT {columns} FROM memory_grips WHERE ns = :ns AND id {among:ids}", row=GripRow)
+# The events of a session before a place, the last ones first.
+SESSION_BEFORE = statement(
+    "SELECT "
+    + _EVENT
+    + _WITH_TEXT
+    + """
+    WHERE e.ns = :ns AND e.session_id = :session_id AND e.timestamp_ms >= :low AND e.timestamp_ms <= :at_ms
+      AND (e.timestamp_ms, e.id) < (:at_ms, :at_id)
+    ORDER BY e.timestamp_ms DESC, e.id DESC LIMIT :limit
+    """,
+    row=EventRow,
+)
+
+# --- maintenance ------------------------------------------------------------------------------------------
+
+# Some nodes that have been built, and are not to be built again yet.
+BUILT = statement(
+    """
+    SELECT id FROM memory_nodes
+    WHERE ns = :ns AND built_from IS NOT NULL AND substr(built_from, 1, 1) <> :again LIMIT :limit
+    """,
+    row=str,
+)
+# When the next event from a time on happened.
+NEXT_EVENT = statement(
+    "SELECT min(timestamp_ms) FROM memory_events WHERE ns = :ns AND timestamp_ms >= :ms", row=int
+)
+# Some documents with a place up to another, in the order of their places.
+PLACED_UNTIL = statement(
+    """
+    SELECT id, place FROM memory_texts
+    WHERE ns = :ns AND place IS NOT NULL AND place >= :low AND place <= :last ORDER BY place LIMIT :limit
+    """,
+    row=PlacedRow,
+)
+# Give documents other places.
+MOVE_PLACES = BulkUpdate(TEXTS, PlaceRow, sets=("place",), keys=("ns", "id"))
+
+# --- statistics -------------------------------------------------------------------------------------------
+
+# How much the memory of a namespace holds.
+COUNTS = statement(
+    """
+    SELECT
+      (SELECT count(*) FROM memory_events WHERE ns = :ns) AS events,
+      (SELECT count(*) FROM memory_nodes WHERE ns = :ns) AS nodes,
+      (SELECT count(*) FROM memory_grips WHERE ns = :ns) AS grips,
+      (SELECT count(*) FROM outbox
+       WHERE ns = :ns AND status = :open AND consumer {among:consumers}) AS outbox,
+      (SELECT count(*) FROM memory_vectors WHERE ns = :ns) AS vectors,
+      (SELECT count(*) FROM memory_nodes WHERE ns = :ns AND stale = 1) AS stale,
+      (SELECT count(*) FROM memory_nodes WHERE ns = :ns AND status = :failed) AS failed,
+      {database} AS path,
+      {database_bytes} AS disk_bytes
+    """,
+    row=CountRow,
 )
 
 name_statements(globals())

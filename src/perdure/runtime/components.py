@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, steps_of
-from perdure.memory.index import MemoryIndexer
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
+from perdure.runtime.memory_work import MemoryWork
 from perdure.worker.registry import Agents
 
 __all__ = ["Component", "components_of", "running", "stop_in_phases"]
@@ -26,7 +26,7 @@ def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = Tr
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
         app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
-    services.deliveries.add(MemoryIndexer(services.storage))
+    MemoryWork(services.storage, app.settings).add_to(services.deliveries, services.job_registry)
     components: list[Component] = [
         Takeover(app),
         InPhase(Phase.SUPPORT, services.deliveries),

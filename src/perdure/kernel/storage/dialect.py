@@ -15,6 +15,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
 | `{ranked:table,index}` | the rows that match a full-text index | the same of the newest `:most` |
+| `{database}`, `{database_bytes}` | the path of its file, its size | its name, its size |
 
 `{ranked:…}` stands for a subquery with the columns `place` and `score`. It reads `:match` (see `fulltext`),
 `:low` and `:high`, which bound the places, and on PostgreSQL `:tags` and `:most`.
@@ -68,6 +69,16 @@ _MARKS = (
         r" (SELECT place, \2 FROM \1 WHERE \2 @@ to_tsquery('english', :match)"
         r" AND place BETWEEN :low AND :high AND string_to_array(tags, ' ') @> :tags::text[]"
         r" ORDER BY place DESC LIMIT :most) AS newest)",
+    ),
+    (
+        re.compile(r"\{database\}"),
+        "(SELECT file FROM pragma_database_list WHERE name = 'main')",
+        "current_database()::text",
+    ),
+    (
+        re.compile(r"\{database_bytes\}"),
+        "(SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size())",
+        "pg_database_size(current_database())",
     ),
     (re.compile(r"\{lock\}"), "", _LOCK),
     (re.compile(r"\{skip\}"), "", _LOCK + " SKIP LOCKED"),

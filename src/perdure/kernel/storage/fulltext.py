@@ -166,3 +166,20 @@ def create_postgres(table: Table, index: FullText) -> list[str]:
         "ALTER TABLE " + table.name + " ADD COLUMN " + column,
         "CREATE INDEX " + index.name + "_gin ON " + table.name + " USING gin (" + index.name + ")",
     ]
+
+
+# --- maintenance ------------------------------------------------------------------------------------------
+
+MERGE_PAGES = 200
+"""How many pages of FTS5 are merged at once."""
+MERGE_POSTGRES = "SELECT gin_clean_pending_list($1::text::regclass)"
+
+
+def merge_sqlite(index: FullText) -> str:
+    """Merge some pieces of an index."""
+    words = (
+        "INSERT INTO",
+        index.name,
+        "(" + index.name + ", rank) VALUES ('merge', " + str(MERGE_PAGES) + ")",
+    )
+    return " ".join(words)

@@ -16,7 +16,7 @@ from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R, Row
-from perdure.kernel.storage.schema import Probe, Table
+from perdure.kernel.storage.schema import FullText, Probe, Table
 
 __all__ = ["Engine", "Operation", "Result", "Row", "Storage", "Tx", "inside_operation", "refuse_nested"]
 
@@ -91,6 +91,10 @@ class Tx(Protocol):
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
         """Which of these primary keys are in the table."""
+        ...
+
+    async def compact(self, full_text: FullText, /) -> bool:
+        """Merge some pieces of a full-text index; returns whether there may be more to merge."""
         ...
 
     async def probe(self, probe: Probe, /) -> bool:

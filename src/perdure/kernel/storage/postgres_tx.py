@@ -9,11 +9,11 @@ from typing import Any
 from perdure.kernel import errors
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
-from perdure.kernel.storage import dialect
+from perdure.kernel.storage import dialect, fulltext
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.rows import R
-from perdure.kernel.storage.schema import Probe, Table
+from perdure.kernel.storage.schema import FullText, Probe, Table
 
 SHARDS = 16
 BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -153,6 +153,10 @@ class PostgresTx:
         parameters = dialect.key_arrays(table, keys)
         found = await self._wait(self._connection.fetch(dialect.existing_postgres(table), *parameters))
         return set(map(tuple, found))
+
+    async def compact(self, full_text: FullText, /) -> bool:
+        await self._wait(self._connection.execute(fulltext.MERGE_POSTGRES, full_text.name + "_gin"))
+        return False
 
     async def probe(self, probe: Probe, /) -> bool:
         if probe in self._answers:

@@ -10,10 +10,10 @@ import apsw
 from perdure.kernel import errors
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
-from perdure.kernel.storage import dialect
+from perdure.kernel.storage import dialect, fulltext
 from perdure.kernel.storage.dialect import Bulk, BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R
-from perdure.kernel.storage.schema import Probe, Table
+from perdure.kernel.storage.schema import FullText, Probe, Table
 
 
 def drive(operation: Coroutine[Any, Any, Any]) -> Any:
@@ -112,6 +112,12 @@ class SqliteTx:
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
         return set(self.connection.executemany(dialect.existing_sqlite(table), keys))
+
+    async def compact(self, full_text: FullText, /) -> bool:
+        before = self.connection.total_changes()
+        self.connection.execute(fulltext.merge_sqlite(full_text))
+        # FTS5 itself counts as one change.
+        return self.connection.total_changes() - before > 1
 
     async def probe(self, probe: Probe, /) -> bool:
         return await self.one(dialect.probe_statement(probe)) is not None

@@ -1,4 +1,7 @@
-"""Operations on memory's events and its index. Events are locked before documents, both before the outbox."""
+"""Operations on documents: which of them are indexed, and which match a query.
+
+The counters of a namespace are locked before its documents.
+"""
 
 from __future__ import annotations
 
@@ -10,73 +13,18 @@ from perdure.memory import sql
 from perdure.memory.model import (
     INDEX_CONSUMER,
     TOC_CONSUMER,
-    CheckedEvent,
-    CitedRow,
     CounterRow,
-    EventPlace,
-    EventRow,
+    CountRow,
     HitRow,
     PlaceRow,
+    TextRow,
     places_of,
 )
-from perdure.outbox.operations import NewEffect, put
+from perdure.memory.nodes import FAILED
+from perdure.outbox.model import PENDING
 
 INDEX_ROWS = 500
 """How many documents one transaction indexes."""
-
-
-# --- events -----------------------------------------------------------------------------------------------
-
-
-async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]) -> set[str]:
-    """Store the events whose ids are new, and what is to be done with them; returns those ids.
-
-    `events` are in the order of their ids, each id once. `bodies` are those of the outbox.
-    """
-    rows = [each.row._replace(received_at=tx.now) for each in events]
-    created = {id for _, id in await tx.insert_new(sql.ADD_EVENTS, rows)}
-    if created:
-        await tx.defer(sql.ADD_TEXTS.of([each.text for each in events if each.row.id in created]))
-        subject = min(created)
-        index, toc = bodies
-        await put(tx, [NewEffect(INDEX_CONSUMER, subject, index), NewEffect(TOC_CONSUMER, subject, toc)])
-    return created
-
-
-class Stretch(NamedTuple):
-    """Events of a stretch of time, both ends included, after a place."""
-
-    low: int
-    high: int
-    after: EventPlace
-    session_id: str | None = None
-
-
-async def events_between(tx: Tx, stretch: Stretch, limit: int) -> list[EventRow]:
-    """The next events of a stretch, in the order of their time."""
-    where = {
-        "low": stretch.low,
-        "high": stretch.high,
-        "after_ms": stretch.after.timestamp_ms,
-        "after_id": stretch.after.id,
-        "limit": limit,
-    }
-    if stretch.session_id is None:
-        return await tx.all(sql.EVENTS_BETWEEN, **where)
-    return await tx.all(sql.SESSION_BETWEEN, session_id=stretch.session_id, **where)
-
-
-async def get_events(tx: Tx, ids: Sequence[str]) -> dict[str, EventRow]:
-    """Those of the events that exist."""
-    return {row.id: row for row in await tx.all(sql.GET_EVENTS, ids=sorted(set(ids)))}
-
-
-async def cited(tx: Tx, ids: Sequence[str]) -> dict[str, CitedRow]:
-    """Where those of the events stand that exist."""
-    return {row.id: row for row in await tx.all(sql.CITED, ids=sorted(set(ids)))}
-
-
-# --- the index --------------------------------------------------------------------------------------------
 
 
 async def index_some(tx: Tx) -> int:
@@ -110,6 +58,30 @@ async def lock_counter(tx: Tx) -> CounterRow:
 async def get_counter(tx: Tx) -> CounterRow | None:
     """The counters of the namespace, if it has any."""
     return await tx.one(sql.GET_COUNTER)
+
+
+async def put_texts(tx: Tx, texts: Sequence[TextRow], gone: Sequence[str] = ()) -> None:
+    """Add documents that are to be indexed, in the place of older ones, and remove those that are `gone`."""
+    ids = sorted({*gone, *(text.id for text in texts)})
+    if not ids:
+        return
+    counter = await lock_counter(tx)
+    places = await tx.all(sql.PLACED, ids=ids)
+    if places:
+        counter = counter._replace(documents=counter.documents - len(places))
+        await tx.update_many(sql.COUNT, [counter])
+        await tx.execute(sql.DROP_VECTORS, places=places)
+    if gone:
+        await tx.execute(sql.DROP_TEXTS, ids=sorted(set(gone)))
+    await tx.write(sql.ADD_TEXTS.of(sorted(texts)))
+
+
+async def counts(tx: Tx) -> tuple[CountRow, CounterRow | None]:
+    """How much the memory of the namespace holds."""
+    consumers = [INDEX_CONSUMER, TOC_CONSUMER]
+    found = await tx.one(sql.COUNTS, open=PENDING, consumers=consumers, failed=FAILED)
+    assert found is not None
+    return found, await get_counter(tx)
 
 
 # --- search -----------------------------------------------------------------------------------------------

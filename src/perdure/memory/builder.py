@@ -1,0 +1,195 @@
+"""Builds nodes of the table of contents: summarises segments, and rolls them up into longer times."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from perdure.kernel.clock import to_micros
+from perdure.kernel.codec import encode_json
+from perdure.kernel.retry import Backoff
+from perdure.kernel.storage.port import Storage
+from perdure.memory import nodes
+from perdure.memory.calendar import SEGMENT, title_of
+from perdure.memory.grips import NewGrip, grip_for, inherited
+from perdure.memory.model import INDEX_EVENT, EventRow
+from perdure.memory.nodes import ChildRow, ChildVersion, DueRow, GripRow, NodeBody, NodeRow
+from perdure.memory.operations import builds
+from perdure.memory.operations.builds import Built, Place
+from perdure.memory.records import EVENT_ROLES, Bullet
+from perdure.memory.summarisers.port import Child, NoEvents, Said, Summariser, SummariserError
+from perdure.outbox.model import error_text
+
+BUILD_SECONDS = 900.0
+"""For how long a node counts as being built by a process that is silent."""
+CHILD_ROWS = 200
+MOST_CHILDREN = 2000
+"""How many children a summary is made of; of more, the last ones do not count."""
+FOR_EVER = 2**62
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """What a run of builds did: nodes with a new version, nodes without, nodes that failed."""
+
+    built: int = 0
+    unchanged: int = 0
+    failed: int = 0
+
+
+class TocBuilder:
+    """Builds what is due, node by node; each that is built is stored before the next one is begun.
+
+    `builder` is the job in whose name it builds: after a crash the next attempt of the same job goes on at
+    once, while another job waits until the first one counts as lost.
+    """
+
+    def __init__(self, storage: Storage, summariser: Summariser) -> None:
+        self.storage = storage
+        self.summariser = summariser
+
+    async def build_due(
+        self,
+        level: int,
+        job: str,
+        builder: str,
+        *,
+        min_age: float | None = None,
+        rest: float = 0.0,
+        ns: int | None = None,
+    ) -> Outcome:
+        """Build the stale nodes of a level, of all namespaces or one, that ended `min_age` seconds ago.
+
+        `rest` is for how many seconds a node must not have changed. An error of the summariser ends the run;
+        what was built stays, and the next run goes on.
+        """
+        built = unchanged = failed = 0
+        place = Place()
+        while True:
+            age = None if min_age is None else to_micros(min_age)
+            due = await self.storage.read(builds.due, level, age, to_micros(rest), place, ns=ns)
+            for row in due:
+                try:
+                    made = await self._build(row, job, builder)
+                except SummariserError as error:
+                    if not error.of_node:
+                        raise
+                    failed += 1
+                    continue
+                built += made is True
+                unchanged += made is False
+            if len(due) < builds.DUE_ROWS:
+                return Outcome(built, unchanged, failed)
+            last = due[-1]
+            place = Place(last.end_ms, last.ns, last.id)
+
+    async def _build(self, due: DueRow, job: str, builder: str) -> bool | None:
+        """Build a node: True for a new version, False for none, None if somebody else builds it."""
+        ns = due.ns
+        if due.level != SEGMENT and not await self.storage.run(builds.refresh, due.id, ns=ns):
+            return False
+        row = await self.storage.run(builds.start, due.id, builder, to_micros(BUILD_SECONDS), ns=ns)
+        if row is None:
+            return None
+        try:
+            done = await (self._segment(row, ns) if row.level == SEGMENT else self._parent(row, ns))
+            version = await self.storage.run(builds.finish, done._replace(builder=builder, job=job), ns=ns)
+        except Exception as error:
+            wait = Backoff(*nodes.RETRY_SECONDS).delay(row.tries + 1)
+            text = str(error) if isinstance(error, SummariserError) else error_text(error)
+            await self.storage.run(builds.fail, due.id, builder, text, to_micros(wait), ns=ns)
+            logger.warning("%s could not be summarised: %s", due.id, text)
+            raise
+        return None if version is None else version > row.version
+
+    # --- segments -----------------------------------------------------------------------------------------
+
+    async def _segment(self, row: NodeRow, ns: int) -> Built:
+        content = await self.storage.read(builds.segment_content, row, ns=ns)
+        if not content.events:
+            raise NoEvents(f"{row.id} has no events")
+        own = [_said(event) for event in content.events]
+        repeated = [_said(event, repeated=True) for event in content.repeated]
+        summary = await self.summariser.summarise([*repeated, *own])
+        grips = [grip_for(row.id, bullet, own) for bullet in summary.bullets]
+        bullets = [
+            Bullet(text=text, grip_ids=[grip.id]) for text, grip in zip(summary.bullets, grips, strict=True)
+        ]
+        agents = sorted({event.agent for event in content.events if event.agent})
+        rows = {grip.id: _grip_row(grip, row.id) for grip in grips}
+        agent_of = {event.id: event.agent for event in content.events}
+        texts = tuple(
+            nodes.grip_text(rows[grip.id], agent_of[next(iter(grip.event_ids))])
+            for grip in {grip.id: grip for grip in grips}.values()
+        )
+        body = NodeBody(bullets=bullets, keywords=[*summary.keywords], agents=agents)
+        return _built(row, summary.title, body)._replace(
+            made_of=row.content, grips=tuple(rows.values()), grip_texts=texts
+        )
+
+    # --- roll-ups -----------------------------------------------------------------------------------------
+
+    async def _parent(self, row: NodeRow, ns: int) -> Built:
+        rows = await self._children(row.id, ns)
+        bodies = [nodes.body_of(child.body) for child in rows]
+        children = [
+            Child(child.id, child.title, [bullet.text for bullet in body.bullets], body.keywords)
+            for child, body in zip(rows, bodies, strict=True)
+        ]
+        title = title_of(row.id)
+        summary = await self.summariser.roll_up(title, children)
+        grips = [[bullet.grip_ids for bullet in body.bullets] for body in bodies]
+        bullets = [Bullet(text=text, grip_ids=inherited(text, children, grips)) for text in summary.bullets]
+        agents = sorted({agent for body in bodies for agent in body.agents})
+        body = NodeBody(bullets=bullets, keywords=[*summary.keywords], agents=agents)
+        made_of = nodes.versions_digest(ChildVersion(child.id, child.version) for child in rows)
+        return _built(row, title, body)._replace(made_of=made_of)
+
+    async def _children(self, parent: str, ns: int) -> list[ChildRow]:
+        found: list[ChildRow] = []
+        after = (-FOR_EVER, "")
+        while len(found) < MOST_CHILDREN:
+            rows = await self.storage.read(builds.child_texts, parent, after, CHILD_ROWS, ns=ns)
+            found += rows
+            if len(rows) < CHILD_ROWS:
+                break
+            after = (rows[-1].start_ms, rows[-1].id)
+        return found
+
+
+def _said(event: EventRow, *, repeated: bool = False) -> Said:
+    return Said(
+        event_id=event.id,
+        session_id=event.session_id,
+        timestamp_ms=event.timestamp_ms,
+        role=EVENT_ROLES[event.role - 1],
+        agent=event.agent,
+        text=event.body,
+        repeated=repeated,
+    )
+
+
+def _grip_row(grip: NewGrip, node_id: str) -> GripRow:
+    return GripRow(
+        id=grip.id,
+        node_id=node_id,
+        timestamp_ms=grip.timestamp_ms,
+        session_id=grip.session_id,
+        source=grip.source,
+        event_ids=encode_json(list(grip.event_ids)),
+        excerpt=grip.excerpt,
+    )
+
+
+def _built(row: NodeRow, title: str, body: NodeBody) -> Built:
+    return Built(
+        node_id=row.id,
+        builder="",
+        job="",
+        made_of="",
+        title=title,
+        body=nodes.encode_body(body),
+        text=nodes.node_text(row.id, row.start_ms, title, body),
+        effect=encode_json({"action": INDEX_EVENT, "node": row.id}),
+    )

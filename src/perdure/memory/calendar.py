@@ -1,0 +1,156 @@
+"""The ids of the table of contents, and what follows from an id: its parent, its title, its boundaries.
+
+A segment belongs to the day on which it starts, a day to its ISO week, a week to the month of its Thursday, a
+month to its year. All times are UTC. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, Literal, NamedTuple, get_args
+
+Level = Literal["year", "month", "week", "day", "segment"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+YEAR, MONTH, WEEK, DAY, SEGMENT = range(1, 6)
+"""The numbers of the levels, as agent-memory has them."""
+
+DAY_MS: Final = 86_400_000
+
+_MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_EPOCH = date(1970, 1, 1)
+
+_ID = re.compile(
+    r"toc:(?:(?P<year>year):(?P<y>\d{4})"
+    r"|(?P<month>month):(?P<my>\d{4}):(?P<m>\d{2})"
+    r"|(?P<week>week):(?P<wy>\d{4}):W(?P<w>\d{2})"
+    r"|(?P<day>day):(?P<d>\d{4}-\d{2}-\d{2})"
+    r"|(?P<segment>segment):(?P<s>\d{4}-\d{2}-\d{2}):(?P<ulid>[0-9A-Z]{26}))",
+    re.ASCII,
+)
+
+
+class Period(NamedTuple):
+    """What an id of the table of contents names: a level, and the first day of it."""
+
+    level: int
+    first: date
+    last: date
+
+    @property
+    def start_ms(self) -> int:
+        return ms_of(self.first)
+
+    @property
+    def end_ms(self) -> int:
+        """The last millisecond."""
+        return ms_of(self.last) + DAY_MS - 1
+
+
+def ms_of(day: date) -> int:
+    """When a day begins."""
+    return (day - _EPOCH).days * DAY_MS
+
+
+def date_of(ms: int) -> date:
+    """The day of a time."""
+    return datetime.fromtimestamp(ms // 1000, UTC).date()
+
+
+def day_id(ms: int) -> str:
+    """The id of the day of a time."""
+    return "toc:day:" + date_of(ms).isoformat()
+
+
+def segment_id(ms: int, ulid: str) -> str:
+    """The id of a segment that starts at a time with an event."""
+    return f"toc:segment:{date_of(ms).isoformat()}:{ulid}"
+
+
+def parse_id(node_id: str) -> Period | None:
+    """What an id names, or None if it is none."""
+    match = _ID.fullmatch(node_id)
+    if match is None:
+        return None
+    try:
+        return _period(match)
+    except ValueError:
+        return None
+
+
+def _period(match: re.Match[str]) -> Period:
+    if match["year"]:
+        year = int(match["y"])
+        return Period(YEAR, date(year, 1, 1), date(year, 12, 31))
+    if match["month"]:
+        first = date(int(match["my"]), int(match["m"]), 1)
+        return Period(MONTH, first, _end_of_month(first))
+    if match["week"]:
+        monday = date.fromisocalendar(int(match["wy"]), int(match["w"]), 1)
+        return Period(WEEK, monday, monday + timedelta(days=6))
+    day = date.fromisoformat(match["d"] or match["s"])
+    return Period(DAY if match["day"] else SEGMENT, day, day)
+
+
+def _end_of_month(first: date) -> date:
+    following = date(first.year + first.month // 12, first.month % 12 + 1, 1)
+    return following - timedelta(days=1)
+
+
+def parent_of(node_id: str) -> str | None:
+    """The id of the parent; None for a year."""
+    period = _known(node_id)
+    if period.level == SEGMENT:
+        return "toc:day:" + period.first.isoformat()
+    if period.level == DAY:
+        year, week, _ = period.first.isocalendar()
+        return f"toc:week:{year:04}:W{week:02}"
+    if period.level == WEEK:
+        thursday = period.first + timedelta(days=3)
+        return f"toc:month:{thursday.year:04}:{thursday.month:02}"
+    return f"toc:year:{period.first.year:04}" if period.level == MONTH else None
+
+
+def ancestors_of(node_id: str) -> list[str]:
+    """The ids of the parents, the nearest first."""
+    found: list[str] = []
+    parent = parent_of(node_id)
+    while parent is not None:
+        found.append(parent)
+        parent = parent_of(parent)
+    return found
+
+
+def title_of(node_id: str) -> str:
+    """The title of a node from the day up; of a segment its date."""
+    period = _known(node_id)
+    day = period.first
+    if period.level == YEAR:
+        return f"{day.year}"
+    if period.level == MONTH:
+        return f"{_MONTHS[day.month - 1]} {day.year}"
+    if period.level == WEEK:
+        year, week, _ = day.isocalendar()
+        return f"Week {week} of {year}"
+    return f"{_DAYS[day.weekday()]}, {_MONTHS[day.month - 1]} {day.day}, {day.year}"
+
+
+def _known(node_id: str) -> Period:
+    period = parse_id(node_id)
+    if period is None:
+        raise ValueError(f"{node_id} is no id of the table of contents")
+    return period

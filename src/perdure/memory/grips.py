@@ -1,0 +1,110 @@
+"""Grips: what ties each line of a summary to the events behind it. Everything here is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from perdure.kernel.ids import derived_ulid
+from perdure.kernel.storage.fulltext import words_of
+from perdure.memory.summarisers.extractive import split_sentences
+from perdure.memory.summarisers.port import Child, Said, shorten
+
+EXCERPT: Final = 200
+"""How many characters an excerpt has at most, with the dots at its end."""
+SHORTEST_WORD: Final = 4
+SHORTEST_TEXT: Final = 20
+LEAST_SCORE: Final = 0.3
+CLOSE: Final = 0.8
+"""Events beside the best one belong to it if they score so much of its score."""
+WHOLE: Final = "segment"
+BULLET: Final = "bullet"
+
+
+class NewGrip(NamedTuple):
+    """An excerpt of some events of one session. `source` is what led here: a line, or only its segment."""
+
+    id: str
+    timestamp_ms: int
+    session_id: str
+    event_ids: tuple[str, ...]
+    excerpt: str
+    source: str
+
+
+def grip_for(node_id: str, bullet: str, events: Sequence[Said]) -> NewGrip:
+    """The events that a line is about: those that share its words, or else all of them."""
+    terms = _terms(bullet)
+    scores = [_score(terms, event.text) for event in events]
+    best = max(range(len(events)), key=lambda place: (scores[place], -place))
+    if scores[best] <= LEAST_SCORE:
+        return _made(node_id, bullet, [events[0]], events[0], WHOLE)
+    session = [place for place, event in enumerate(events) if event.session_id == events[best].session_id]
+    at = session.index(best)
+    first = last = at
+    least = CLOSE * scores[best]
+    while first > 0 and scores[session[first - 1]] >= least:
+        first -= 1
+    while last + 1 < len(session) and scores[session[last + 1]] >= least:
+        last += 1
+    return _made(
+        node_id, bullet, [events[place] for place in session[first : last + 1]], events[best], BULLET
+    )
+
+
+def _made(node_id: str, bullet: str, events: Sequence[Said], best: Said, source: str) -> NewGrip:
+    start = events[0]
+    ulid = derived_ulid(start.timestamp_ms, node_id, bullet, *(event.event_id for event in events))
+    return NewGrip(
+        id=f"grip:{start.timestamp_ms}:{ulid}",
+        timestamp_ms=start.timestamp_ms,
+        session_id=start.session_id,
+        event_ids=tuple(event.event_id for event in events),
+        excerpt=shorten(_telling(bullet, best.text), EXCERPT, "..."),
+        source=source,
+    )
+
+
+def _telling(bullet: str, text: str) -> str:
+    """The text from the sentence on that shares most with a line."""
+    terms = _terms(bullet)
+    sentences = split_sentences(text)
+    if not sentences:
+        return text
+    best = max(range(len(sentences)), key=lambda place: (_overlap(terms, sentences[place]), -place))
+    return " ".join(sentences[best:])
+
+
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(word for word in words_of(text) if len(word) >= SHORTEST_WORD)
+
+
+def _score(terms: frozenset[str], text: str) -> float:
+    """How many of the terms a text has, from 0 to 1; a text that is too short is taken only whole."""
+    if len(text) < SHORTEST_TEXT and _terms(text) != terms:
+        return 0.0
+    return _overlap(terms, text)
+
+
+def _overlap(terms: frozenset[str], text: str) -> float:
+    return len(terms & _terms(text)) / len(terms) if terms else 0.0
+
+
+def inherited(bullet: str, children: Sequence[Child], grips: Sequence[Sequence[Sequence[str]]]) -> list[str]:
+    """The grips of a line of a parent: those of the lines of its children that share its words.
+
+    `grips` has for each child, and each of its lines, the ids.
+    """
+    terms = _terms(bullet)
+    scored = [
+        (_overlap(terms, text), -place, -number)
+        for place, child in enumerate(children)
+        for number, text in enumerate(child.bullets)
+    ]
+    if not scored:
+        return []
+    best, _, _ = max(scored)
+    least = max(CLOSE * best, LEAST_SCORE) if best > LEAST_SCORE else best
+    lines = sorted((each for each in scored if each[0] >= least), reverse=True)[:3]
+    found = [id for _, place, number in lines for id in grips[-place][-number]]
+    return list(dict.fromkeys(found))

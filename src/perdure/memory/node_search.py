@@ -1,0 +1,75 @@
+"""Search inside nodes of the table of contents: which of their parts have words of a query. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perdure.kernel.checks import check_text
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.fulltext import words_of
+from perdure.memory.model import tokens_of
+from perdure.memory.records import NodeField, NodeMatch, NodeMatches, TocNode
+
+SHORTEST_TERM = 3
+
+
+def query_terms(query: object) -> list[str]:
+    """The words of a query that count; InvalidInput if it is empty."""
+    text = check_text(query, "query", max_length=16_384)
+    if not text.strip():
+        raise InvalidInput("query is required")
+    return list(dict.fromkeys(word for word in words_of(text) if len(word) >= SHORTEST_TERM))
+
+
+def matches_in(
+    node: TocNode, terms: Sequence[str], fields: Sequence[NodeField], limit: int, token_budget: int
+) -> NodeMatches:
+    """What in a node has some of the terms, the best first."""
+    found = sorted(_matches(node, terms, fields), key=lambda match: -match.score)[:limit]
+    if token_budget:
+        found = _within(found, token_budget)
+    return NodeMatches(
+        node_id=node.node_id,
+        title=node.title,
+        level=node.level,
+        matches=found,
+        relevance=sum(match.score for match in found) / len(found) if found else 0.0,
+    )
+
+
+def _matches(node: TocNode, terms: Sequence[str], fields: Sequence[NodeField]) -> Iterator[NodeMatch]:
+    for part, text, grip_ids in _parts(node):
+        if part not in fields:
+            continue
+        words = words_of(text)
+        exact = part == "keywords" and any(term == " ".join(words) for term in terms)
+        score = 1.0 if exact else _share(terms, words)
+        if score > 0:
+            yield NodeMatch(part=part, text=text, score=score, grip_ids=list(grip_ids))
+
+
+def _parts(node: TocNode) -> Iterator[tuple[NodeField, str, Sequence[str]]]:
+    yield "title", node.title, ()
+    yield "summary", node.summary, ()
+    for bullet in node.bullets:
+        yield "bullets", bullet.text, bullet.grip_ids
+    for keyword in node.keywords:
+        yield "keywords", keyword, ()
+
+
+def _share(terms: Sequence[str], words: Sequence[str]) -> float:
+    """How many of the terms stand in some words, or begin one of them, from 0 to 1."""
+    if not terms:
+        return 0.0
+    return sum(any(word.startswith(term) for word in words) for term in terms) / len(terms)
+
+
+def _within(matches: Sequence[NodeMatch], token_budget: int) -> list[NodeMatch]:
+    taken: list[NodeMatch] = []
+    left = token_budget
+    for match in matches:
+        left -= tokens_of(match.text)
+        if left < 0:
+            break
+        taken.append(match)
+    return taken

@@ -1,0 +1,347 @@
+"""Nodes of the table of contents: their statuses, their rows, and what readers see. All of it is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple, cast, get_args
+
+import msgspec
+
+from perdure.kernel.codec import encode_json
+from perdure.kernel.machine import Machine
+from perdure.memory import calendar
+from perdure.memory.calendar import LEVELS, parse_id, title_of
+from perdure.memory.model import EventPlace, TextRow, tags_of
+from perdure.memory.records import Bullet, Grip, NodeStatus, TocNode
+from perdure.memory.segments import Segment
+
+NODE_STATUSES: Final[tuple[NodeStatus, ...]] = get_args(NodeStatus)
+DRAFT, BUILDING, COMPLETE, FAILED = NODE_STATUSES
+
+TOC_NODE = (
+    Machine("toc node", NODE_STATUSES, start={"created": DRAFT}, final=[])
+    # An attempt that is started again, or whose process was lost, builds anew.
+    .on("start", [DRAFT, BUILDING, COMPLETE, FAILED], BUILDING)
+    .on("built", [BUILDING], COMPLETE)
+    .on("failed", [BUILDING], FAILED)
+)
+
+PENDING_TEXT: Final = "Summary pending."
+NODE_KIND: Final = "node"
+GRIP_KIND: Final = "grip"
+AGAIN: Final = "!"
+"""Marks what a node was made of that is to be built again all the same."""
+RETRY_SECONDS: Final = (60.0, 86_400.0)
+"""The first and the longest wait before a node that failed is built again."""
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+class NodeRow(NamedTuple):
+    """A row of `memory_nodes`."""
+
+    id: str
+    level: int
+    parent_id: str | None
+    start_ms: int
+    end_ms: int
+    status: str
+    version: int
+    stale: int
+    changed_at: int
+    retry_at: int | None
+    builder: str | None
+    building_until: int | None
+    tries: int
+    built_from: str | None
+    error: str | None
+    first_id: str | None
+    last_id: str | None
+    events: int
+    tokens: int
+    dirty_ms: int | None
+    dirty_id: str | None
+    dirty_end_ms: int | None
+
+    @property
+    def content(self) -> str:
+        """What a segment is made of, in a few words: it differs if other events belong to it."""
+        return f"{self.first_id}:{self.last_id}:{self.events}"
+
+    @property
+    def place(self) -> EventPlace:
+        """Where a segment begins."""
+        return EventPlace(self.start_ms, self.first_id or "")
+
+
+class ShownNode(NamedTuple):
+    """A node with the text of its latest complete version."""
+
+    id: str
+    level: int
+    parent_id: str | None
+    start_ms: int
+    end_ms: int
+    status: str
+    version: int
+    error: str | None
+    title: str | None
+    body: str | None
+
+
+class ChildRow(NamedTuple):
+    """A child that has a complete version, with its text."""
+
+    id: str
+    start_ms: int
+    version: int
+    title: str
+    body: str
+
+
+class ChildVersion(NamedTuple):
+    """A child, and its latest complete version."""
+
+    id: str
+    version: int
+
+
+class ChildId(NamedTuple):
+    """A child of a node."""
+
+    parent_id: str
+    id: str
+
+
+class DueRow(NamedTuple):
+    """A node that may be due to be built."""
+
+    ns: int
+    id: str
+    level: int
+    end_ms: int
+    changed_at: int
+
+
+class VersionRow(NamedTuple):
+    """A version of a node as it is written."""
+
+    node_id: str
+    version: int
+    created_at: int
+    title: str
+    body: str
+
+
+class GripRow(NamedTuple):
+    """A row of `memory_grips`; `event_ids` is JSON."""
+
+    id: str
+    node_id: str
+    timestamp_ms: int
+    session_id: str
+    source: str
+    event_ids: str
+    excerpt: str
+
+
+class CheckpointRow(NamedTuple):
+    """How far a job came."""
+
+    job: str
+    level: int
+    node_id: str
+    last_processed_ms: int
+    processed: int
+    created_at: int
+
+
+# --- making and changing ----------------------------------------------------------------------------------
+
+
+def new_node(node_id: str, now: int) -> NodeRow:
+    """A node from the day up, before anything is known of it. Its boundaries follow from its id."""
+    period = parse_id(node_id)
+    assert period is not None
+    return NodeRow(
+        id=node_id,
+        level=period.level,
+        parent_id=calendar.parent_of(node_id),
+        start_ms=period.start_ms,
+        end_ms=period.end_ms,
+        status=TOC_NODE.start["created"],
+        version=0,
+        stale=0,
+        changed_at=now,
+        retry_at=None,
+        builder=None,
+        building_until=None,
+        tries=0,
+        built_from=None,
+        error=None,
+        first_id=None,
+        last_id=None,
+        events=0,
+        tokens=0,
+        dirty_ms=None,
+        dirty_id=None,
+        dirty_end_ms=None,
+    )
+
+
+def segment_node(segment: Segment, now: int) -> NodeRow:
+    """The node of a segment that is due to be built."""
+    return new_node(segment.id, now)._replace(
+        start_ms=segment.first.timestamp_ms,
+        end_ms=segment.last.timestamp_ms,
+        stale=1,
+        first_id=segment.first.id,
+        last_id=segment.last.id,
+        events=segment.events,
+        tokens=segment.tokens,
+    )
+
+
+def started(row: NodeRow, builder: str, until: int) -> NodeRow:
+    """The node while somebody builds it."""
+    status = TOC_NODE.step(row.status, "start")
+    return row._replace(status=status, builder=builder, building_until=until)
+
+
+def is_taken(row: NodeRow, builder: str, now: int) -> bool:
+    """Whether somebody else builds the node."""
+    return (
+        row.status == BUILDING
+        and row.builder != builder
+        and row.building_until is not None
+        and row.building_until > now
+    )
+
+
+def built(row: NodeRow, built_from: str, *, version: int, stale: bool) -> NodeRow:
+    """The node after it was built; still stale if it changed meanwhile."""
+    return row._replace(
+        status=TOC_NODE.step(row.status, "built"),
+        version=version,
+        stale=int(stale),
+        retry_at=None,
+        builder=None,
+        building_until=None,
+        tries=0,
+        built_from=built_from,
+        error=None,
+    )
+
+
+def failed(row: NodeRow, error: str, retry_at: int) -> NodeRow:
+    """The node after a build that failed: what it said before stays, and it is tried again."""
+    return row._replace(
+        status=TOC_NODE.step(row.status, "failed"),
+        retry_at=retry_at,
+        builder=None,
+        building_until=None,
+        tries=row.tries + 1,
+        error=error,
+    )
+
+
+def built_again(row: NodeRow, now: int) -> NodeRow:
+    """A node that is to be built although it is made of the same."""
+    again = AGAIN + (row.built_from or "")
+    return row._replace(stale=1, built_from=again, retry_at=None, changed_at=now)
+
+
+def made_of_before(row: NodeRow) -> str | None:
+    """What the last version of a node was made of."""
+    return None if row.built_from is None else row.built_from.removeprefix(AGAIN)
+
+
+def versions_digest(children: Iterable[ChildVersion]) -> str:
+    """What a node is made of, in a few words: it differs if a child has another version, comes or goes."""
+    text = "\n".join(f"{child.id} {child.version}" for child in sorted(children))
+    return sha256(text.encode()).hexdigest()[:32]
+
+
+# --- texts ------------------------------------------------------------------------------------------------
+
+
+class NodeBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version of a node says, as it is stored."""
+
+    bullets: list[Bullet]
+    keywords: list[str]
+    agents: list[str] = msgspec.field(default_factory=list)
+
+
+_bodies = msgspec.json.Decoder(NodeBody)
+
+
+def body_of(text: str) -> NodeBody:
+    """The text of a version as it was stored."""
+    return _bodies.decode(text)
+
+
+def grip_ids(row: ShownNode) -> list[str]:
+    """The grips of all lines of a node."""
+    bullets = [] if row.body is None else body_of(row.body).bullets
+    return list(dict.fromkeys(id for bullet in bullets for id in bullet.grip_ids))
+
+
+def encode_body(body: NodeBody) -> str:
+    return encode_json(body)
+
+
+def node_text(row_id: str, start_ms: int, title: str, body: NodeBody) -> TextRow:
+    """What of a node can be searched."""
+    lines = [title, *(bullet.text for bullet in body.bullets), " ".join(body.keywords)]
+    agent = body.agents[-1] if len(body.agents) == 1 else None
+    tags = tags_of(NODE_KIND, body.agents)
+    return TextRow(row_id, NODE_KIND, start_ms, agent, None, tags, "\n".join(lines))
+
+
+def grip_text(grip: GripRow, agent: str | None) -> TextRow:
+    """What of a grip can be searched."""
+    tags = tags_of(GRIP_KIND, [agent] if agent else [])
+    return TextRow(grip.id, GRIP_KIND, grip.timestamp_ms, agent, None, tags, grip.excerpt)
+
+
+# --- what readers see -------------------------------------------------------------------------------------
+
+
+def node_of(row: ShownNode, children: Sequence[str] = ()) -> TocNode:
+    """The record of a node: its last complete version, or a placeholder before the first."""
+    body = None if row.body is None else body_of(row.body)
+    bullets = [Bullet(text=PENDING_TEXT)] if body is None else body.bullets
+    return TocNode(
+        node_id=row.id,
+        level=LEVELS[row.level - 1],
+        title=title_of(row.id) if row.title is None else row.title,
+        status=cast(NodeStatus, row.status),
+        summary=" ".join(bullet.text for bullet in bullets),
+        bullets=bullets,
+        keywords=[] if body is None else body.keywords,
+        agents=[] if body is None else body.agents,
+        parent_id=row.parent_id,
+        child_node_ids=list(children),
+        start_time_ms=row.start_ms,
+        end_time_ms=row.end_ms,
+        version=max(1, row.version),
+        error=row.error,
+    )
+
+
+def grip_of(row: GripRow, event_ids: Sequence[str]) -> Grip:
+    """The record of a grip."""
+    return Grip(
+        grip_id=row.id,
+        node_id=row.node_id,
+        session_id=row.session_id,
+        timestamp_ms=row.timestamp_ms,
+        excerpt=row.excerpt,
+        event_id_start=next(iter(event_ids)),
+        event_id_end=event_ids[-1],
+        event_ids=list(event_ids),
+        source=row.source,
+    )

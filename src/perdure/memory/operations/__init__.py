@@ -1,0 +1,1 @@
+"""Operations on memory: functions of a transaction."""

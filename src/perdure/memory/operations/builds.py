@@ -1,0 +1,213 @@
+"""Operations of builds: which nodes are due, who builds them, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.kernel.storage.port import Tx
+from perdure.memory import sql
+from perdure.memory.calendar import SEGMENT
+from perdure.memory.model import INDEX_CONSUMER, EventRow, TextRow
+from perdure.memory.nodes import (
+    BUILDING,
+    CheckpointRow,
+    ChildRow,
+    ChildVersion,
+    DueRow,
+    GripRow,
+    NodeRow,
+    VersionRow,
+    built,
+    failed,
+    is_taken,
+    made_of_before,
+    started,
+    versions_digest,
+)
+from perdure.memory.operations.index import put_texts
+from perdure.memory.segments import GAP_MS, EventSize, overlap
+from perdure.outbox.operations import NewEffect, put
+
+DUE_ROWS = 100
+OVERLAP_EVENTS = 50
+SEGMENT_EVENTS = 4000
+"""More events than a segment can have: each counts as a token at least."""
+READ_CHARACTERS = 4000
+
+
+class Place(NamedTuple):
+    """A place among the nodes that are due."""
+
+    end_ms: int = -(2**62)
+    ns: int = 0
+    id: str = ""
+
+
+async def due(tx: Tx, level: int, age: int | None, rest: int, after: Place) -> list[DueRow]:
+    """The next stale nodes of a level, of the namespace or of all, in the order of their ends.
+
+    Their time ended `age` microseconds ago, and they have not changed for `rest`.
+    """
+    return await tx.all(
+        sql.DUE if tx.ns is None else sql.DUE_IN,
+        level=level,
+        ended=2**62 if age is None else (tx.wall - age) // 1000,
+        before=tx.now - rest,
+        after_ms=after.end_ms,
+        after_ns=after.ns,
+        after_id=after.id,
+        limit=DUE_ROWS,
+    )
+
+
+async def until_rested(tx: Tx, level: int, age: int) -> int | None:
+    """The microseconds until the next stale node of a level has rested; None if there is none."""
+    changed = await tx.one(sql.FIRST_CHANGE, level=level)
+    return None if changed is None else max(0, changed + age - tx.now)
+
+
+async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> NodeRow | None:
+    """Begin to build a stale node, for so many microseconds; None if it is not stale, or is being built."""
+    (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
+    if row is None or not row.stale or is_taken(row, builder, tx.now):
+        return None
+    row = started(row, builder, tx.now + seconds)
+    await tx.update_many(sql.SAVE_NODES, [row])
+    return row
+
+
+async def refresh(tx: Tx, node_id: str) -> bool:
+    """Whether a stale node has children that it was not made of; if not, it is stale no more."""
+    (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
+    if row is None or not row.stale:
+        return False
+    children = await tx.all(sql.CHILD_VERSIONS, parent=node_id)
+    if children and versions_digest(children) != row.built_from:
+        return True
+    await tx.update_many(sql.SAVE_NODES, [row._replace(stale=0)])
+    return False
+
+
+# --- what is built of -------------------------------------------------------------------------------------
+
+
+class SegmentContent(NamedTuple):
+    """The events of a segment, and those before it that it repeats."""
+
+    events: list[EventRow]
+    repeated: list[EventRow]
+
+
+async def segment_content(tx: Tx, row: NodeRow) -> SegmentContent:
+    """What a segment is made of: the beginning of each text."""
+    low, high = row.start_ms, row.end_ms
+    shared = {"characters": READ_CHARACTERS, "limit": SEGMENT_EVENTS}
+    events = await tx.all(
+        sql.SEGMENT_EVENTS, low=low, low_id=row.first_id, high=high, high_id=row.last_id, **shared
+    )
+    first = EventSize(row.first_id or "", row.start_ms, 0)
+    before = await tx.all(
+        sql.SIZES_BEFORE, low=low - GAP_MS, from_ms=low, from_id=row.first_id, limit=OVERLAP_EVENTS
+    )
+    taken = overlap(before[::-1], first)
+    if not taken:
+        return SegmentContent(events, [])
+    start, *_ = taken
+    end = taken[-1]
+    repeated = await tx.all(
+        sql.SEGMENT_EVENTS,
+        low=start.timestamp_ms,
+        low_id=start.id,
+        high=end.timestamp_ms,
+        high_id=end.id,
+        **shared,
+    )
+    return SegmentContent(events, repeated)
+
+
+async def child_texts(tx: Tx, parent: str, after: tuple[int, str], limit: int) -> list[ChildRow]:
+    """The next children of a node that have a complete version."""
+    after_ms, after_id = after
+    return await tx.all(sql.CHILD_TEXTS, parent=parent, after_ms=after_ms, after_id=after_id, limit=limit)
+
+
+# --- what came of it --------------------------------------------------------------------------------------
+
+
+class Built(NamedTuple):
+    """What was built of a node."""
+
+    node_id: str
+    builder: str
+    job: str
+    made_of: str
+    """The content of the segment, or the versions of the children, that it was made of."""
+    title: str
+    body: str
+    text: TextRow
+    grips: tuple[GripRow, ...] = ()
+    grip_texts: tuple[TextRow, ...] = ()
+    effect: str = ""
+    """The body of the outbox's entry that has its documents indexed."""
+
+
+async def finish(tx: Tx, done: Built) -> int | None:
+    """Store what was built as a new version, unless it says the same of the same; returns the version.
+
+    None means that somebody else builds the node now. It stays stale if it has changed meanwhile.
+    """
+    known = await tx.all(sql.GET_NODES, ids=[done.node_id])
+    wanted = {done.node_id, *(row.parent_id for row in known if row.parent_id)}
+    rows = {row.id: row for row in await tx.all(sql.LOCK_NODES, ids=sorted(wanted))}
+    row = rows.get(done.node_id)
+    if row is None or row.status != BUILDING or row.builder != done.builder:
+        return None
+    last = await tx.one(sql.GET_VERSION, id=row.id, version=row.version)
+    differs = last is None or (last.title, last.body) != (done.title, done.body)
+    says_more = differs or done.made_of != made_of_before(row)
+    version = row.version + 1 if says_more else row.version
+    stale = await _made_of(tx, row) != done.made_of
+    await tx.update_many(sql.SAVE_NODES, [built(row, done.made_of, version=version, stale=stale)])
+    if says_more:
+        await tx.write(sql.ADD_VERSIONS.of([VersionRow(row.id, version, tx.now, done.title, done.body)]))
+        await _write_texts(tx, row, done)
+        if row.parent_id is not None:
+            await tx.execute(sql.MARK_STALE, id=row.parent_id)
+    await tx.write(sql.SET_CHECKPOINT.of([CheckpointRow(done.job, row.level, row.id, row.end_ms, 1, tx.now)]))
+    if says_more:
+        await put(tx, [NewEffect(INDEX_CONSUMER, row.id, done.effect)])
+    return version
+
+
+async def _made_of(tx: Tx, row: NodeRow) -> str:
+    """What a node would be made of now."""
+    if row.level == SEGMENT:
+        return row.content
+    return versions_digest(await tx.all(sql.CHILD_VERSIONS, parent=row.id))
+
+
+async def _write_texts(tx: Tx, row: NodeRow, done: Built) -> None:
+    """Store the grips of a new version, and the documents of node and grips in the place of older ones."""
+    before = await tx.all(sql.GRIPS_OF, ids=[row.id]) if row.level == SEGMENT else []
+    if done.grips:
+        await tx.write(sql.ADD_GRIPS.of(sorted(done.grips)))
+    kept = {grip.id for grip in done.grips}
+    await put_texts(tx, [done.text, *done.grip_texts], [id for id in before if id not in kept])
+
+
+async def fail(tx: Tx, node_id: str, builder: str, error: str, wait: int) -> None:
+    """Write down that a build failed; it is due again after so many microseconds."""
+    (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
+    if row is not None and row.status == BUILDING and row.builder == builder:
+        await tx.update_many(sql.SAVE_NODES, [failed(row, error, tx.now + wait)])
+
+
+async def checkpoints(tx: Tx) -> list[CheckpointRow]:
+    """How far the jobs of the namespace came."""
+    return await tx.all(sql.GET_CHECKPOINTS)
+
+
+async def child_versions(tx: Tx, parent: str) -> Sequence[ChildVersion]:
+    """The children of a node that have a complete version."""
+    return await tx.all(sql.CHILD_VERSIONS, parent=parent)

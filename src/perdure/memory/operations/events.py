@@ -1,0 +1,66 @@
+"""Operations on events: ingest and read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.kernel.storage.port import Tx
+from perdure.memory import sql
+from perdure.memory.model import (
+    INDEX_CONSUMER,
+    TOC_CONSUMER,
+    CheckedEvent,
+    CitedRow,
+    EventPlace,
+    EventRow,
+)
+from perdure.outbox.operations import NewEffect, put
+
+
+async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]) -> set[str]:
+    """Store the events whose ids are new, and what is to be done with them; returns those ids.
+
+    `events` are in the order of their ids, each id once. `bodies` are those of the outbox.
+    """
+    rows = [each.row._replace(received_at=tx.now) for each in events]
+    created = {id for _, id in await tx.insert_new(sql.ADD_EVENTS, rows)}
+    if created:
+        await tx.defer(sql.ADD_TEXTS.of([each.text for each in events if each.row.id in created]))
+        subject = min(created)
+        index, toc = bodies
+        await put(tx, [NewEffect(INDEX_CONSUMER, subject, index), NewEffect(TOC_CONSUMER, subject, toc)])
+    return created
+
+
+class Stretch(NamedTuple):
+    """Events of a stretch of time, both ends included, after a place."""
+
+    low: int
+    high: int
+    after: EventPlace
+    session_id: str | None = None
+
+
+async def events_between(tx: Tx, stretch: Stretch, limit: int) -> list[EventRow]:
+    """The next events of a stretch, in the order of their time."""
+    where = {
+        "low": stretch.low,
+        "high": stretch.high,
+        "after_ms": stretch.after.timestamp_ms,
+        "after_id": stretch.after.id,
+        "limit": limit,
+    }
+    if stretch.session_id is None:
+        return await tx.all(sql.EVENTS_BETWEEN, **where)
+    return await tx.all(sql.SESSION_BETWEEN, session_id=stretch.session_id, **where)
+
+
+async def get_events(tx: Tx, ids: Sequence[str]) -> dict[str, EventRow]:
+    """Those of the events that exist."""
+    return {row.id: row for row in await tx.all(sql.GET_EVENTS, ids=sorted(set(ids)))}
+
+
+async def cited(tx: Tx, ids: Sequence[str]) -> dict[str, CitedRow]:
+    """Where those of the events stand that exist."""
+    return {row.id: row for row in await tx.all(sql.CITED, ids=sorted(set(ids)))}

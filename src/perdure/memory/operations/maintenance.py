@@ -1,0 +1,57 @@
+"""Operations that keep memory in order: building it all again, and compacting its index."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.port import Tx
+from perdure.memory import sql
+from perdure.memory.model import PlaceRow, places_of
+from perdure.memory.nodes import AGAIN, built_again
+from perdure.memory.operations.index import INDEX_ROWS, lock_counter
+from perdure.memory.tables import TEXTS
+
+STALE_ROWS = 500
+
+
+async def make_stale(tx: Tx) -> int:
+    """Let some nodes that have been built be built again; returns how many there were."""
+    ids = await tx.all(sql.BUILT, again=AGAIN, limit=STALE_ROWS)
+    if ids:
+        rows = await tx.all(sql.LOCK_NODES, ids=sorted(ids))
+        await tx.update_many(sql.SAVE_NODES, [built_again(row, tx.now) for row in rows])
+    return len(ids)
+
+
+async def next_event(tx: Tx, ms: int) -> int | None:
+    """When the next event from a time on happened."""
+    return await tx.one(sql.NEXT_EVENT, ms=ms)
+
+
+async def last_place(tx: Tx) -> int:
+    """The last place that was given in the namespace."""
+    assert tx.ns is not None
+    counter = await tx.one(sql.GET_COUNTER)
+    low, _ = places_of(tx.ns)
+    return low if counter is None else counter.placed
+
+
+async def index_again(tx: Tx, last: int) -> int:
+    """Give some documents new places, of those up to a place; returns how many there were."""
+    assert tx.ns is not None
+    counter = await lock_counter(tx)
+    low, _ = places_of(tx.ns)
+    old = await tx.all(sql.PLACED_UNTIL, low=low, last=last, limit=INDEX_ROWS)
+    if old:
+        rows = [PlaceRow(row.id, counter.placed + number) for number, row in enumerate(old, 1)]
+        await tx.update_many(sql.MOVE_PLACES, rows)
+        await tx.execute(sql.DROP_VECTORS, places=[row.place for row in old])
+        placed = counter.placed + len(rows)
+        await tx.update_many(
+            sql.COUNT, [counter._replace(placed=placed, embedded=max(counter.embedded, last))]
+        )
+    return len(old)
+
+
+async def compact(tx: Tx) -> bool:
+    """Merge some pieces of the text index; returns whether there are more."""
+    assert TEXTS.full_text is not None
+    return await tx.compact(TEXTS.full_text)

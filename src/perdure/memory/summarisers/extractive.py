@@ -1,0 +1,211 @@
+"""Summaries without a model: the sentences that say most about a stretch of events, as they were said."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from perdure.kernel.storage.fulltext import is_stop_word, words_of
+from perdure.memory.summarisers.port import Child, NoEvents, Said, Summary, shorten
+
+BULLETS = 5
+ROLLED_BULLETS = 6
+KEYWORDS = 5
+ROLLED_KEYWORDS = 7
+BULLET_LENGTH = 200
+TITLE_LENGTH = 72
+READ_CHARACTERS = 4000
+"""How much of one event is read."""
+SIMILAR = 0.6
+"""Sentences that share so much of their words say the same."""
+ASKED = "Asked: "
+
+_WEIGHTS = {"user": 1.3, "assistant": 1.0, "system": 0.5, "tool": 0.35}
+_FENCE = re.compile(r"```.*?(?:```|$)", re.DOTALL)
+_MARKUP = re.compile(r"^\s*(?:[#>*+-]+|\d+[.)])\s+|`+|\*{1,3}|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)")
+_ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9À-ÖØ-Þ])|(?<=[。！？])")
+_LETTERS = re.compile(r"[^\W\d_]")
+_POLITE = frozenset({"please", "thanks", "thank", "hello", "hey", "okay", "yes", "sure", "want", "need"})
+_OPENING = re.compile(r"(?i)^(?:please|can you|could you|would you|great|ok|okay|now|then|and|so|,|:|\s)+\b")
+
+
+class _Sentence(NamedTuple):
+    text: str
+    words: frozenset[str]
+    place: int
+    asked: bool
+    score: float
+
+
+class ExtractiveSummariser:
+    """Chooses sentences; it asks nobody, and says the same of the same events."""
+
+    name = "extractive"
+
+    async def summarise(self, events: Sequence[Said]) -> Summary:
+        if not events:
+            raise NoEvents("there are no events to summarise")
+        return await asyncio.to_thread(summary_of, events)
+
+    async def roll_up(self, title: str, children: Sequence[Child]) -> Summary:
+        if not children:
+            raise NoEvents(f"{title} has nothing to summarise")
+        return await asyncio.to_thread(rolled_up, title, children)
+
+
+def summary_of(events: Sequence[Said]) -> Summary:
+    """The summary of a segment: what was asked, what was found, what came of it."""
+    own = [event for event in events if not event.repeated] or list(events)
+    weights = _word_weights(event.text for event in own)
+    framing = _framing(own)
+    sentences = [
+        each
+        for place, event in enumerate(own)
+        for each in _sentences(event, place, place in framing, weights)
+    ]
+    count = max(1, min(BULLETS, round(math.sqrt(len(own))) + 1))
+    chosen = _different(sentences, count)
+    bullets = tuple((ASKED if each.asked else "") + each.text for each in sorted(chosen, key=_place))
+    keywords = _keywords(own)
+    return Summary(title=_title(own, keywords), bullets=bullets, keywords=keywords)
+
+
+def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
+    """The words that most was said about; of equal ones those that came first."""
+    found: dict[str, float] = {}
+    for event in events:
+        text = event.text[:READ_CHARACTERS]
+        wanted = content_words(text)
+        for word in dict.fromkeys(words_of(text)):
+            if word in wanted and len(word) > 3:
+                found[word] = found.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0)
+    return tuple(sorted(found, key=lambda word: -round(found[word], 3))[:KEYWORDS])
+
+
+def _place(sentence: _Sentence) -> int:
+    return sentence.place
+
+
+def _title(events: Sequence[Said], keywords: Sequence[str]) -> str:
+    for role in ("user", "assistant"):
+        for event in events:
+            if event.role == role:
+                for text in split_sentences(event.text):
+                    return shorten(_request(text), TITLE_LENGTH).rstrip(".!")
+    if keywords:
+        return ", ".join(keywords)
+    return f"{len(events)} events" if len(events) > 1 else "1 event"
+
+
+def _framing(events: Sequence[Said]) -> set[int]:
+    """The places of what frames a session: the first thing that was asked, the last that was answered."""
+    asked: dict[str, int] = {}
+    answered: dict[str, int] = {}
+    for place, event in enumerate(events):
+        if event.role == "user":
+            asked.setdefault(event.session_id, place)
+        elif event.role == "assistant":
+            answered[event.session_id] = place
+    return {*asked.values(), *answered.values()}
+
+
+def _sentences(event: Said, place: int, framing: bool, weights: Counter[str]) -> Iterable[_Sentence]:
+    """The sentences of an event, with how much each says."""
+    weight = _WEIGHTS.get(event.role, 1.0) * (1.25 if framing else 1.0)
+    for number, text in enumerate(split_sentences(event.text)):
+        words = content_words(text)
+        if not words:
+            continue
+        said = sum(weights[word] for word in words) / math.sqrt(len(words) + 2)
+        score = weight * said * (1.0 if number else 1.15)
+        asked = event.role == "user"
+        shown = _request(text) if asked else text
+        yield _Sentence(shorten(shown, BULLET_LENGTH - len(ASKED)), words, place, asked, score)
+
+
+def _request(text: str) -> str:
+    """A request without the words that it begins with politely."""
+    bare = _OPENING.sub("", text)
+    return bare[:1].upper() + bare[1:] if bare else text
+
+
+def _different(sentences: Iterable[_Sentence], count: int) -> list[_Sentence]:
+    """The best sentences of which no two say the same."""
+    chosen: list[_Sentence] = []
+    for each in sorted(sentences, key=lambda sentence: (-sentence.score, sentence.place)):
+        if len(chosen) == count:
+            break
+        if all(_likeness(each.words, other.words) < SIMILAR for other in chosen):
+            chosen.append(each)
+    return chosen
+
+
+def _likeness(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / min(len(one), len(other))
+
+
+def rolled_up(title: str, children: Sequence[Child]) -> Summary:
+    """The summary of a longer time: lines of its parts, from as many parts as there is room for."""
+    weights = _word_weights(" ".join([*child.bullets, *child.keywords]) for child in children)
+    best: list[_Sentence] = []
+    for place, child in enumerate(children):
+        lines = [_line(text, place, weights) for text in child.bullets]
+        best += sorted((line for line in lines if line.words), key=lambda line: -line.score)[:3]
+    firsts: dict[int, _Sentence] = {}
+    for line in best:
+        firsts.setdefault(line.place, line)
+    chosen = _different(firsts.values(), ROLLED_BULLETS)
+    if len(chosen) < ROLLED_BULLETS:
+        rest = [line for line in best if line not in chosen]
+        chosen += [line for line in _different([*chosen, *rest], ROLLED_BULLETS) if line not in chosen]
+    bullets = tuple(line.text for line in sorted(chosen[:ROLLED_BULLETS], key=_place))
+    counted: Counter[str] = Counter()
+    for child in children:
+        counted.update(child.keywords)
+    return Summary(title=title, bullets=bullets, keywords=tuple(_top(counted, ROLLED_KEYWORDS)))
+
+
+def _line(text: str, place: int, weights: Counter[str]) -> _Sentence:
+    words = content_words(text)
+    score = sum(weights[word] for word in words) / math.sqrt(len(words) + 2)
+    return _Sentence(text, words, place, False, score)
+
+
+def _top(weights: Counter[str], count: int) -> list[str]:
+    return [word for word, _ in sorted(weights.items(), key=lambda each: (-each[1], each[0]))[:count]]
+
+
+def _word_weights(texts: Iterable[str]) -> Counter[str]:
+    """How much each word says: one that several texts have says more, a long one a bit more."""
+    found: Counter[str] = Counter()
+    for text in texts:
+        found.update(content_words(text[:READ_CHARACTERS]))
+    weights: Counter[str] = Counter()
+    for word, count in found.items():
+        weights[word] = round(1000 * math.log1p(count) * (1 + min(len(word), 12) / 24))
+    return weights
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words of a text that say what it is about."""
+    return frozenset(
+        word
+        for word in words_of(text)
+        if len(word) > 2 and not word.isdigit() and not is_stop_word(word) and word not in _POLITE
+    )
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text without its code and markup; what is no prose is left out."""
+    plain = _FENCE.sub("\n", text[:READ_CHARACTERS])
+    found: list[str] = []
+    for line in plain.splitlines():
+        for part in _ENDS.split(_MARKUP.sub("", line).strip()):
+            sentence = " ".join(part.split())
+            if len(sentence) >= 4 and len(_LETTERS.findall(sentence)) * 2 > len(sentence):
+                found.append(sentence)
+    return found

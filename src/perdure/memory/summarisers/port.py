@@ -1,0 +1,144 @@
+"""What a summariser gets and gives, and how it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from perdure.kernel.errors import PerdureError
+
+MAX_TITLE = 120
+MAX_BULLETS = 12
+MAX_BULLET = 400
+MAX_KEYWORDS = 12
+MAX_KEYWORD = 60
+
+
+class SummariserError(PerdureError):
+    """The summariser failed; the node is tried again later."""
+
+    code = "summariser_error"
+    http_status = 502
+
+    of_node = False
+    """Whether only the node that it was asked for is to blame, so that others may go on."""
+
+    def __init__(self, message: str | None = None, *, passing: bool = True, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.passing = passing
+        """Whether it may help to ask again, not before `after` seconds."""
+        self.after = after
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}: {self.message}"
+
+
+class ApiError(SummariserError):
+    """The endpoint refused the request, or could not be reached."""
+
+    code = "summariser_api_error"
+
+
+class ParseError(SummariserError):
+    """The endpoint did not answer with a summary."""
+
+    code = "summariser_parse_error"
+    of_node = True
+
+
+class RateLimitExceeded(SummariserError):
+    """The endpoint takes no more requests for now."""
+
+    code = "summariser_rate_limit"
+
+
+class ConfigError(SummariserError):
+    """The settings of the summariser are not complete."""
+
+    code = "summariser_config_error"
+
+
+class Timeout(SummariserError):
+    """The endpoint did not answer in time."""
+
+    code = "summariser_timeout"
+
+
+class NoEvents(SummariserError):
+    """There is nothing to summarise."""
+
+    code = "summariser_no_events"
+    of_node = True
+
+
+class Said(NamedTuple):
+    """An event as a summariser reads it."""
+
+    event_id: str
+    session_id: str
+    timestamp_ms: int
+    role: str
+    agent: str | None
+    text: str
+    repeated: bool = False
+    """Whether it belongs to the segment before, and is here to be understood alone."""
+
+
+class Child(NamedTuple):
+    """A summarised child of a node, as its parent's summary is made of it."""
+
+    node_id: str
+    title: str
+    bullets: Sequence[str]
+    keywords: Sequence[str]
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A title, what happened in a few lines, and words to find it by."""
+
+    title: str
+    bullets: tuple[str, ...]
+    keywords: tuple[str, ...]
+
+
+class Summariser(Protocol):
+    """Makes summaries. Both methods raise a `SummariserError`, or give something to show."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def summarise(self, events: Sequence[Said]) -> Summary:
+        """The summary of a segment."""
+        ...
+
+    async def roll_up(self, title: str, children: Sequence[Child]) -> Summary:
+        """The summary of a node called `title`, made of those of its children."""
+        ...
+
+
+def shorten(text: str, length: int, mark: str = "…") -> str:
+    """A text of at most so many characters, cut between words where it can be, and never inside an emoji."""
+    flat = " ".join(text.split())
+    if len(flat) <= length:
+        return flat
+    end = length - len(mark)
+    space = flat.rfind(" ", end // 2, end + 1)
+    if space > 0:
+        end = space
+    while end > 0 and (_joins(flat[end]) or flat[end - 1] == _JOINER):
+        end -= 1
+    return flat[:end].rstrip(" ,;:-") + mark
+
+
+_JOINER = "\u200d"
+
+
+def _joins(character: str) -> bool:
+    """Whether a character belongs to the one before it."""
+    return (
+        character in (_JOINER, "\ufe0e", "\ufe0f")
+        or "\U0001f3fb" <= character <= "\U0001f3ff"
+        or "\u0300" <= character <= "\u036f"
+    )

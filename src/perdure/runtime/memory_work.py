@@ -1,0 +1,42 @@
+"""What keeps memory in order beside its service, wired once: its consumers of the outbox, and its jobs."""
+
+from __future__ import annotations
+
+from perdure.jobs.model import JobRegistry
+from perdure.kernel.config import Settings
+from perdure.kernel.storage.port import Storage
+from perdure.memory.builder import TocBuilder
+from perdure.memory.index import MemoryIndexer
+from perdure.memory.jobs import MemoryJobs
+from perdure.memory.summarisers.endpoint import EndpointSummariser
+from perdure.memory.summarisers.extractive import ExtractiveSummariser
+from perdure.memory.summarisers.port import Summariser
+from perdure.memory.toc import TocUpdater
+from perdure.outbox.delivery import Deliveries
+
+
+class MemoryWork:
+    """The work of memory in one process."""
+
+    def __init__(self, storage: Storage, settings: Settings, summariser: Summariser | None = None) -> None:
+        self.indexer = MemoryIndexer(storage)
+        self.updater = TocUpdater(storage, settings.memory_rest)
+        self.builder = TocBuilder(storage, summariser or summariser_of(settings))
+        self.jobs = MemoryJobs(self.builder, self.updater, self.indexer)
+
+    def add_to(self, deliveries: Deliveries, registry: JobRegistry) -> None:
+        """Let this process do the work."""
+        deliveries.add(self.indexer, self.updater)
+        self.jobs.register(registry)
+
+
+def summariser_of(settings: Settings) -> Summariser:
+    """The summariser that the settings name; `ConfigError` if they are not complete."""
+    if settings.memory_model is None:
+        return ExtractiveSummariser()
+    return EndpointSummariser(
+        settings.memory_model_url,
+        settings.memory_model,
+        settings.memory_model_key,
+        timeout=settings.memory_model_timeout,
+    )
