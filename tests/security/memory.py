@@ -1,4 +1,4 @@
-"""Requests to every route that writes to memory: batches of events leave no entry in the audit."""
+"""Requests to every route that writes to memory, and what the audit calls each: events leave no entry."""
 
 from __future__ import annotations
 
@@ -13,4 +13,5 @@ def memory_lines() -> list[Line]:
     return [
         ("POST", API + "/memory/events", "", event, NOT_AUDITED),
         ("POST", API + "/memory/events/batch", "", {"events": [event]}, NOT_AUDITED),
+        ("POST", API + "/memory/rebuild", "", {}, "rebuild_memory"),
     ]

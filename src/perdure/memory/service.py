@@ -10,7 +10,6 @@ from msgspec import Meta
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, MAX_BATCH, POST, call
 from perdure.jobs.model import job_of, new_job
-from perdure.jobs.operations import enqueue_jobs, get_jobs
 from perdure.jobs.records import Job
 from perdure.kernel.checks import (
     Id,
@@ -33,6 +32,7 @@ from perdure.memory.model import CheckedEvent, EventPlace, EventRow, HitRow, che
 from perdure.memory.node_search import matches_in, query_terms
 from perdure.memory.operations import events as event_operations
 from perdure.memory.operations import index as index_operations
+from perdure.memory.operations import maintenance
 from perdure.memory.operations import toc as toc_operations
 from perdure.memory.operations.events import Stretch
 from perdure.memory.operations.index import TextSearch
@@ -395,9 +395,7 @@ class Memory(Service):
         Days that are not over are summarised too. A node whose text stays the same gains no version.
         """
         job = new_job(REBUILD_JOB, {"index": index, "toc": toc}, key="rebuild", timeout=86_400.0)
-        (job_id,) = await self.write(enqueue_jobs, [job])
-        (row,) = await self.read(get_jobs, [job_id])
-        return job_of(row)
+        return job_of(await self.write(maintenance.start_rebuild, job))
 
 
 def _fields(fields: Sequence[str] | None) -> Sequence[NodeField]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from perdure.access.operations import audit
+from perdure.jobs.model import JobView, NewJob
+from perdure.jobs.operations import enqueue_jobs, get_jobs
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
 from perdure.memory.model import PlaceRow, places_of
@@ -10,6 +13,14 @@ from perdure.memory.operations.index import INDEX_ROWS, lock_counter
 from perdure.memory.tables import TEXTS
 
 STALE_ROWS = 500
+
+
+async def start_rebuild(tx: Tx, job: NewJob) -> JobView:
+    """Enqueue the job that builds everything again, unless one waits; returns it."""
+    (job_id,) = await enqueue_jobs(tx, [job])
+    await audit(tx, "rebuild_memory", [job_id])
+    (row,) = await get_jobs(tx, [job_id])
+    return row
 
 
 async def make_stale(tx: Tx) -> int:
