@@ -41,7 +41,7 @@ def new(config: str = CONFIG, **fields: Any) -> NewRollout:
 
 def claim(worker_id: str | None = None, limit: int = 1, queue: str = "default") -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
-        return await claims.claim(tx, [claims.Claim(worker_id, limit)], queue, TASK, KINDS)
+        return await claims.claim(tx, [claims.Claim(worker_id, limit)], [queue], [TASK], KINDS)
 
     return run
 
@@ -176,7 +176,7 @@ def begun(count: int = 1, config: str = CONFIG, **fields: Any) -> Operation:
 
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         await enqueues.enqueue(tx, [new(config, **fields) for _ in range(count)], KINDS)
-        (share,) = await claims.claim(tx, [claims.Claim("w", count)], "default", TASK, KINDS)
+        (share,) = await claims.claim(tx, [claims.Claim("w", count)], ["default"], [TASK], KINDS)
         return [(rollout[0], attempt[2]) for rollout, attempt in share]
 
     return run
@@ -199,7 +199,7 @@ def in_line(*, holder_claimed: bool, waiting: int = 1) -> Operation:
         rows = await enqueues.enqueue(tx, [new(line="l") for _ in range(waiting + 1)], KINDS)
         made = [(row[0], "") for row in rows]
         if holder_claimed:
-            ((_, attempt),) = (await claims.claim(tx, [claims.Claim("w", 1)], "default", TASK, KINDS))[0]
+            ((_, attempt),) = (await claims.claim(tx, [claims.Claim("w", 1)], ["default"], [TASK], KINDS))[0]
             made[0] = (made[0][0], attempt[2])
         return made
 

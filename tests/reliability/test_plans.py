@@ -217,7 +217,7 @@ async def use_the_queue(store: DatabaseLightningStore) -> None:
     await store.update_rollout(claimed[1].rollout_id, status="cancelled", metadata={"edited": True})
     await store.get_next_span_sequence_id(claimed[0].rollout_id, "any")
     for agents in (["agent-3"], ["agent-3", "agent-0", "nobody"]):
-        terms = ([Claim("worker", 3)], "other", "task", store.rollouts.kinds, agents)
+        terms = ([Claim("worker", 3)], ["other"], ["task"], store.rollouts.kinds, agents)
         (share,) = await store.storage.run(claim, *terms, ns=await store.rollouts.ns())
         assert len(share) == 3
     await use_lines(store)

@@ -202,7 +202,7 @@ async def test_a_handler_gets_a_batch(house: House) -> None:
     tasks = house.rollouts(Kind(TASK).with_listeners(ear.listener))
     for _ in range(3):
         await tasks.enqueue_new(_new(ONCE))
-    (share,) = await tasks.write(claims.claim, [Claim("w", 3)], "q", TASK, tasks.kinds)
+    (share,) = await tasks.write(claims.claim, [Claim("w", 3)], ["q"], [TASK], tasks.kinds)
     said = [AttemptReport(each.rollout.id, each.attempt.id, status="succeeded") for each in share]
     await tasks.write(reports.report_attempts, said, TASK, tasks.kinds)
     assert ear.batches == [3, 3]

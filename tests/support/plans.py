@@ -24,7 +24,7 @@ from perdure.kernel.storage.schema import Probe, Table
 _SCAN = re.compile(r"^SCAN (\S+)")
 _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
 _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
-SMALL = frozenset({"json_each", "each", "c", "b", "heads", "CONSTANT", "namespaces"})
+SMALL = frozenset({"json_each", "agents", "queues", "c", "b", "heads", "CONSTANT", "namespaces"})
 """What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
 
 

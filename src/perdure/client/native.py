@@ -14,6 +14,7 @@ from perdure.client.streaming import ThreadSenders
 from perdure.client.transport import HttpTransport
 from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
+from perdure.executions.service import Executions
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.memory.service import Memory
@@ -52,6 +53,7 @@ class PerdureClient(Threads):
         self.transport = HttpTransport(session, ThreadSenders(patience).by_method())
         self.assistants = Assistants.over(self.transport)
         self.items = Items.over(self.transport)
+        self.executions = Executions.over(self.transport)
         self.jobs = Jobs.over(self.transport)
         self.schedules = Schedules.over(self.transport)
         self.sessions = Sessions.over(self.transport)

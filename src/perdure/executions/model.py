@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 import msgspec
 
@@ -24,10 +24,54 @@ BUILT_IN: Final = "perdure."
 """How the names of built-in agents begin. They execute phases alone, and have no assistants."""
 
 
+SUCCESS: Final = "success"
+UNKNOWN: Final = "unknown"
+"""The stop reason of an agent that ended without saying whether it was done."""
+TRUNCATED: Final = "error_truncated"
+"""The stop reason of an agent whose answer was cut, such as by the limit of its model."""
 FATAL: Final = "error_fatal"
 """The stop reason of an attempt that ended with an error of its own."""
+TOOL: Final = "error_tool"
+QUOTA: Final = "error_quota"
+"""The stop reason of an agent that its provider refuses for now: it is deferred, not failed."""
+EXIT: Final = "error_exit_"
+"""How the stop reason of a command that failed begins; its exit code follows."""
+SKIPPED: Final = "skipped"
+RELEASED: Final = "released"
+"""The stop reason of an attempt that was handed back: another one follows."""
+CONDITION_MET: Final = "condition_met"
+CONDITION_NOT_MET: Final = "condition_not_met"
+SOFT: Final = frozenset({UNKNOWN, TRUNCATED})
+"""The stop reasons of failures after which a loop may go on."""
+CHAT: Final = "chat"
+"""The skill of the turns of chats."""
+MAX_ERROR: Final = 1000
+"""How many characters of an error an execution keeps."""
 NOT_RENDERED: Final = "InputNotRendered"
 """The error of a phase whose input could not be made."""
+
+
+def is_soft(success: bool | None, stop_reason: str | None) -> bool:
+    """Whether an execution failed in a way that a loop may outlive: it neither crashed nor was it refused."""
+    return success is False and stop_reason in SOFT
+
+
+Outcome = Literal["succeeded", "skipped", "deferred", "failed"]
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+
+
+def outcome_of(success: int, stop_reason: str | None) -> Outcome:
+    """How an execution counts that has ended. One that is put off counts neither as done nor as failed."""
+    if success:
+        return "succeeded"
+    if stop_reason == SKIPPED:
+        return "skipped"
+    return "deferred" if stop_reason in (QUOTA, RELEASED) else "failed"
+
+
+def error_text(error: str) -> str:
+    """What a row keeps of an error: a text that every database takes."""
+    return error[:MAX_ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def check_not_built_in(name: str) -> str:
@@ -137,6 +181,10 @@ class PhaseReport:
     """The questions that its thread waits for an answer to, as JSON."""
     error: str | None = None
     """Why the attempt failed, as a text."""
+    execution_id: str | None = None
+    """The execution that has ended with the attempt; what follows is what it has taken."""
+    cost_usd: float = 0.0
+    tokens: int = 0
 
 
 # --- the input --------------------------------------------------------------------------------------------

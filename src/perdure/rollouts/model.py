@@ -275,6 +275,8 @@ class Kind(Listener):
     counted: bool = False
     """Whether a worker's attempts are counted: it is told of each end, and busy until it has none. Without it
     a worker shows the last that it claimed."""
+    new_note: Callable[[], Any] | None = None
+    """Makes the note of what ends without one, so that listeners can tell one another what they know."""
 
     def with_listeners(self, *listeners: Listener) -> Kind:
         """The same kind, which tells these listeners too, in their order and after its own domain."""

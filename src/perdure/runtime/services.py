@@ -17,6 +17,7 @@ from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
+from perdure.executions.service import Executions
 from perdure.graph_requests.service import GraphRequests
 from perdure.items.service import Items
 from perdure.jobs.executor import JobExecutor
@@ -76,6 +77,7 @@ class Services:
         self.outbox = Outbox(storage, namespace=namespace)
         self.assistants = Assistants(storage, namespace=namespace)
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
+        self.executions = Executions(storage, namespace=namespace)
         self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
         log = event_log(storage, settings)
         phases = ThreadPhases(KINDS, self.threads.policy)
@@ -149,6 +151,7 @@ class Services:
         sibling.store = self.store.acting_as(caller)
         sibling.assistants = self.assistants.acting_as(caller)
         sibling.items = self.items.acting_as(caller)
+        sibling.executions = self.executions.acting_as(caller)
         sibling.threads = self.threads.acting_as(caller)
         sibling.run_queue = self.run_queue.acting_as(caller)
         sibling.graph_requests = self.graph_requests.acting_as(caller)

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 from perdure.access.service import start_retention
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
+from perdure.executions.operations import EXECUTIONS
+from perdure.executions.tables import TABLES as EXECUTION_TABLES
 from perdure.graph_requests.model import GRAPH_REQUEST_KIND
 from perdure.graph_requests.tables import TABLES as GRAPH_REQUEST_TABLES
 from perdure.graphs.tables import TABLES as GRAPH_TABLES
@@ -56,6 +58,7 @@ TABLES = (
     *ASSISTANT_TABLES,
     *ROLLOUT_TABLES,
     *JOB_TABLES,
+    *EXECUTION_TABLES,
     *THREAD_TABLES,
     *SCHEDULE_TABLES,
     *SESSION_TABLES,
@@ -67,6 +70,7 @@ TABLES = (
     *MESSAGING_TABLES,
 )
 KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND.with_listeners(CHAT), GRAPH_REQUEST_KIND, JOB_KIND)
+KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND.with_listeners(EXECUTIONS), GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.kernel.checks import check_choice, check_name, check_number, check_text
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.port import check_session_id
 from perdure.sessions.transcripts.values import is_number
 
 ROLES: Final = ("user", "assistant", "system")
@@ -21,16 +18,6 @@ TOKENS: Final = (
     "cache_creation_input_tokens",
 )
 Envelope = dict[str, Any]
-_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
-
-
-def default_session_id(name: str) -> str:
-    """The session of a thread or run: its id, or one made of it where a session's id cannot be that."""
-    try:
-        return check_session_id(name)
-    except InvalidInput:
-        digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
-        return f"{_NOT_IN_ID.sub('-', name)[:100]}-{digest[:16]}"
 
 
 def message(

@@ -13,9 +13,15 @@ from typing import Any, NamedTuple
 from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, PerdureError
-from perdure.kernel.eventlog.port import CHAT_PROJECT, LogName, check_session_id, project_of
+from perdure.kernel.eventlog.port import (
+    CHAT_PROJECT,
+    LogName,
+    check_session_id,
+    default_session_id,
+    project_of,
+)
 from perdure.kernel.retry import retry_until
-from perdure.sessions.envelopes import Envelope, default_session_id, without_content
+from perdure.sessions.envelopes import Envelope, without_content
 from perdure.sessions.transcripts.reading import DELTAS, format_of, messages_of_record
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, SessionLines

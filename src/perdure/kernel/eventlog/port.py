@@ -40,6 +40,7 @@ _SUBPATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(/[A-Za-z0-9_-][A-Za-z
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LINE = re.compile(rb"\{[^\0\n]+\}")
 _ATTEMPT_ID = re.compile(r"[A-Za-z0-9_.:-]{0,255}")
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class LogName(NamedTuple):
@@ -157,6 +158,15 @@ def check_session_id(session_id: object) -> str:
     if not isinstance(session_id, str) or not _SESSION_ID.fullmatch(session_id):
         raise InvalidInput("session_id must be 1 to 128 letters, digits, dashes and underscores")
     return session_id
+
+
+def default_session_id(name: str) -> str:
+    """The session of a thread or run: its id, or one made of it where a session's id cannot be that."""
+    try:
+        return check_session_id(name)
+    except InvalidInput:
+        digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+        return f"{_NOT_IN_ID.sub('-', name)[:100]}-{digest[:16]}"
 
 
 def check_name(name: LogName) -> LogName:

@@ -1,9 +1,9 @@
 """A unit of work: rows read under their locks, moved by the transition tables, and written back in bulk.
 
 Locks are taken in one order everywhere, rows of a table in the order of their keys: schedules, lines,
-rollouts, attempts, admission, workflow_runs, workflow_nodes, approvals, executions, messaging_sessions,
-jobs, workers, counts and heads of streams, outbox. What stands between attempts and workers is for the
-handlers of kinds.
+rollouts, attempts, admission, workflow_runs, workflow_nodes, approvals, executions, execution_stats,
+chat_threads, messaging_sessions, jobs, workers, counts and heads of streams, outbox. What stands between
+attempts and workers is for the handlers of kinds.
 """
 
 from __future__ import annotations
@@ -225,8 +225,11 @@ class Work:
         for rollout in self.rollouts.values():
             kind = self.kinds[rollout.kind]
             if kind.on_attempt_ended is not None:
-                ends = [self._end(rollout, each) for each in self.attempts[rollout.id] if each.has_ended]
-                if ends:
+                attempts = [each for each in self.attempts[rollout.id] if each.has_ended]
+                if attempts:
+                    if kind.new_note is not None and self.notes.get(rollout.id) is None:
+                        self.notes[rollout.id] = kind.new_note()
+                    ends = [self._end(rollout, each) for each in attempts]
                     told, _ = news.setdefault(kind, ([], []))
                     told.extend(ends)
             if kind.on_ended is not None and rollout.has_ended:

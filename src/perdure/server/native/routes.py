@@ -8,6 +8,7 @@ from perdure.access.endpoints import PREFIX
 from perdure.access.service import Access
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
+from perdure.executions.service import Executions
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.kernel.errors import NotSupported, StorageUnavailable
@@ -110,6 +111,8 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Schedules, lambda call: call.services.schedules),
     *routes_of(Sessions, lambda call: call.services.sessions),
     *MESSAGING_ROUTES,
+    *routes_of(Messaging, lambda call: call.services.messaging),
+    *routes_of(Executions, lambda call: call.services.executions),
     *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
     *routes_of(Memory, lambda call: call.services.memory),
     *_OVERVIEW,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from perdure.assistants.operations import resolve_decoded
 from perdure.assistants.records import Assistant
 from perdure.executions.model import PHASE, WORKFLOWS_QUEUE, NewPhase
+from perdure.executions.operations import seeds_of
 from perdure.kernel import ids
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
@@ -94,6 +95,7 @@ async def _create(
             for number, (view, each) in enumerate(zip(queued, made, strict=True))
         ]
         await tx.defer(
+            seeds_of([(run.id, request.execution) for run, (request, *_) in zip(runs, made, strict=True)]),
             sql.ADD_RUNS.of(runs),
             sql.ADD_THREADS.of(list(new.values())),
             sql.MOVE_THREADS.of(list(busy.values())),

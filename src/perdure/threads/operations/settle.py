@@ -287,4 +287,5 @@ PHASE_KIND = Kind(
     on_stopped=on_stopped,
     final=True,
     counted=True,
+    new_note=Note,
 )

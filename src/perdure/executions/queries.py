@@ -1,0 +1,115 @@
+"""Reading executions, their statistics and chats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.executions import sql
+from perdure.executions.model import outcome_of
+from perdure.executions.operations import DAY, HOUR, HOURS, SKILLS, TRIGGERS, outputs
+from perdure.executions.rows import ChatRow, ExecutionRow, OpenCount, Place, SumRow, WholeExecution
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.dialect import Statement
+from perdure.kernel.storage.port import Tx
+
+MAX_NAMES = 4000
+"""How many rows of the statistics by name are read: skills, by how their executions ended."""
+MAX_FAILURES = 10
+"""How far back a row of failures is counted."""
+AFTER_COLON = ";"
+"""The character after the colon that ends the name of a workflow in a skill."""
+
+
+async def get(tx: Tx, execution_id: str) -> WholeExecution:
+    """An execution with its output; NotFound if there is none."""
+    row = await tx.one(sql.GET, id=execution_id)
+    if row is None:
+        raise NotFound(f"Execution {execution_id} not found")
+    return row
+
+
+async def page(
+    tx: Tx, listing: Statement[ExecutionRow], value: str | None, place: Place, limit: int
+) -> list[ExecutionRow]:
+    """Executions after a place, the newest first."""
+    bound = {} if value is None else {"value": value}
+    return await tx.all(listing, at=place.at, id=place.id, n=limit, **bound)
+
+
+async def of_workflow_run(
+    tx: Tx, run: str, trigger_id: str | None, workflow: str, place: Place, limit: int
+) -> list[ExecutionRow]:
+    """The executions of a workflow run in the order of their start."""
+    return await tx.all(
+        sql.OF_WORKFLOW_RUN,
+        run=run,
+        trigger_id=trigger_id or "",
+        first=workflow + ":" if workflow else "",
+        last=workflow + AFTER_COLON if workflow else "\U0010ffff",
+        at=place.at,
+        id=place.id,
+        n=limit,
+    )
+
+
+async def consecutive_failures(tx: Tx, skill: str) -> int:
+    """How many of the newest executions of a skill failed in a row."""
+    count = 0
+    for row in await tx.all(sql.ENDED_OF_SKILL, skill=skill, n=MAX_FAILURES):
+        if outcome_of(row.success or 0, row.stop_reason) != "failed":
+            break
+        count += 1
+    return count
+
+
+class Sums(NamedTuple):
+    """Sums of the statistics, and what has not ended."""
+
+    now: int
+    by_skill: list[SumRow]
+    by_trigger: list[SumRow]
+    today: list[SumRow]
+    running: list[OpenCount]
+
+
+async def stats(tx: Tx) -> Sums:
+    today = tx.now - tx.now % DAY
+    return Sums(
+        tx.now,
+        await tx.all(sql.SUMS_BY_NAME, series=SKILLS, since=0, n=MAX_NAMES),
+        await tx.all(sql.SUMS_BY_NAME, series=TRIGGERS, since=0, n=MAX_NAMES),
+        await tx.all(sql.SUMS_SINCE, series=HOURS, since=today),
+        await tx.all(sql.OPEN_BY_HOUR, hour=HOUR),
+    )
+
+
+async def since(tx: Tx, buckets: int, size: int) -> tuple[int, list[SumRow], list[OpenCount]]:
+    """The sums of the last hours or days, this one included, and when the last of them began."""
+    last = tx.now - tx.now % size
+    rows = await tx.all(sql.SUMS_SINCE, series=HOURS, since=last - (buckets - 1) * size)
+    return last, rows, await tx.all(sql.OPEN_BY_HOUR, hour=HOUR)
+
+
+async def sums_of_skills(tx: Tx, series: str, days: int) -> list[SumRow]:
+    """The sums of each skill over the last days, this one included."""
+    first = tx.now - tx.now % DAY - (days - 1) * DAY
+    return await tx.all(sql.SUMS_BY_NAME, series=series, since=first, n=MAX_NAMES)
+
+
+async def chats(tx: Tx, place: Place, limit: int) -> tuple[list[ChatRow], dict[str, str]]:
+    """Chats after a place, the last active first, and their last texts by execution."""
+    rows = await tx.all(sql.LIST_CHATS, at=place.at, id=place.id, n=limit)
+    return rows, await _texts(tx, rows)
+
+
+async def chat(tx: Tx, trigger_id: str) -> tuple[ChatRow, dict[str, str]]:
+    """A chat and its last text; NotFound if there is none."""
+    row = await tx.one(sql.GET_CHAT, trigger_id=trigger_id)
+    if row is None:
+        raise NotFound(f"Chat {trigger_id} not found")
+    return row, await _texts(tx, [row])
+
+
+async def _texts(tx: Tx, rows: Sequence[ChatRow]) -> dict[str, str]:
+    return await outputs(tx, [row.last_execution_id for row in rows]) if rows else {}

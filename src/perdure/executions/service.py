@@ -1,0 +1,272 @@
+"""The executions of one namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from perdure.access.base import Service
+from perdure.access.endpoints import GET, call, under
+from perdure.executions import operations, queries, sql, views
+from perdure.executions.model import ExecutionSeed
+from perdure.executions.operations import DAY, HOUR, SKILL_DAYS, Finish, Readiness
+from perdure.executions.records import (
+    Bucket,
+    ChatPage,
+    ChatThread,
+    Execution,
+    ExecutionDetail,
+    ExecutionPage,
+    ExecutionStats,
+    Figures,
+)
+from perdure.executions.rows import Place
+from perdure.kernel.checks import (
+    Id,
+    Limit,
+    check_id,
+    check_page,
+    check_text,
+    optional_id,
+    optional_text,
+)
+from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.eventlog.port import check_session_id
+
+MAX_OUTPUT = 1 << 20
+"""How long an output may be, in bytes."""
+MAX_DAYS = 90
+MAX_HOURS = 168
+RECENT = 10
+
+Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
+Buckets = list[Bucket]
+Hours = Annotated[int, Meta(ge=1, le=MAX_HOURS)]
+
+
+class Executions(Service):
+    """The executions of one namespace. Those of phases are opened and ended with their attempts."""
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    @call(GET("/executions"), scope="read")
+    async def list(
+        self,
+        *,
+        workflow_run_id: Id | None = None,
+        trigger_id: str | None = None,
+        skill: str | None = None,
+        running: bool = False,
+        limit: Limit = 100,
+        cursor: str | None = None,
+    ) -> ExecutionPage:
+        """List executions, the newest first: all, those of one workflow run, trigger or skill, or those that
+        are running.
+
+        `next` of a page is the cursor of the next one.
+        """
+        check_page(limit)
+        place = views.place_of(cursor, views.NEWEST)
+        filters = {
+            sql.LIST_RUN.name: (sql.LIST_RUN, optional_id(workflow_run_id, "workflow_run_id")),
+            sql.LIST_TRIGGER.name: (sql.LIST_TRIGGER, optional_id(trigger_id, "trigger_id")),
+            sql.LIST_SKILL.name: (sql.LIST_SKILL, optional_text(skill, "skill")),
+        }
+        given = [(listing, value) for listing, value in filters.values() if value is not None]
+        if len(given) + running > 1:
+            raise InvalidInput("filter by workflow_run_id, trigger_id, skill or running, by one of them")
+        listing, value = given[0] if given else (sql.LIST_OPEN if running else sql.LIST, None)
+        if not limit:
+            return ExecutionPage(items=[])
+        return _page(await self.read(queries.page, listing, value, place, limit), limit)
+
+    @call(GET("/executions/{execution_id}"), scope="read", errors=(NotFound,))
+    async def get(self, execution_id: Id) -> ExecutionDetail:
+        """Get an execution with its output."""
+        return views.detail_of(await self.read(queries.get, check_id(execution_id, "execution_id")))
+
+    async def get_output(self, execution_id: str) -> str | None:
+        """The output of an execution; None while there is none."""
+        return (await self.read(queries.get, check_id(execution_id, "execution_id"))).output_text
+
+    async def recent(self, skill: str, limit: int = RECENT) -> Sequence[Execution]:
+        """The newest executions of a skill."""
+        return (await self.list(skill=skill, limit=limit)).items
+
+    async def running(self, limit: int = 100) -> Sequence[Execution]:
+        """The newest executions that have not ended."""
+        return (await self.list(running=True, limit=limit)).items
+
+    @call(GET("/workflow-runs/{workflow_run_id}/executions"), scope="read")
+    async def of_workflow_run(
+        self,
+        workflow_run_id: Id,
+        *,
+        trigger_id: str | None = None,
+        workflow: str | None = None,
+        limit: Limit = 100,
+        cursor: str | None = None,
+    ) -> ExecutionPage:
+        """List the executions of a workflow run in the order of their start.
+
+        With a `trigger_id`, also those of that trigger that name no workflow run; with a `workflow`, of these
+        only the ones whose skill is a phase of it.
+        """
+        check_page(limit)
+        if not limit:
+            return ExecutionPage(items=[])
+        rows = await self.read(
+            queries.of_workflow_run,
+            check_id(workflow_run_id, "workflow_run_id"),
+            optional_id(trigger_id, "trigger_id"),
+            optional_text(workflow, "workflow") or "",
+            views.place_of(cursor, views.OLDEST),
+            limit,
+        )
+        return _page(rows, limit)
+
+    async def readiness(self, skill: str, trigger_id: str, workflow_run_id: str | None = None) -> Readiness:
+        """Whether a skill is to be executed for a trigger, or in a workflow run: run, running or done."""
+        return await self.read(
+            operations.readiness,
+            check_text(skill, "skill"),
+            check_id(trigger_id, "trigger_id"),
+            optional_id(workflow_run_id, "workflow_run_id"),
+        )
+
+    async def is_running(self, skill: str, trigger_id: str) -> bool:
+        """Whether an execution of a skill is open for a trigger."""
+        return await self.readiness(skill, trigger_id) == "running"
+
+    async def is_completed(self, skill: str, trigger_id: str) -> bool:
+        """Whether a skill was executed with success for a trigger, and is not executed now."""
+        return await self.readiness(skill, trigger_id) == "done"
+
+    async def consecutive_failures(self, skill: str) -> int:
+        """How many of the newest executions of a skill failed in a row; at most 10 are looked at."""
+        return await self.read(queries.consecutive_failures, check_text(skill, "skill"))
+
+    # --- statistics -------------------------------------------------------------------------------------
+
+    @call(GET("/executions/stats"), scope="read")
+    async def stats(self) -> ExecutionStats:
+        """Get the figures of all executions and of today, by skill and by type of trigger."""
+        sums = await self.read(queries.stats)
+        running = sum(each.total for each in sums.running)
+        today = sums.now - sums.now % DAY
+        running_today = sum(each.total for each in sums.running if each.hour * HOUR >= today)
+        return ExecutionStats(
+            all=views.total_of(sums.by_trigger, running),
+            today=views.total_of(sums.today, running_today),
+            running=running,
+            by_skill=views.by_name(sums.by_skill),
+            by_trigger=views.by_name(sums.by_trigger),
+        )
+
+    @call(GET("/executions/stats/daily"), scope="read")
+    async def daily_stats(self, *, days: Days = 30) -> Buckets:
+        """Get the figures of each of the last days (UTC), today included, the oldest first."""
+        return await self._buckets(_bounded(days, MAX_DAYS, "days"), DAY)
+
+    @call(GET("/executions/stats/hourly"), scope="read")
+    async def hourly_stats(self, *, hours: Hours = 24) -> Buckets:
+        """Get the figures of each of the last hours (UTC), this one included, the oldest first."""
+        return await self._buckets(_bounded(hours, MAX_HOURS, "hours"), HOUR)
+
+    async def _buckets(self, count: int, size: int) -> Buckets:
+        last, rows, running = await self.read(queries.since, count, size)
+        return views.buckets(rows, running, first=last - (count - 1) * size, last=last, size=size)
+
+    @call(GET("/executions/stats/skills"), scope="read")
+    async def stats_by_skill(
+        self, *, days: Days = 30
+    ) -> Annotated[dict[str, Figures], under("skills", dict[str, Figures], "SkillStats")]:
+        """Get the figures of each skill over the last days (UTC), today included."""
+        rows = await self.read(queries.sums_of_skills, SKILL_DAYS, _bounded(days, MAX_DAYS, "days"))
+        return views.by_name(rows)
+
+    # --- chats ------------------------------------------------------------------------------------------
+
+    @call(GET("/executions/chats"), scope="read")
+    async def list_chat_threads(self, *, limit: Limit = 100, cursor: str | None = None) -> ChatPage:
+        """List chats, the last active first, with what their turns took and the assistant's last text."""
+        check_page(limit)
+        if not limit:
+            return ChatPage(items=[])
+        rows, texts = await self.read(queries.chats, views.place_of(cursor, views.NEWEST), limit)
+        last = rows[-1] if len(rows) == limit else None
+        after = None if last is None else views.cursor_of(Place(last.last_at, last.trigger_id))
+        return ChatPage(items=[views.chat_of(row, texts) for row in rows], next=after)
+
+    @call(GET("/executions/chats/{trigger_id}"), scope="read", errors=(NotFound,))
+    async def get_chat_thread(self, trigger_id: Id) -> ChatThread:
+        """Get a chat by its trigger."""
+        return views.chat_of(*await self.read(queries.chat, check_id(trigger_id, "trigger_id")))
+
+    # --- writing, in this process -----------------------------------------------------------------------
+
+    async def record_start(self, seed: ExecutionSeed) -> str:
+        """Open an execution of something that is no phase; returns its id."""
+        check_text(seed.skill, "skill")
+        check_id(seed.trigger_id, "trigger_id")
+        (execution_id,) = await self.write(operations.start, [seed])
+        return execution_id
+
+    async def record_skip(self, seed: ExecutionSeed, error: str = "skipped") -> str:
+        """Write down that a phase was skipped; returns the id of its execution."""
+        (execution_id,) = await self.write(operations.skip, [seed], check_text(error, "error"))
+        return execution_id
+
+    async def record_session_id(self, execution_id: str, session_id: str) -> None:
+        """Note the session of an execution, as soon as it is known."""
+        wanted = check_id(execution_id, "execution_id")
+        await self.write(operations.record_session, wanted, check_session_id(session_id))
+
+    async def record_output_text(self, execution_id: str, text: str) -> None:
+        """Store the output of an execution."""
+        output = check_text(text, "output_text", max_length=MAX_OUTPUT)
+        await self.write(operations.set_outputs, {check_id(execution_id, "execution_id"): output})
+
+    async def record_finish(self, execution_id: str, ending: Finish) -> None:
+        """End an execution. What an ending leaves out of costs, tokens and the session stays."""
+        optional_text(ending.output, "output_text", max_length=MAX_OUTPUT)
+        await self.write(operations.finish, check_id(execution_id, "execution_id"), ending)
+
+    async def mark_stale_failed(self, skill: str, trigger_id: str, error: str) -> int:
+        """End the open executions of a skill for a trigger as failed; returns how many there were."""
+        wanted = check_id(trigger_id, "trigger_id")
+        return await self.write(operations.mark_stale_failed, wanted, error, check_text(skill, "skill"), None)
+
+    async def mark_all_stale_failed(
+        self, trigger_id: str, reason: str, workflow_run_id: str | None = None
+    ) -> int:
+        """End all open executions of a trigger as failed, or those of one of its workflow runs alone."""
+        wanted, run = check_id(trigger_id, "trigger_id"), optional_id(workflow_run_id, "workflow_run_id")
+        return await self.write(operations.mark_stale_failed, wanted, reason, None, run)
+
+    async def mark_latest_failed(
+        self, skill: str, trigger_id: str, error: str, workflow_run_id: str | None = None
+    ) -> int:
+        """Let the newest execution of a skill have failed, so that it is executed again; returns how many."""
+        run = optional_id(workflow_run_id, "workflow_run_id")
+        return await self.write(
+            operations.mark_latest_failed,
+            check_text(skill, "skill"),
+            check_id(trigger_id, "trigger_id"),
+            error,
+            run,
+        )
+
+
+def _page(rows: Sequence[Any], limit: int) -> ExecutionPage:
+    last = rows[-1] if len(rows) == limit else None
+    after = None if last is None else views.cursor_of(Place(last.started_at, last.id))
+    return ExecutionPage(items=[views.execution_of(row) for row in rows], next=after)
+
+
+def _bounded(value: int, most: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidInput(f"{what} is {value!r}; it must be 1 to {most}")
+    return value

@@ -1,0 +1,157 @@
+"""From rows of executions to what callers see: records, cursors, and statistics without gaps. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from perdure.executions.model import OUTCOMES
+from perdure.executions.operations import DAY, HOUR
+from perdure.executions.records import Bucket, ChatThread, Execution, ExecutionDetail, Figures
+from perdure.executions.rows import ChatRow, ExecutionRow, OpenCount, Place, SumRow, WholeExecution
+from perdure.kernel.checks import check_text
+from perdure.kernel.clock import to_iso, to_iso_or_none
+from perdure.kernel.errors import InvalidInput
+
+F = TypeVar("F", bound=Figures)
+
+NEWEST: Final = Place(2**62, "")
+OLDEST: Final = Place(0, "")
+MAX_EXCERPT: Final = 1000
+_CURSOR = re.compile(r"([0-9]{1,18})-(.{1,255})", re.DOTALL)
+_SUMS: Final = (
+    "turns",
+    "duration_ms",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+_SAME: Final = (
+    "trigger_type",
+    "trigger_id",
+    "skill",
+    "label",
+    "repo",
+    "issue_number",
+    "workflow_run_id",
+    "rollout_id",
+    "attempt_id",
+    "stop_reason",
+    "error",
+    "turns",
+    "duration_ms",
+    "api_duration_ms",
+    "session_id",
+    "cost_usd",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+"""The fields of a record that are those of its row."""
+
+
+def execution_of(row: ExecutionRow) -> Execution:
+    """The record of an execution."""
+    return Execution(
+        execution_id=row.id,
+        started_at=to_iso(row.started_at),
+        finished_at=to_iso_or_none(row.finished_at),
+        success=None if row.success is None else bool(row.success),
+        **{name: getattr(row, name) for name in _SAME},
+    )
+
+
+def detail_of(row: WholeExecution) -> ExecutionDetail:
+    """The record of an execution with its output."""
+    same = execution_of(row)
+    known = {name: getattr(same, name) for name in Execution.__struct_fields__}
+    return ExecutionDetail(**known, output_text=row.output_text)
+
+
+def chat_of(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
+    """The record of a chat; `texts` are outputs of executions by their ids."""
+    text = texts.get(row.last_execution_id)
+    return ChatThread(
+        trigger_id=row.trigger_id,
+        first_at=to_iso(row.first_at),
+        last_at=to_iso(row.last_at),
+        turns=row.turns,
+        cost_usd=row.cost_usd,
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+        last_execution_id=row.last_execution_id,
+        last_text=None if text is None else text[:MAX_EXCERPT],
+    )
+
+
+# --- cursors ----------------------------------------------------------------------------------------------
+
+
+def cursor_of(place: Place) -> str:
+    return f"{place.at}-{place.id}"
+
+
+def place_of(cursor: str | None, first: Place) -> Place:
+    """The place that a cursor names; `first` without one."""
+    if cursor is None:
+        return first
+    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
+    if found is None:
+        raise InvalidInput(f"{cursor[:64]!r} is not a cursor of this list")
+    at, id = found.groups()
+    return Place(int(at), id)
+
+
+# --- statistics -------------------------------------------------------------------------------------------
+
+
+def add(figures: Figures, row: SumRow) -> None:
+    """Add a sum to figures."""
+    total = int(row.total)
+    figures.total += total
+    if row.outcome in OUTCOMES:
+        setattr(figures, row.outcome, getattr(figures, row.outcome) + total)
+    for name in _SUMS:
+        setattr(figures, name, getattr(figures, name) + int(getattr(row, name)))
+    figures.cost_usd += float(row.cost_usd)
+
+
+def total_of(rows: Iterable[SumRow], running: int = 0) -> Figures:
+    """The figures of all rows, and those that have not ended."""
+    figures = Figures(total=running)
+    for row in rows:
+        add(figures, row)
+    return figures
+
+
+def by_name(rows: Iterable[SumRow]) -> dict[str, Figures]:
+    """The figures by name."""
+    found: dict[str, Figures] = {}
+    for row in rows:
+        add(found.setdefault(row.name, Figures()), row)
+    return found
+
+
+def buckets(
+    rows: Sequence[SumRow], running: Sequence[OpenCount], *, first: int, last: int, size: int
+) -> list[Bucket]:
+    """The figures of every hour or day from `first` to `last`, in their order and without a gap."""
+    found = {at: Bucket(at=_key(at, size)) for at in range(first, last + 1, size)}
+    for row in rows:
+        bucket = found.get(row.at - row.at % size)
+        if bucket is not None:
+            add(bucket, row)
+    for open_count in running:
+        at = open_count.hour * HOUR
+        bucket = found.get(at - at % size)
+        if bucket is not None:
+            bucket.total += open_count.total
+    return list(found.values())
+
+
+def _key(at: int, size: int) -> str:
+    """`2026-11-03T14` for an hour, `2026-11-03` for a day."""
+    return to_iso(at)[: 10 if size == DAY else 13]
