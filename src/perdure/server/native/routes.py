@@ -111,7 +111,6 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Schedules, lambda call: call.services.schedules),
     *routes_of(Sessions, lambda call: call.services.sessions),
     *MESSAGING_ROUTES,
-    *routes_of(Messaging, lambda call: call.services.messaging),
     *routes_of(Executions, lambda call: call.services.executions),
     *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
     *routes_of(Memory, lambda call: call.services.memory),
