@@ -69,9 +69,7 @@ TABLES = (
     *MEMORY_TABLES,
     *MESSAGING_TABLES,
 )
-KINDS = Kinds(
-    Kind(TASK), RUN_KIND, PHASE_KIND.with_listeners(EXECUTIONS, CHAT), GRAPH_REQUEST_KIND, JOB_KIND
-)
+KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND.with_listeners(EXECUTIONS, CHAT), GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
