@@ -77,7 +77,7 @@ class Executions(Service):
         given = [(listing, value) for listing, value in filters.values() if value is not None]
         if len(given) + running > 1:
             raise InvalidInput("filter by workflow_run_id, trigger_id, skill or running, by one of them")
-        listing, value = given[0] if given else (sql.LIST_OPEN if running else sql.LIST, None)
+        listing, value = next(iter(given), (sql.LIST_OPEN if running else sql.LIST, None))
         if not limit:
             return ExecutionPage(items=[])
         return _page(await self.read(queries.page, listing, value, place, limit), limit)
