@@ -36,6 +36,28 @@ def test_the_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (own.now(), own.behind()) == (before + hour, 0)
 
 
+def test_after_a_step_back_the_clock_is_slower_until_the_wall_clock_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed = 0
+    steady, wall = clock.boottime_ns(), time.time_ns()
+    monkeypatch.setattr(clock, "boottime_ns", lambda: steady + passed * 1000)
+    monkeypatch.setattr(time, "time_ns", lambda: wall + passed * 1000)
+    own = SystemClock()
+    before = own.now()
+    minute = 60 * clock.MICROS
+    wall -= minute * 1000
+    for number in range(1, 40):
+        passed = number * minute
+        now = own.now()
+        ahead = now - own.wall(now)
+        # A minute is 57 seconds long, so that no deadline is early and none is late by more than that.
+        assert now - before == max(passed - passed // clock.SLOWING, passed - minute + ahead)
+        assert ahead == max(minute - passed // clock.SLOWING, 0)
+    passed += 3600 * clock.MICROS
+    assert own.now() - before == passed - minute
+
+
 def test_a_small_difference_of_the_clocks_is_not_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     own = SystemClock()
     now = own.now()
@@ -144,6 +166,7 @@ def test_codes_and_statuses_are_stable() -> None:
         "forbidden": ("Forbidden", 403),
         "unknown_route": ("UnknownRoute", 404),
         "method_not_allowed": ("MethodNotAllowed", 405),
+        "request_timeout": ("RequestTimeout", 408),
         "too_large": ("TooLarge", 413),
         "unsupported_media": ("UnsupportedMedia", 415),
         "too_many_requests": ("TooManyRequests", 429),

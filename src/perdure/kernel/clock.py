@@ -13,6 +13,8 @@ from typing import Protocol
 MICROS = 1_000_000
 STEP = MICROS
 """A smaller difference between the clocks is not a step."""
+SLOWING = 20
+"""Ahead of the wall clock, the steady clock is slower by one part in so many."""
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -22,7 +24,7 @@ class Clock(Protocol):
     def now(self) -> int:
         """The time in microseconds; each call gives a later one than the call before.
 
-        A step of the wall clock does not move it.
+        A step of the wall clock does not move it; after a step back it is slower until it has caught up.
         """
         ...
 
@@ -40,16 +42,25 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Starts with the wall clock's time and goes on steadily; it never repeats or goes backwards."""
+    """Starts with the wall clock's time and goes on steadily; it never repeats or goes backwards.
+
+    While it is ahead of the wall clock, after a step back, it goes slower by a twentieth.
+    """
 
     def __init__(self) -> None:
-        self._offset = _wall() - _steady()
+        self._read = _steady()
+        self._offset = _wall() - self._read
         self._last = 0
         self._lock = threading.Lock()
 
     def now(self) -> int:
         with self._lock:
-            self._last = max(self._last + 1, _steady() + self._offset)
+            steady = _steady()
+            ahead = steady + self._offset - _wall()
+            if ahead > STEP:
+                self._offset -= min((steady - self._read) // SLOWING, ahead)
+            self._read = steady
+            self._last = max(self._last + 1, steady + self._offset)
             return self._last
 
     def wall(self, now: int) -> int:
