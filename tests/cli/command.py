@@ -45,7 +45,7 @@ def settings(folder: Path, more: Mapping[str, str] = NOTHING) -> dict[str, str]:
         if name not in (*LOOK, *SURROUNDINGS) and not name.startswith("PERDURE_")
     }
     own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "TERM": "xterm-256color"}
-    own["XDG_RUNTIME_DIR"] = ""
+    own |= {"XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": str(folder), "XDG_STATE_HOME": str(folder)}
     return {**kept, **own, **more}
 
 
@@ -174,6 +174,10 @@ class Server:
         """End the process, and give its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+        return self.end()
+
+    def end(self) -> int:
+        """Wait until the process has ended, and give its exit code."""
         if self.process.stdout is not None and not self.process.stdout.closed:
             output, errors = self.process.communicate()
             self.output, self.errors = self.output + output, self.errors + errors

@@ -31,6 +31,7 @@ from perdure.cli.commands.about import machines, version
 from perdure.cli.commands.diagnostics import health, stats, why
 from perdure.cli.demo.command import demo
 from perdure.cli.hosting.agents import agents
+from perdure.cli.hosting.daemon import restart, start, status, stop
 from perdure.cli.hosting.dev import dev
 from perdure.cli.hosting.doctor import doctor
 from perdure.cli.hosting.serve import serve
@@ -60,7 +61,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 PANELS: dict[str, dict[str, Any]] = {
-    "Start": {"dev": dev, "serve": serve, "worker": workers.app, "store": store, "demo": demo},
+    "Start": {
+        "dev": dev,
+        "serve": serve,
+        "start": start,
+        "stop": stop,
+        "restart": restart,
+        "status": status,
+        "worker": workers.app,
+        "store": store,
+        "demo": demo,
+    },
     "Agents and runs": {
         "agents": agents,
         "assistant": assistants.app,

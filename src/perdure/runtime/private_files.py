@@ -15,30 +15,33 @@ DIRECTORY = "perdure"
 
 def runtime_directory() -> Path:
     """Where the PID files are: in $XDG_RUNTIME_DIR, else in the user's cache directory."""
-    return _below("XDG_RUNTIME_DIR") or _below("XDG_CACHE_HOME") or _at_home(_CACHE)
+    return _runtime() or _at_home("XDG_CACHE_HOME", _CACHE)
 
 
 def state_directory() -> Path:
     """Where the logs of servers in the background are: in $XDG_STATE_HOME, else in ~/.local/state."""
-    return _below("XDG_STATE_HOME") or _at_home(_STATE)
+    return _at_home("XDG_STATE_HOME", _STATE)
 
 
 def temporary_directory() -> Path:
     """Where the secrets of servers are, which need not outlive the machine: $XDG_RUNTIME_DIR, else /tmp."""
-    return _below("XDG_RUNTIME_DIR") or _of_user()
+    return _runtime() or _of_user()
 
 
 _CACHE = "Library/Caches" if sys.platform == "darwin" else ".cache"
 _STATE = "Library/Logs" if sys.platform == "darwin" else ".local/state"
 
 
-def _below(variable: str) -> Path | None:
-    given = os.environ.get(variable)
+def _runtime() -> Path | None:
+    given = os.environ.get("XDG_RUNTIME_DIR")
     return Path(given) / DIRECTORY if given and Path(given).is_dir() else None
 
 
-def _at_home(folder: str) -> Path:
+def _at_home(variable: str, folder: str) -> Path:
     """A directory of the user; without a home directory, one for temporary files."""
+    given = os.environ.get(variable)
+    if given and Path(given).is_absolute():
+        return Path(given) / DIRECTORY
     try:
         home = Path.home()
     except RuntimeError:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Any
 
 from perdure.kernel import lifecycle
 from perdure.kernel.lifecycle import DAEMON, STOPPED, Component, Endable, Phase
+from perdure.kernel.version import VERSION
 from perdure.runtime.components import stop_in_phases
 from perdure.runtime.reloads import Reloads, log_report
 from perdure.runtime.systemd import Systemd
@@ -55,7 +57,7 @@ class ServiceProcess:
         self._services: list[Component] = [self._systemd, *services]
         self._begun: list[Component] = []
         self._timeout = timeout
-        self._reloads = reloads
+        self.reloads = reloads
         self._end_process = end_process
         self._listeners: list[Callable[[str], None]] = [self._systemd.tell]
         self._last_acts: list[Callable[[], None]] = []
@@ -66,6 +68,10 @@ class ServiceProcess:
     def on_status(self, listener: Callable[[str], None]) -> None:
         """Call a function with every new status."""
         self._listeners.append(listener)
+
+    def when_running(self, act: Callable[[], None]) -> None:
+        """Call a function when all services have started."""
+        self.on_status(lambda status: act() if status == lifecycle.RUNNING else None)
 
     def before_forced_end(self, act: Callable[[], None]) -> None:
         """Call a function before the process is ended without stopping its services."""
@@ -133,6 +139,8 @@ class ServiceProcess:
         if status == self.status:
             return
         self.status = status
+        level = logging.INFO if status in (lifecycle.RUNNING, lifecycle.STOPPED) else logging.DEBUG
+        logger.log(level, "perdure %s is %s, process %d", VERSION, status, os.getpid())
         for listener in self._listeners:
             try:
                 listener(status)
@@ -214,6 +222,7 @@ class ServiceProcess:
     def _hang_up(self) -> None:
         """SIGHUP: reload, or stop if it came because the terminal was closed."""
         if self._has_terminal and not _has_terminal():
+            _leave_terminal()
             logger.info("stopping: the terminal was closed")
             self.signal = signal.SIGHUP
             self.request_stop()
@@ -223,13 +232,22 @@ class ServiceProcess:
             task.add_done_callback(self._reloading.discard)
 
     async def _reload(self) -> None:
-        if self._reloads is None:
+        if self.reloads is None:
             return
         self._systemd.reloading()
         try:
-            log_report(await self._reloads.run())
+            log_report(await self.reloads.run())
         finally:
             self._systemd.reloaded()
+
+
+def _leave_terminal() -> None:
+    """Write nothing more to a terminal that was closed, as every write would fail."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(null, descriptor)
+    os.close(null)
 
 
 def _has_terminal() -> bool:

@@ -60,10 +60,10 @@ def dev(
         show = Show(app, url, output, Plan(rollouts, seed), found.names)
         show.stays = not demo or not (_is_unattended() if once is None else once)
 
-        def announce(closed: bool) -> None:
-            show.announce(closed, server.grpc_port_of(services), grpc_note)
-
-        process = server.process_of(app, listening, services, server.Announcement(app, announce))
+        process = server.ServerProcess(app, listening, services)
+        process.when_running(
+            lambda: show.announce(process.key_needed, server.grpc_port_of(services), grpc_note)
+        )
         server.run(process, show.play if demo else None)
 
 

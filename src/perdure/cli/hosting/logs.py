@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Iterable
@@ -52,10 +54,11 @@ class Redaction:
 
 
 class PlainFormatter(logging.Formatter):
-    """One line of text: time, level, logger, message."""
+    """One line of text: time, level, logger, message. In a file, the time has its date."""
 
-    def __init__(self, redaction: Redaction) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+    def __init__(self, redaction: Redaction, *, dated: bool = False) -> None:
+        time_format = "%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S"
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", time_format)
         self._redaction = redaction
 
     def format(self, record: logging.LogRecord) -> str:
@@ -111,10 +114,18 @@ def configure(settings: Settings, stream: TextIO | None = None) -> logging.Handl
     """Log to stderr, in the format and level of the settings."""
     redaction = Redaction(secrets_of(settings))
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter(redaction) if settings.log_json else PlainFormatter(redaction))
+    plain = PlainFormatter(redaction, dated=_is_file(handler.stream))
+    handler.setFormatter(JsonFormatter(redaction) if settings.log_json else plain)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
     for name in QUIET:
         logging.getLogger(name).setLevel("DEBUG" if settings.log_level == "debug" else "WARNING")
     return handler
+
+
+def _is_file(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False

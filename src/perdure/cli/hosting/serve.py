@@ -7,19 +7,27 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from perdure.cli.hosting.agents import AgentsOption, gather_agents
-from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, flag, number, text
-from perdure.kernel.lifecycle import RUNNING
+from perdure.cli.shell.options import (
+    CorsOption,
+    JsonOption,
+    LogLevelOption,
+    flag,
+    number,
+    text,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
+    from perdure.kernel.lifecycle import Component
     from perdure.runtime.app import App
-    from perdure.runtime.components import Component
+    from perdure.runtime.process import ServiceProcess
     from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)
@@ -45,48 +53,111 @@ NoAuthOption = Annotated[
 ]
 
 
-def serve(
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options of `serve`, which `start` and `restart` have too; None, False and [] are not given."""
+
+    database: str | None = None
+    host: str | None = None
+    port: int | None = None
+    grpc_port: int | None = None
+    workers: int | None = None
+    agents: list[str] | None = None
+    no_worker: bool = False
+    api_key_file: str | None = None
+    insecure_no_auth: bool = False
+    cors_origin: list[str] | None = None
+    log_level: str | None = None
+
+    def load_settings(self) -> Settings:
+        """The settings; these options win."""
+        from perdure.cli.hosting.server import settings_from
+
+        return settings_from(
+            {
+                "database_url": self.database,
+                "host": self.host,
+                "port": self.port,
+                "grpc_port": self.grpc_port,
+                "insecure_no_auth": self.insecure_no_auth,
+                "cors_allow_origins": self.cors_origin,
+                "log_level": self.log_level,
+            },
+            self.api_key_file,
+        )
+
+    @property
+    def named(self) -> tuple[str, ...] | None:
+        """The agents of the command line; None executes no runs."""
+        return None if self.no_worker else tuple(self.agents or ())
+
+
+def serve_options(
     database: ServedDatabase = None,
     host: HostOption = None,
     port: PortOption = None,
     grpc_port: GrpcPortOption = None,
     workers: Annotated[
-        int,
-        number("Number of server processes (more than 1 needs PostgreSQL).", "--workers", min=1, max=256),
-    ] = 1,
+        int | None,
+        number("Number of server processes (default: 1; more need PostgreSQL).", "--workers", min=1, max=256),
+    ] = None,
     agents: AgentsOption = None,
     no_worker: Annotated[bool, flag("--no-worker", help="Do not execute runs in this server.")] = False,
     api_key_file: Annotated[
-        Path | None,
-        typer.Option("--api-key-file", metavar="FILE", help="File with the server's API key."),
+        str | None, text("FILE", "File with the server's API key.", "--api-key-file")
     ] = None,
     insecure_no_auth: NoAuthOption = False,
     cors_origin: CorsOption = None,
     log_level: LogLevelOption = None,
+) -> ServeOptions:
+    """The options of a server."""
+    return ServeOptions(**locals())
+
+
+@with_options(serve_options, first=True)
+def serve(
+    options: ServeOptions,
     as_json: JsonOption = False,
     fd: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
-    """Start a server; it stops on Ctrl-C or SIGTERM."""
-    from perdure.cli.hosting.server import settings_from
-
-    settings = settings_from(
-        {
-            "database_url": database,
-            "host": host,
-            "port": port,
-            "grpc_port": grpc_port,
-            "insecure_no_auth": insecure_no_auth,
-            "cors_allow_origins": cors_origin,
-            "log_level": log_level,
-        },
-        api_key_file,
-    )
-    named = None if no_worker else tuple(agents or ())
+    """Start a server in the foreground; it stops on Ctrl-C or SIGTERM."""
     if fd is not None and lifeline is not None:
-        _serve_supervised(settings, fd, lifeline, named)
+        _serve_supervised(options.load_settings(), fd, lifeline, options.named)
     else:
-        serve_with(settings, workers, as_json=as_json, named=named)
+        serve_with(options.load_settings(), options.workers or 1, as_json=as_json, named=options.named)
+
+
+class Host(Protocol):
+    """What hosts a server: it learns what the server prints at its start, and joins its process."""
+
+    def announce(self, facts: dict[str, Any]) -> None:
+        """The server is ready."""
+        ...
+
+    def components(self) -> Sequence[Component]:
+        """What starts once the database is open."""
+        ...
+
+    def join(self, process: ServiceProcess) -> None:
+        """The process is about to run."""
+        ...
+
+
+class Terminal:
+    """Prints what a server says at its start."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def announce(self, facts: dict[str, Any]) -> None:
+        announce(facts, as_json=self._as_json)
+
+    def components(self) -> Sequence[Component]:
+        return ()
+
+    def join(self, process: ServiceProcess) -> None:
+        """Nothing is to be known of it."""
 
 
 def serve_with(
@@ -96,34 +167,42 @@ def serve_with(
     *,
     as_json: bool = False,
     named: Sequence[str] | None = None,
+    host: Host | None = None,
 ) -> None:
-    """Serve in the foreground, in one process or several; `more` makes further services of the server.
+    """Serve in this process, or in several below it; `more` makes further services of the server.
 
     `named` are agents of the command line, besides those of the settings; None executes no runs.
     """
     from perdure.cli.hosting import logs, server
 
+    host = host or Terminal(as_json=as_json)
     if workers > 1:
         server.check_process_count(settings)
     logs.configure(settings)
     with server.listen(settings) as listening:
         url = server.address_of(settings, listening)
         if workers > 1:
-            _supervise(settings, listening, url, workers, as_json, named)
+            _supervise(settings, listening, url, workers, host, named)
             return
         agents = agents_for(settings, named)
         app = server.open_app(settings, url)
         services = [
+            *host.components(),
             server.Administration(url, app),
             *server.services_of(app, agents=agents),
             *(make(app) for make in more),
         ]
 
-        def announce(closed: bool) -> None:
-            facts = {**facts_of(settings, url, closed), "grpc_port": server.grpc_port_of(services)}
-            _announce({**facts, "agents": agents.names if agents else []}, as_json)
+        process = server.ServerProcess(app, listening, services)
+        host.join(process)
 
-        server.run(server.process_of(app, listening, services, server.Announcement(app, announce)))
+        def tell() -> None:
+            closed, grpc_port = process.key_needed, server.grpc_port_of(services)
+            agents_here = agents.names if agents else []
+            host.announce({**facts_of(settings, url, closed), "grpc_port": grpc_port, "agents": agents_here})
+
+        process.when_running(tell)
+        server.run(process)
 
 
 def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents | None:
@@ -141,7 +220,7 @@ def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequenc
         app = server.open_app(settings)
         app.local_secret = local_secret_of(server.address_of(settings, listening))
         services = server.services_of(app, shared=True, agents=agents)
-        server.run(server.process_of(app, listening, services, server.Lifeline(supervisor)))
+        server.run(server.ServerProcess(app, listening, services, server.Lifeline(supervisor)))
 
 
 def _supervise(
@@ -149,7 +228,7 @@ def _supervise(
     listening: socket.socket,
     url: str,
     workers: int,
-    as_json: bool,
+    host: Host,
     named: Sequence[str] | None,
 ) -> None:
     from perdure.cli.hosting import logs, server
@@ -170,9 +249,12 @@ def _supervise(
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
     reloads.add("server processes", supervisor.reload, settings=("api_key", "webhook_secret"))
     process = ServiceProcess(
-        [secret, supervisor], timeout=settings.seconds_to_stop + SUPERVISOR_SECONDS, reloads=reloads
+        [*host.components(), secret, supervisor],
+        timeout=settings.seconds_to_stop + SUPERVISOR_SECONDS,
+        reloads=reloads,
     )
-    process.on_status(lambda status: _announce(facts, as_json) if status == RUNNING else None)
+    host.join(process)
+    process.when_running(lambda: host.announce(facts))
     process.before_forced_end(supervisor.kill)
     process.before_forced_end(secret.remove)
     server.run(process)
@@ -200,14 +282,17 @@ def _callers(settings: Settings, closed: bool) -> str:
     return "need no token, until one is created (perdure token create) or PERDURE_API_KEY is set"
 
 
-def _announce(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
+def announce(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Print what a server says at its start."""
+    typer.echo(json.dumps(facts) if as_json else "\n".join(start_lines(facts)))
+
+
+def start_lines(facts: dict[str, Any]) -> list[str]:
+    """What a server says at its start, in lines."""
     several = f" with {facts['workers']} processes" if facts["workers"] > 1 else ""
     lines = [f"perdure is listening on {facts['url']}{several}", f"  database   {facts['database']}"]
     if facts["grpc_port"] is not None:
         lines.append(f"  OTLP gRPC  port {facts['grpc_port']}")
     if facts["agents"]:
         lines.append(f"  agents     {', '.join(facts['agents'])}")
-    typer.echo("\n".join((*lines, f"  callers    {facts['callers']}")))
+    return [*lines, f"  callers    {facts['callers']}"]

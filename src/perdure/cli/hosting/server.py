@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -43,10 +41,11 @@ logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0
 """How long the interpreter may take to end after everything was stopped."""
-EXIT_CODES: dict[int | None, int] = {signal.SIGINT: 130}
+EXIT_CODES: dict[int | None, int] = {2: 130, 1: 129}
+"""The exit codes after Ctrl-C, and after the terminal was closed; SIGTERM leaves with 0."""
 
 
-def settings_from(explicit: Mapping[str, Any], api_key_file: Path | None = None) -> Settings:
+def settings_from(explicit: Mapping[str, Any], api_key_file: str | None = None) -> Settings:
     """The settings; options of the command line win. An option that was not given is None."""
     given = {
         name: value
@@ -56,7 +55,7 @@ def settings_from(explicit: Mapping[str, Any], api_key_file: Path | None = None)
     if api_key_file is not None:
         # The processes of `serve --workers` inherit the environment.
         os.environ.pop("PERDURE_API_KEY", None)
-        os.environ["PERDURE_API_KEY_FILE"] = str(api_key_file)
+        os.environ["PERDURE_API_KEY_FILE"] = api_key_file
     return load_settings(given)
 
 
@@ -141,30 +140,17 @@ def grpc_port_of(services: Sequence[Component]) -> int | None:
     return next((int(each.port) for each in services if hasattr(each, "port")), None)
 
 
-class Announcement:
-    """Calls a function when the server is ready, with whether callers need a key."""
-
-    def __init__(self, app: App, announce: Callable[[bool], None]) -> None:
-        self._app = app
-        self._announce = announce
-
-    async def start(self) -> None:
-        self._announce(await needs_key(self._app))
-
-    async def stop(self) -> None:
-        """Nothing runs."""
-
-
 class ServedDatabase:
     """The database of a server: it must let a server start, and is closed when everything else has ended."""
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self.key_needed = False
 
     async def start(self) -> None:
         await self._app.check_start()
         # Fails here, with one line, if the database does not answer.
-        await needs_key(self._app)
+        self.key_needed = await needs_key(self._app)
 
     async def stop(self) -> None:
         await self._app.close()
@@ -230,26 +216,33 @@ async def check(settings: Settings) -> bool:
         await app.close()
 
 
-def process_of(
-    app: App, listening: socket.socket, services: Sequence[Component], last: Component
-) -> ServiceProcess:
-    """The process of a server: its database, services and HTTP server; `last` starts when it answers."""
-    settings = app.settings
-    app.reloads.add("log level", logs.reload, settings=logs.SETTINGS)
-    loopback = InPhase(Phase.SUPPORT, Loopback(lambda: InProcess(application)))
-    application = application_of(app)
-    limits = ConnectionLimits.of(settings)
-    http = HttpServer(application, host=settings.host, listening=listening, limits=limits)
-    server = HttpService(app, http, drain=drain_seconds(settings))
-    process = ServiceProcess(
-        [ServedDatabase(app), loopback, *services, server, last],
-        timeout=settings.seconds_to_stop,
-        reloads=app.reloads,
-    )
-    for service in services:
-        if isinstance(service, Administration):
-            process.before_forced_end(service.remove)
-    return process
+class ServerProcess(ServiceProcess):
+    """The process of a server: its database, its services, its HTTP server; `last` starts when it answers."""
+
+    def __init__(
+        self, app: App, listening: socket.socket, services: Sequence[Component], *last: Component
+    ) -> None:
+        settings = app.settings
+        app.reloads.add("log level", logs.reload, settings=logs.SETTINGS)
+        application = application_of(app)
+        loopback = InPhase(Phase.SUPPORT, Loopback(lambda: InProcess(application)))
+        limits = ConnectionLimits.of(settings)
+        http = HttpServer(application, host=settings.host, listening=listening, limits=limits)
+        server = HttpService(app, http, drain=drain_seconds(settings))
+        self._database = ServedDatabase(app)
+        super().__init__(
+            [self._database, loopback, *services, server, *last],
+            timeout=settings.seconds_to_stop,
+            reloads=app.reloads,
+        )
+        for service in services:
+            if isinstance(service, Administration):
+                self.before_forced_end(service.remove)
+
+    @property
+    def key_needed(self) -> bool:
+        """Whether callers need a key or a token; known once it has started."""
+        return self._database.key_needed
 
 
 def drain_seconds(settings: Settings) -> float:

@@ -18,7 +18,7 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.kernel.lifecycle import RUNNING, Component, InPhase, Phase, Step
+from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
@@ -84,11 +84,7 @@ def start(
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
     process = ServiceProcess([*services, worker], timeout=settings.seconds_to_stop, reloads=reloads)
 
-    def announce(status: str) -> None:
-        if status == RUNNING:
-            _announce(settings, found, place, worker, as_json=as_json)
-
-    process.on_status(announce)
+    process.when_running(lambda: _announce(settings, found, place, worker, as_json=as_json))
     run(process)
 
 

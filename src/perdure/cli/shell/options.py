@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
-from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import typer
 from typer.models import Default
@@ -16,6 +16,7 @@ from perdure.cli.shell.output import Output, parse_duration
 from perdure.cli.shell.target import Connection, Target
 
 P = ParamSpec("P")
+T = TypeVar("T")
 ClientCommand = Callable[Concatenate["CommandContext", P], Coroutine[Any, Any, None]]
 
 CONNECTION = "Connection"
@@ -129,27 +130,46 @@ def _common(
     return CommandContext(Target(url, token, namespace, database), Output(as_json=as_json, no_color=no_color))
 
 
+def with_options(
+    make: Callable[..., T], *, first: bool = False
+) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
+    """Give a command the options of `make`: what that makes of them is the command's first parameter.
+
+    Options of the same name are the command's own. With `first`, those of `make` come first in the help.
+    """
+
+    def add(function: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
+        own = list(inspect.signature(function).parameters.values())[1:]
+        own_names = {each.name for each in own}
+        shared = [each for each in _parameters(make) if each.name not in own_names]
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            made = make(**{each.name: given[each.name] for each in shared})
+            function(made, **{name: given[name] for name in own_names})  # type: ignore[call-arg]
+
+        hints = get_type_hints(function, include_extras=True)
+        typed = [each.replace(annotation=hints[each.name]) for each in own]
+        parameters = [*shared, *typed] if first else [*typed, *shared]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        del run.__wrapped__
+        return run
+
+    return add
+
+
 def client_command(function: ClientCommand[P]) -> Callable[..., None]:
     """Make a command of a coroutine function: its first parameter is the context, whose options it gets."""
-    own = list(inspect.signature(function).parameters.values())[1:]
-    own_names = {each.name for each in own}
-    common = _parameters(_common)
-    shared = [each for each in common if each.name not in own_names]
 
     @wraps(function)
-    def run(**given: Any) -> None:
-        context = _common(**{each.name: given[each.name] for each in shared})
+    def run(context: CommandContext, /, **given: Any) -> None:
         try:
-            asyncio.run(function(context, **{name: given[name] for name in own_names}))  # type: ignore[call-arg]
+            asyncio.run(function(context, **given))  # type: ignore[call-arg]
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
-    hints = get_type_hints(function, include_extras=True)
-    typed = [each.replace(annotation=hints[each.name]) for each in own]
-    run.__signature__ = inspect.Signature([*typed, *shared])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*typed, *shared)}
-    del run.__wrapped__
-    return run
+    return with_options(_common)(run)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -27,6 +27,8 @@ from perdure.server.http.routes import STOPPING, Stopping
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5
+GRACE_SECONDS = 1
+"""How long requests have that came while others were finished."""
 BACKLOG = 2048
 
 
@@ -158,8 +160,12 @@ class HttpServer:
             self._server.end_streams()
 
     async def finish_requests(self, seconds: float) -> None:
-        """Answer the accepted requests within some seconds; the server listens meanwhile."""
+        """Answer the accepted requests within some seconds; the server listens meanwhile.
+
+        Those that are accepted meanwhile have a short time after that.
+        """
         if self._server is not None:
+            self._server.config.timeout_graceful_shutdown = GRACE_SECONDS
             await self._server.finish_requests(seconds)
 
     async def _serve(self, server: uvicorn.Server, bound: socket.socket) -> None:

@@ -1,0 +1,271 @@
+"""A server in the background: how it is started from a terminal, and how it reports that it is ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import typer
+
+from perdure.cli.hosting.supervisor import environment_of
+from perdure.cli.shell.output import warn
+from perdure.kernel.config import Settings, mask_url
+from perdure.kernel.errors import PerdureError, StartRefused, error_named
+from perdure.kernel.lifecycle import RUNNING, Component, Phase, Step
+from perdure.runtime.pid_file import DaemonFiles, DaemonRecord, PidFile
+from perdure.runtime.private_files import make_private, state_directory
+
+if TYPE_CHECKING:
+    from perdure.runtime.process import ServiceProcess
+
+KILL_SECONDS = 10.0
+"""How long a server that took too long to start may take to stop, before it is killed."""
+LAST_LINES = 10
+"""How many lines of the log are shown of a server that ended without a word."""
+MAX_MESSAGE = 1 << 16
+
+
+class StartOrder(msgspec.Struct, kw_only=True):
+    """What the command tells the server that it starts."""
+
+    log_file: str | None = None
+    options: dict[str, Any] = {}
+
+
+# --- in the server ----------------------------------------------------------------------------------------
+
+
+class DaemonHost:
+    """A server with a PID file. It reports to the command that started it, or prints in the foreground."""
+
+    def __init__(self, settings: Settings, order: StartOrder, report: Report) -> None:
+        self._report = report
+        self._log_file = order.log_file
+        self._file = PidFile(
+            settings.database_url,
+            DaemonRecord(
+                pid=os.getpid(),
+                status="starting",
+                database=mask_url(settings.database_url),
+                started_at=time.time(),
+                seconds_to_stop=settings.seconds_to_stop,
+                log_file=order.log_file,
+                directory=str(Path.cwd()),
+                options=order.options,
+            ),
+        )
+        self._taken = False
+
+    def components(self) -> Sequence[Component]:
+        return (self,)
+
+    def join(self, process: ServiceProcess) -> None:
+        process.on_status(self._tell)
+        process.before_forced_end(self._file.remove)
+        if process.reloads is not None and self._log_file is not None:
+            process.reloads.add("log file", self._reopen_log)
+
+    def announce(self, facts: dict[str, Any]) -> None:
+        names = ("url", "grpc_port", "workers", "agents")
+        self._file.tell(RUNNING, **{name: facts[name] for name in names})
+        own = {"status": RUNNING, "pid": os.getpid(), "pid_file": str(self._file.path)}
+        self._report.ready({**own, **facts, "log_file": self._log_file})
+
+    def _tell(self, status: str) -> None:
+        if self._taken:
+            self._file.tell(status)
+
+    async def _reopen_log(self, settings: Settings) -> str | None:
+        """Write to the file of the log's name, which is another one if the log was rotated."""
+        assert self._log_file is not None
+        file = _open_log(Path(self._log_file))
+        before = os.fstat(2)
+        after = os.fstat(file)
+        for descriptor in (1, 2):
+            os.dup2(file, descriptor)
+        os.close(file)
+        same = (before.st_dev, before.st_ino) == (after.st_dev, after.st_ino)
+        return None if same else f"writing to a new {self._log_file}"
+
+    async def start(self) -> None:
+        self._file.take()
+        self._taken = True
+
+    async def stop(self) -> None:
+        if self._taken:
+            self._taken = False
+            self._file.remove()
+
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {Phase.PROCESS: self.stop}
+
+
+class Report:
+    """Tells whoever started this server that it is ready, or why it is not."""
+
+    def __init__(self, *, as_json: bool, descriptor: int | None = None) -> None:
+        self._as_json = as_json
+        self._connection = None if descriptor is None else socket.socket(fileno=descriptor)
+
+    def order(self) -> StartOrder:
+        """What the command that started this server says of its start."""
+        if self._connection is None:
+            return StartOrder()
+        return msgspec.json.decode(_received(self._connection), type=StartOrder)
+
+    def ready(self, facts: dict[str, Any]) -> None:
+        if self._connection is None:
+            from perdure.cli.hosting.serve import announce
+
+            announce(facts, as_json=self._as_json)
+        self._send(facts)
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Report what keeps the server from starting."""
+        try:
+            yield
+        except PerdureError as error:
+            self._send({"error": error.code, "message": error.message})
+            raise
+        except Exception as error:
+            self._send({"error": "internal", "message": f"{type(error).__name__}: {error}"})
+            raise
+
+    def _send(self, message: dict[str, Any]) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with connection:
+                connection.sendall(json.dumps(message).encode())
+
+
+# --- in the command ---------------------------------------------------------------------------------------
+
+
+class Started(NamedTuple):
+    """A server that was started in the background."""
+
+    facts: dict[str, Any]
+    warnings: list[str]
+
+
+def start_in_background(
+    settings: Settings,
+    arguments: Sequence[str],
+    options: dict[str, Any],
+    log_file: str | None,
+    timeout: float,
+) -> Started:
+    """Start a server in a session of its own, and wait until it is ready; raises why it is not.
+
+    `arguments` are those of `perdure start --foreground`; settings are passed in the environment.
+    """
+    if sys.platform == "win32":
+        raise StartRefused("a server in the background is not supported on Windows: use perdure serve")
+    log = Path(log_file) if log_file else state_directory() / DaemonFiles.of(settings.database_url).log_name
+    log = log.absolute()
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            file = _open_log(log)
+            written = os.fstat(file).st_size
+            try:
+                process = _spawn(settings, arguments, theirs, file)
+            finally:
+                os.close(file)
+        ours.sendall(msgspec.json.encode(StartOrder(log_file=str(log), options=options)))
+        ours.shutdown(socket.SHUT_WR)
+        try:
+            message = _answer(ours, timeout)
+        except BaseException:
+            _end(process)
+            raise
+    if message is None or "error" in message:
+        raise _failure(message, process.wait(), _lines_after(log, written), log)
+    return Started(message, [line for line in _lines_after(log, written) if line.startswith("perdure: ")])
+
+
+def _spawn(
+    settings: Settings, arguments: Sequence[str], theirs: socket.socket, log: int
+) -> subprocess.Popen[bytes]:
+    descriptor = theirs.fileno()
+    command = ["-m", "perdure.cli", "start", "--foreground", "--report-fd", str(descriptor), *arguments]
+    return subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=environment_of(settings, os.environ),
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
+
+
+def _open_log(path: Path) -> int:
+    try:
+        if path.parent == state_directory():
+            make_private(path.parent)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o600)
+    except OSError as error:
+        raise StartRefused(f"the log {path} cannot be written: {error.strerror or error}") from None
+
+
+def _answer(connection: socket.socket, timeout: float) -> dict[str, Any] | None:
+    """What the server reports; None if it ended without a word."""
+    connection.settimeout(timeout)
+    try:
+        received = _received(connection)
+    except TimeoutError:
+        raise StartRefused(
+            f"the server was not ready within {timeout:g} s, and was stopped; --timeout waits longer"
+        ) from None
+    return dict(json.loads(received)) if received else None
+
+
+def _received(connection: socket.socket) -> bytes:
+    """All that the other side sends."""
+    data = b""
+    while len(data) < MAX_MESSAGE and (part := connection.recv(MAX_MESSAGE)):
+        data += part
+    return data
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _failure(message: dict[str, Any] | None, code: int, lines: Sequence[str], log: Path) -> PerdureError:
+    """What to raise for a server that did not start."""
+    if message is not None:
+        return error_named(message["error"], message["message"]) or StartRefused(message["message"])
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
+    for line in lines[-LAST_LINES:]:
+        typer.echo(f"  {line}", err=True)
+    return StartRefused(f"the server ended with {how} before it was ready; see {log}")
+
+
+def _lines_after(log: Path, place: int) -> list[str]:
+    with open(log, "rb") as file:
+        file.seek(place)
+        return file.read().decode(errors="replace").splitlines()
+
+
+def show_warnings(started: Started) -> None:
+    """Print what the server has printed on its stderr, such as agents that cannot be loaded."""
+    for line in started.warnings:
+        warn(line.removeprefix("perdure: "))
