@@ -12,7 +12,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.cli.command import Server, Terminal
+from tests.cli.test_daemon import until
 from tests.cli.test_supervisor import children_of, is_alive
 from tests.support.python_process import PythonProcess
 
@@ -105,13 +106,6 @@ def refused_as(server: Server, path: str) -> tuple[int, Any]:
     return status, json.loads(body)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 async def test_sigterm_cascades(tmp_path: Path, engine_url: str) -> None:
     """What the shutdown promises, with one caller of each kind in the middle of something."""
     (tmp_path / "agents.py").write_text(AGENTS)
@@ -158,9 +152,11 @@ async def test_sigterm_cascades(tmp_path: Path, engine_url: str) -> None:
         assert time.monotonic() - began < 10
     assert "Traceback" not in server.errors
     assert "hands 1 runs back" in server.errors
-    with Server(tmp_path, "serve", *arguments, more=quick) as server:
-        with stream(server, run_id, seen[-1][0]) as events:
-            rest = list(events)
+    with (
+        Server(tmp_path, "serve", *arguments, more=quick) as server,
+        stream(server, run_id, seen[-1][0]) as events,
+    ):
+        rest = list(events)
     assert (numbers_in(seen), numbers_in(rest)) == ([0, 1, 2], [3])
     places = [int(place.partition("-")[2]) for place, data in (*seen, *rest) if data]
     assert places == list(range(1, len(places) + 1))

@@ -116,6 +116,8 @@ class Report:
     def __init__(self, *, as_json: bool, descriptor: int | None = None) -> None:
         self._as_json = as_json
         self._connection = None if descriptor is None else socket.socket(fileno=descriptor)
+        if self._connection is not None:
+            self._connection.set_inheritable(False)
 
     def order(self) -> StartOrder:
         """What the command that started this server says of its start."""
