@@ -44,6 +44,10 @@ COVERED = {
     "perdure dev": "tests/cli/test_serve.py starts it and plays the demo",
     "perdure serve": "tests/cli/test_serve.py and tests/cli/test_supervisor.py",
     "perdure store": "tests/cli/test_serve.py",
+    **dict.fromkeys(
+        ("perdure start", "perdure stop", "perdure status", "perdure restart"),
+        "tests/cli/test_daemon.py runs the commands of docs/daemon.md",
+    ),
     "perdure worker": "tests/cli/test_worker_command.py",
     "pip install": "tests/test_dev_script.py holds the installation to its pins",
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import Server, perdure, run_here
+from tests.cli.command import ROOT, Server, perdure, run_here
 
 from perdure.cli.hosting.daemon import _end
 from perdure.kernel.file_lock import is_alive
@@ -126,6 +128,23 @@ def test_a_server_in_the_background_from_its_start_to_its_end(background: Backgr
     assert "not running" in background.refused("stop", code=4)
     log = Path(started["log_file"]).read_text()
     assert log.count("is running") == log.count("is stopped") == 2
+
+
+def test_the_commands_of_the_page_run(background: Background) -> None:
+    shutil.copytree(ROOT / "examples", background.folder / "examples")
+    (background.folder / "perdure.toml").write_text("[perdure]\nport = 0\n")
+    page = (ROOT / "docs" / "daemon.md").read_text(encoding="utf-8")
+    block = page.partition("```sh\n")[2].partition("```")[0]
+    for line in block.splitlines():
+        words = shlex.split(line)[1:]
+        # The port of the page may be taken on this machine.
+        words = [word for word in words if word not in ("--port", "4747")]
+        facts = background.json(*words)
+        if words[0] == "start":
+            (agents,) = re.findall(r"agents     (.+)", page)
+            assert facts["agents"] == agents.split(", ")
+        if words[0] == "restart":
+            assert facts["agents"] == background.json("status")["agents"]
 
 
 def key_in(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from perdure.client.lightning import LightningStoreClient
 from .command import ROOT, Server, commands
 
 PAGE = DOCS / "cli.md"
-SERVERS = ("dev", "serve", "store")
+SERVERS = ("dev", "serve", "store", "start", "stop", "status", "restart")
 FIRST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718292"
 LATEST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718293"
 CRON = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718294"

@@ -46,6 +46,7 @@ class ServiceProcess:
         *,
         timeout: float,
         reloads: Reloads | None = None,
+        forced_by_second_signal: bool = True,
         end_process: Callable[[int], None] = os._exit,
     ) -> None:
         self.status: str = STOPPED
@@ -58,6 +59,7 @@ class ServiceProcess:
         self._begun: list[Component] = []
         self._timeout = timeout
         self.reloads = reloads
+        self._forced_by_second_signal = forced_by_second_signal
         self._end_process = end_process
         self._listeners: list[Callable[[str], None]] = [self._systemd.tell]
         self._last_acts: list[Callable[[], None]] = []
@@ -195,7 +197,8 @@ class ServiceProcess:
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self._stopping.is_set() or self.signal is not None:
-                self._force(128 + number, f"by a second signal ({signal.Signals(number).name})")
+                if self._forced_by_second_signal:
+                    self._force(128 + number, f"by a second signal ({signal.Signals(number).name})")
                 return
             self.signal = number
             loop.call_soon_threadsafe(self._told_to_stop, number)
@@ -216,7 +219,7 @@ class ServiceProcess:
                 signal.signal(number, handler)
 
     def _told_to_stop(self, number: int) -> None:
-        logger.info("stopping: %s; a second one ends the process at once", signal.Signals(number).name)
+        logger.info("stopping: %s", signal.Signals(number).name)
         self.request_stop()
 
     def _hang_up(self) -> None:

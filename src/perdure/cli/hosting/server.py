@@ -234,6 +234,8 @@ class ServerProcess(ServiceProcess):
             [self._database, loopback, *services, server, *last],
             timeout=settings.seconds_to_stop,
             reloads=app.reloads,
+            # Its supervisor sends one, and whoever signals all processes of a group another one.
+            forced_by_second_signal=not any(isinstance(each, Lifeline) for each in last),
         )
         for service in services:
             if isinstance(service, Administration):
