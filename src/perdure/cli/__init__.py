@@ -28,6 +28,7 @@ from perdure.cli.commands import (
     workflows,
 )
 from perdure.cli.commands.about import machines, version
+from perdure.cli.commands.chat import chat
 from perdure.cli.commands.diagnostics import health, stats, why
 from perdure.cli.demo.command import demo
 from perdure.cli.hosting.agents import agents
@@ -76,6 +77,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "agents": agents,
         "assistant": assistants.app,
         "run": runs.app,
+        "chat": chat,
         "thread": threads.app,
         "session": sessions.app,
         "workflow": workflows.app,

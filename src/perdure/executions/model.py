@@ -126,6 +126,8 @@ class NewPhase(msgspec.Struct, frozen=True, kw_only=True):
     """The thread to go on in, with what is stored there; without one it gets a thread of its own."""
     keeps_thread: bool = False
     """Whether the thread stays when the phase has ended."""
+    stream_mode: str | None = None
+    """What its stream has, as a JSON list; by default the values."""
     resume: str | None = None
     """The answer to the interrupt at which the thread stopped."""
 

@@ -19,6 +19,7 @@ from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
+from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.resource_service import Resources
@@ -85,6 +86,10 @@ class Remote:
     def sessions(self) -> Sessions:
         return self.threads.sessions
 
+    @property
+    def messaging(self) -> Messaging:
+        return self.threads.messaging
+
     async def create_token(
         self,
         name: str,
@@ -141,6 +146,7 @@ class Direct:
         self.traces = self._services.traces
         self.diagnostics = self._services.diagnostics
         self.sessions = self._services.sessions
+        self.messaging = self._services.messaging
 
     async def close(self) -> None:
         await self._services.close()

@@ -49,6 +49,7 @@ STYLES = {
 """The style of every status."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
 
 
@@ -134,6 +135,11 @@ def shorten(value: Any, longest: int = LONGEST_CELL) -> str:
     text = value if isinstance(value, str) else encode_wire(value).decode()
     text = " ".join(text.split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """What somebody else wrote, without characters that would move the cursor or change the terminal."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def tokens_text(input_tokens: int, output_tokens: int) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perdure.client.session import HttpSession
     from perdure.diagnostics.service import Diagnostics
     from perdure.items.service import Items
+    from perdure.messaging.service import Messaging
     from perdure.outbox.service import Outbox
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.resource_service import Resources
@@ -57,6 +58,8 @@ class Connection(Protocol):
     def diagnostics(self) -> Diagnostics: ...
     @property
     def sessions(self) -> Sessions: ...
+    @property
+    def messaging(self) -> Messaging: ...
     async def create_token(
         self,
         name: str,

@@ -22,6 +22,8 @@ from perdure.rollouts.model import SUCCEEDED, AttemptStart, Ended, Listener
 from perdure.rollouts.operations.lines import lock_lines
 
 SKILL = "chat"
+STREAM_MODE = '["messages-tuple","custom"]'
+"""The pieces of messages, and what the agent emits."""
 LATER = 100
 """How many messages for later turns are looked past."""
 
@@ -98,6 +100,7 @@ async def _begin(tx: Tx, session: SessionRow, turn: NewTurn, phases: PhaseStarte
         delay=0 if asked else turn.delay,
         thread_id=session.line,
         keeps_thread=True,
+        stream_mode=STREAM_MODE,
         resume=turn.reply if asked else None,
     )
     (answer,) = await phases.enter(tx, [phase])

@@ -120,8 +120,9 @@ def _thread_for(tx: Tx, request: NewPhase, known: dict[str, ThreadRow]) -> Threa
 
 def _rollout(tx: Tx, request: NewPhase, thread: ThreadRow, agent: str, policy: Policy) -> NewRollout:
     command = "" if request.resume is None else ',"command":{"resume":' + request.resume + "}"
+    modes = "" if request.stream_mode is None else ',"stream_mode":' + request.stream_mode
     return NewRollout(
-        input='{"input":' + request.input + command + "}",
+        input='{"input":' + request.input + modes + command + "}",
         config=limits_of_phase(
             request.timeout_seconds or policy.timeout,
             policy.lease,
