@@ -322,7 +322,8 @@ def _unlike(chosen: Sequence[int], outcome: Outcome, allowed: Sequence[tuple[tup
 _WHOLE = (
     *("attempts", "workers", "spans", "span_counters", "lines", "resources", "rollouts"),
     *("threads", "runs", "checkpoints", "run_steps", "labels", "streams", "stream_events", "stream_links"),
-    *("schedules", "firings"),
+    *("schedules", "firings", "workflow_approvals"),
+    *("messaging_sessions", "messaging_messages"),
 )
 _COUNTS = (
     "SELECT 'counts', kind || ' ' || status || ' ' || sum(total) FROM rollout_counts WHERE ns = $1"

@@ -11,10 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from perdure.cli.commands import (
+    approvals,
     assistants,
     crons,
     items,
     outbox,
+    overrides,
     resources,
     rollouts,
     runs,
@@ -81,6 +83,8 @@ PANELS: dict[str, dict[str, Any]] = {
         "thread": threads.app,
         "session": sessions.app,
         "workflow": workflows.app,
+        "approval": approvals.app,
+        "override": overrides.app,
         "cron": crons.app,
         "item": items.app,
         "webhook": webhooks.app,

@@ -31,7 +31,7 @@ from perdure.messaging.inputs import SESSION
 from perdure.messaging.model import IDLE_SECONDS, MAX_HISTORY, NewMessage
 from perdure.messaging.operations import sessions as operations
 from perdure.messaging.operations import turns
-from perdure.messaging.operations.turns import NewTurn, Sent, TurnBegan
+from perdure.messaging.operations.turns import NewTurn, Sent
 from perdure.messaging.records import (
     ROLES,
     ChatMessage,
@@ -258,15 +258,7 @@ class Messaging(Service):
             reply=encode_json(message.content),
             delay=to_micros(settle_seconds),
         )
-        while True:
-            try:
-                sent: Sent = await self.write_once(
-                    idempotency_key, turns.send, turn, self.phases, rows=BATCH_ROWS
-                )
-                break
-            except TurnBegan:
-                # It goes into the next one.
-                continue
+        sent: Sent = await self.write_once(idempotency_key, turns.send, turn, self.phases, rows=BATCH_ROWS)
         row = await self.read(operations.get_message, sent.message_id)
         return SentMessage(message=model.message_of(row), turn_id=sent.turn_id)
 

@@ -30,6 +30,8 @@ from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
+from perdure.workflows.approval_service import Approvals
+from perdure.workflows.override_service import WorkflowOverrides
 
 READY = "/readyz"
 PATIENCE_SECONDS = 10.0
@@ -90,6 +92,14 @@ class Remote:
     def messaging(self) -> Messaging:
         return self.threads.messaging
 
+    @property
+    def approvals(self) -> Approvals:
+        return self.threads.approvals
+
+    @property
+    def workflow_overrides(self) -> WorkflowOverrides:
+        return self.threads.workflow_overrides
+
     async def create_token(
         self,
         name: str,
@@ -147,6 +157,8 @@ class Direct:
         self.diagnostics = self._services.diagnostics
         self.sessions = self._services.sessions
         self.messaging = self._services.messaging
+
+        self.workflow_overrides = self._services.workflow_overrides
 
     async def close(self) -> None:
         await self._services.close()

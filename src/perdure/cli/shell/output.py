@@ -45,6 +45,10 @@ STYLES = {
     "dead": "red",
     "processing": "yellow",
     "completed": "green",
+    "approved": "green",
+    "rejected": "red",
+    "expired": "magenta",
+    "withdrawn": "dim",
 }
 """The style of every status."""
 

@@ -48,16 +48,12 @@ class Sent(msgspec.Struct, frozen=True):
     turn_id: str
 
 
-class TurnBegan(Conflict):
-    """The turn that was to take a message has begun meanwhile; the message is sent again."""
-
-
 @keyed_as("send_message", Sent)
 async def send(tx: Tx, turns: Sequence[NewTurn], phases: PhaseStarter) -> list[Sent]:
     """Add a message to a session, and let a turn answer it: the one that has not begun, or a new one.
 
-    It is called with one at a time. The line is locked first: whoever sends to a session waits for those who
-    send before, and nobody but a claim changes meanwhile which turn has not begun.
+    It is called with one at a time. The line is locked first: others who send wait, and no turn of the
+    session begins or ends meanwhile, so that what the session says of its turns holds.
     """
     (turn,) = turns
     seen = await get(tx, turn.session_id)
@@ -76,10 +72,8 @@ async def send(tx: Tx, turns: Sequence[NewTurn], phases: PhaseStarter) -> list[S
         session.question = None
     elif begins:
         session.pending_turn, session.pending_size = turn_id, size
-    elif session.pending_turn == turn_id:
-        session.pending_size = (session.pending_size or 0) + size
     else:
-        raise TurnBegan
+        session.pending_size = (session.pending_size or 0) + size
     message = msgspec.structs.replace(turn.message, turn=turn_id)
     (added,) = await append(tx, session, [message])
     session.latest_turn = turn_id
