@@ -11,7 +11,6 @@ import typer
 from typer.core import TyperGroup
 
 from perdure.cli.commands import (
-    approvals,
     assistants,
     crons,
     items,
@@ -83,7 +82,6 @@ PANELS: dict[str, dict[str, Any]] = {
         "thread": threads.app,
         "session": sessions.app,
         "workflow": workflows.app,
-        "approval": approvals.app,
         "override": overrides.app,
         "cron": crons.app,
         "item": items.app,

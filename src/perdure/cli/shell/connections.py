@@ -30,7 +30,6 @@ from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
-from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
 
 READY = "/readyz"
@@ -91,10 +90,6 @@ class Remote:
     @property
     def messaging(self) -> Messaging:
         return self.threads.messaging
-
-    @property
-    def approvals(self) -> Approvals:
-        return self.threads.approvals
 
     @property
     def workflow_overrides(self) -> WorkflowOverrides:
