@@ -31,7 +31,7 @@ async def test_definitions_are_taken_over_changed_and_removed(world: ScheduleWor
     first = await world.schedules.get("a")
     assert (first.origin, first.file, first.target, first.overridden) == ("file", "a.yaml", "job", False)
     assert await world.schedules.sync(FILE, both) == ([], [], [], {})
-    changed = await world.schedules.sync(FILE, [defined(world, "a", "@hourly")])
+    changed = await world.schedules.sync(FILE, [defined(world, "a", "@hourly")], keeping=())
     assert (changed.changed, changed.removed) == (["a"], ["b"])
     again = await world.schedules.get("a")
     assert (again.schedule_id, again.expression) == (first.schedule_id, "@hourly")
@@ -42,7 +42,9 @@ async def test_definitions_are_taken_over_changed_and_removed(world: ScheduleWor
     await world.cron(name="mine")
     taken = await world.schedules.sync(CODE, [defined(world, "mine", origin=CODE, file=None)])
     assert list(taken.refused) == ["mine"]
-    await world.schedules.sync(FILE, [])
+    await world.schedules.sync(FILE, [], keeping=["a.yaml"])
+    assert (await world.schedules.search()).total == 2
+    await world.schedules.sync(FILE, [], keeping=())
     assert [each.name for each in await world.schedules.search()] == ["mine"]
 
 
@@ -130,7 +132,7 @@ async def test_an_override_outlives_its_definition(world: ScheduleWorld) -> None
     await world.schedules.sync(FILE, [defined(world, "a"), defined(world, "b")])
     await world.schedules.pause("a")
     await world.schedules.pause("b")
-    await world.schedules.sync(FILE, [])
+    await world.schedules.sync(FILE, [], keeping=())
     assert [each.name for each in await world.schedules.overrides()] == ["a", "b"]
     assert [each.name for each in await world.schedules.overrides(after="a", limit=5)] == ["b"]
     await world.schedules.clear_override("b")

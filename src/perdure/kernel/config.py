@@ -148,6 +148,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout: Seconds | None = None
     stream_ttl: Seconds | None = None
     state_dir: str | None = None
+    workflow_dir: str | None = None
+    cron_dir: str | None = None
     session_sync: bool = True
     session_log: bool = True
     session_content: bool = True
@@ -257,6 +259,14 @@ def _secret_in(path: Path, variable: str) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{variable}: cannot read {path}: {_reason(error)}") from None
+
+
+def config_directory(
+    environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None
+) -> Path:
+    """The directory of perdure.toml, whether there is one or not."""
+    environment = os.environ if environment is None else environment
+    return (Path(directory or ".") / (environment.get(FILE_VARIABLE) or FILE_NAME)).parent
 
 
 def _in_file(environment: Mapping[str, str], directory: Path) -> dict[str, _Found]:

@@ -19,18 +19,30 @@ CANCEL_SECONDS = 1.0
 """How long a service that took too long to stop may take to be cancelled."""
 
 
-def components_of(app: App, agents: Agents | None = None, *, webhooks: bool = True) -> list[Component]:
-    """Deliveries, jobs, the timer of schedules and a worker for the agents, in the order of starting."""
+def components_of(
+    app: App, agents: Agents | None = None, *, webhooks: bool = True, files: bool = True
+) -> list[Component]:
+    """Deliveries, jobs, the timer of schedules and a worker for the agents, in the order of starting.
+
+    With `files`, workflow and cron files are read before anything fires.
+    """
     services = app.services
     if webhooks:
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
         app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
     MemoryWork(services.storage, app.settings).add_to(services.deliveries, services.job_registry)
+    read: list[Component] = []
+    if files:
+        read = [services.definition_files]
+        names = ["workflow_dir", "cron_dir"]
+        app.reloads.add("workflow and cron files", services.definition_files.reload, settings=names)
     components: list[Component] = [
         Takeover(app),
         InPhase(Phase.SUPPORT, services.deliveries),
         services.job_executor,
+        services.scheduled_jobs,
+        *read,
         InPhase(Phase.INTAKE, services.schedule_timer),
     ]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components

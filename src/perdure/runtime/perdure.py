@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ import msgspec
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.model import Why
 from perdure.items.service import Items
+from perdure.jobs.model import JobFunction
 from perdure.jobs.service import Jobs
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StorageClosed
@@ -23,6 +24,7 @@ from perdure.runtime.app import App
 from perdure.runtime.components import components_of, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_configured
+from perdure.schedules.conditions import Predicate
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.streams.model import Burst
@@ -36,7 +38,8 @@ class Perdure:
 
     With `agents` a worker in this process executes their runs. Without a URL the database is the one that the
     environment and `perdure.toml` name. `options` are settings, such as `job_timeout`. `consumers` deliver
-    what the outbox holds; a server has one for webhooks.
+    what the outbox holds; a server has one for webhooks. `handlers` are functions that cron files and
+    schedules call by name, and `conditions` are predicates that keep schedules from firing.
     """
 
     def __init__(
@@ -45,11 +48,15 @@ class Perdure:
         *,
         agents: Agents | None = None,
         consumers: Sequence[Consumer] = (),
+        handlers: Mapping[str, JobFunction] | None = None,
+        conditions: Mapping[str, Predicate] | None = None,
         **options: Any,
     ) -> None:
         self.settings: Settings = load_settings({**options, **({} if url is None else {"database_url": url})})
         self._agents = agents
         self._consumers = consumers
+        self._handlers = handlers or {}
+        self._conditions = conditions or {}
         self._store: DatabaseLightningStore | None = None
         self._app: App | None = None
         self._running: AsyncExitStack | None = None
@@ -61,7 +68,13 @@ class Perdure:
             app = self._app = App(store, self.settings)
             stack.push_async_callback(app.services.close_logs)
             app.services.deliveries.add(*self._consumers)
-            await stack.enter_async_context(running(components_of(app, self._agents, webhooks=False)))
+            for name, handler in self._handlers.items():
+                app.services.job_registry.register(name, handler)
+            for name, predicate in self._conditions.items():
+                app.services.conditions.register(name, predicate)
+            files = self.settings.workflow_dir is not None or self.settings.cron_dir is not None
+            components = components_of(app, self._agents, webhooks=False, files=files)
+            await stack.enter_async_context(running(components))
             self._running = stack.pop_all()
         return self
 

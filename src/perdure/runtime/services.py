@@ -40,10 +40,13 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
+from perdure.runtime.cron_files import CronFiles
+from perdure.runtime.definition_files import DefinitionFiles
 from perdure.runtime.job_target import JobTarget
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
+from perdure.runtime.scheduled_jobs import ScheduledJobs
 from perdure.runtime.stores import KINDS, open_configured
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.model import Targets
@@ -96,6 +99,11 @@ class Services:
         self.schedules = Schedules(
             storage, self.schedule_targets, scheduler=self.schedule_timer, namespace=namespace
         )
+        self.scheduled_jobs = ScheduledJobs(self.schedules)
+        """The schedules of jobs that code defines; domains add theirs here."""
+        self.definition_files = DefinitionFiles(settings)
+        """The workflow and cron files; domains take their definitions here."""
+        self.definition_files.add(CronFiles(self.schedules, self.job_registry, self.conditions).take)
         self.traces = Traces(storage, namespace=namespace)
         self.diagnostics = Diagnostics(
             storage,

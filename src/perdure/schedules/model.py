@@ -12,11 +12,11 @@ from msgspec import UNSET, UnsetType
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.codec import encode_json
+from perdure.kernel.cron import next_time
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.machine import Machine
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.kernel.storage.port import Tx
-from perdure.schedules.times import next_time
 
 LATE: Final = to_micros(60.0)
 """How late a time counts as missed, and how long after its end a schedule fires for a time before it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, get_args
 
@@ -23,6 +23,7 @@ from perdure.kernel.checks import (
     check_page,
     optional_id,
 )
+from perdure.kernel.cron import check_expression, check_timezone
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.port import Storage
@@ -47,7 +48,6 @@ from perdure.schedules.operations.fire import Trigger, Triggered
 from perdure.schedules.records import CronOverride, Firing, Schedule, SchedulerStatus
 from perdure.schedules.rows import ScheduleRow
 from perdure.schedules.settling import Settling
-from perdure.schedules.times import check_expression, check_timezone
 
 RUN = "run"
 
@@ -310,7 +310,10 @@ class Schedules(Service):
 
     @call(DELETE("/schedules/{schedule_id}"), scope="write", errors=(NotFound, Conflict))
     async def delete(self, schedule_id: Id) -> None:
-        """Delete a schedule. The runs it started stay."""
+        """Delete a schedule. The runs it started stay.
+
+        One that a file defines cannot be deleted, and one that code defines comes back at the next start.
+        """
         await self.write(edit.delete, check_id(schedule_id, "schedule_id"))
 
     # --- firing -------------------------------------------------------------------------------------------
@@ -364,12 +367,18 @@ class Schedules(Service):
 
     # --- definitions and overrides ------------------------------------------------------------------------
 
-    async def sync(self, origin: str, definitions: Sequence[NewSchedule], *, complete: bool = True) -> Synced:
-        """Take over the definitions of code or of files; those of the origin that are not named are deleted.
+    async def sync(
+        self,
+        origin: str,
+        definitions: Sequence[NewSchedule],
+        *,
+        keeping: Collection[str] | None = None,
+    ) -> Synced:
+        """Take over the definitions of code or of files. Their overrides stay, and count.
 
-        Their overrides stay, and count.
+        Schedules of the origin that are not named stay, or with `keeping` only those of these files do.
         """
-        return await self.write(edit.sync, origin, definitions, self.targets, complete)
+        return await self.write(edit.sync, origin, definitions, self.targets, keeping)
 
     @call(GET("/cron-overrides"), scope="read")
     async def overrides(self, *, after: str = "", limit: Limit = 100) -> list[CronOverride]:

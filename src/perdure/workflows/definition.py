@@ -277,5 +277,14 @@ class Cron(Strict, frozen=True, kw_only=True):
     context: dict[str, Any] = {}
     condition: CronCondition | None = None
     timezone: str | None = None
+    enabled: bool = True
+    jitter: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    """It fires up to so many seconds after its time."""
+    overlap: Literal["skip", "concurrent"] = "skip"
+    """Whether it fires while what it started before has not ended."""
+    misfire: Literal["once", "skip", "all"] = "once"
+    """Which of the times fire that came while no server was running."""
+    timeout: Seconds | None = None
+    """How many seconds what it starts may take."""
     discover: Any = None
     mode: Any = None

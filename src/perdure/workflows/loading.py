@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
+from perdure.kernel.cron import check_expression, check_timezone
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.validation import explain
 from perdure.workflows import expressions, templates
@@ -210,6 +211,11 @@ def _mistakes(definition: Workflow | Cron) -> Iterator[_Wrong]:
     if isinstance(definition, Cron):
         if (definition.workflow is None) == (definition.handler is None):
             yield _Wrong("a cron has a workflow or a handler: exactly one of them")
+        for field, check in (("schedule", check_expression), ("timezone", check_timezone)):
+            try:
+                check(getattr(definition, field))
+            except InvalidInput as error:
+                yield _Wrong(error.message, (field,))
         return
     names = [phase.name for phase in definition.phases]
     for number, phase in enumerate(definition.phases):

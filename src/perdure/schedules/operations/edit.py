@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -10,14 +10,14 @@ from msgspec import UNSET
 from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
+from perdure.kernel.cron import next_time
 from perdure.kernel.errors import Conflict, InvalidCron, NotFound, PerdureError
 from perdure.kernel.storage.labels import drop_labels, set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import sql
-from perdure.schedules.model import Change, NewSchedule, Targets
+from perdure.schedules.model import FILE, Change, NewSchedule, Targets
 from perdure.schedules.operations.queries import locked, overridden
 from perdure.schedules.rows import ScheduleRow
-from perdure.schedules.times import next_time
 
 KIND = "schedule"
 CHANNEL = "schedules"
@@ -151,7 +151,7 @@ async def move(tx: Tx, row: ScheduleRow) -> None:
 async def delete(tx: Tx, schedule_id: str) -> None:
     """Delete a schedule with its firings; what it has started stays."""
     row = await locked(tx, schedule_id)
-    if row.is_managed:
+    if row.origin == FILE:
         raise managed(row, "deleted")
     await _drop(tx, [row.id])
     await written(tx, "delete_schedule", [row.id], "deleted")
@@ -193,11 +193,16 @@ class Synced(NamedTuple):
 
 
 async def sync(
-    tx: Tx, origin: str, definitions: Sequence[NewSchedule], targets: Targets, complete: bool
+    tx: Tx,
+    origin: str,
+    definitions: Sequence[NewSchedule],
+    targets: Targets,
+    keeping: Collection[str] | None,
 ) -> Synced:
     """Take over the definitions of one origin: each into the row of its name, whose override stays.
 
-    If they are `complete`, schedules of the origin that none of them names are deleted.
+    Schedules of the origin that none of them names are deleted, unless they are of the files in `keeping`.
+    None keeps all.
     """
     known = {row.name: row for row in await tx.all(sql.LOCK_ORIGIN, origin=origin)}
     await overridden(tx, list(known.values()))
@@ -220,7 +225,11 @@ async def sync(
         if isinstance(answer, PerdureError):
             refused[definition.name or ""] = answer.message
     named = {definition.name for definition in definitions}
-    gone = [row for name, row in known.items() if complete and name not in named]
+    gone = [
+        row
+        for name, row in known.items()
+        if keeping is not None and name not in named and row.file not in keeping
+    ]
     if gone:
         await _drop(tx, [row.id for row in gone])
     touched = [row.id for row in (*changed, *gone)]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.kernel.clock import to_micros
+from perdure.kernel.cron import NAMED, check_expression, check_timezone, next_time
 from perdure.kernel.errors import InvalidInput
-from perdure.schedules.times import NAMED, check_expression, check_timezone, next_time
 
 BERLIN = "Europe/Berlin"
 
