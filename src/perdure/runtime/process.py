@@ -141,7 +141,9 @@ class ServiceProcess:
         if status == self.status:
             return
         self.status = status
-        level = logging.INFO if status in (lifecycle.RUNNING, lifecycle.STOPPED) else logging.DEBUG
+        # Why a start failed is said by whoever started it.
+        is_news = event in (lifecycle.READY, lifecycle.CLEANED_UP)
+        level = logging.INFO if is_news else logging.DEBUG
         logger.log(level, "perdure %s is %s, process %d", VERSION, status, os.getpid())
         for listener in self._listeners:
             try:
