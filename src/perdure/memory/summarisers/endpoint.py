@@ -113,15 +113,17 @@ class EndpointSummariser:
                 aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
                 session.post(self._url, json=request, allow_redirects=False) as answer,
             ):
-                body = await answer.content.read(MAX_ANSWER + 1)
+                body = b""
+                async for chunk in answer.content.iter_any():
+                    body += chunk
+                    if len(body) > MAX_ANSWER:
+                        raise ParseError(f"the answer is longer than {MAX_ANSWER} bytes")
                 if answer.status != 200:
                     raise _refusal(answer.status, answer.headers.get("Retry-After"), body)
         except TimeoutError:
             raise Timeout(f"no answer within {self._timeout:g} s") from None
         except aiohttp.ClientError as error:
             raise ApiError(f"the endpoint cannot be reached: {error}") from error
-        if len(body) > MAX_ANSWER:
-            raise ParseError(f"the answer is longer than {MAX_ANSWER} bytes")
         return body
 
 

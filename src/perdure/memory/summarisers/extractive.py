@@ -82,7 +82,7 @@ def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
         wanted = content_words(text)
         for word in dict.fromkeys(words_of(text)):
             if word in wanted and len(word) > 3:
-                found[word] = found.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0)
+                found[word] = found.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0) * _length_weight(word)
     return tuple(sorted(found, key=lambda word: -round(found[word], 3))[:KEYWORDS])
 
 
@@ -186,8 +186,12 @@ def _word_weights(texts: Iterable[str]) -> Counter[str]:
         found.update(content_words(text[:READ_CHARACTERS]))
     weights: Counter[str] = Counter()
     for word, count in found.items():
-        weights[word] = round(1000 * math.log1p(count) * (1 + min(len(word), 12) / 24))
+        weights[word] = round(1000 * math.log1p(count) * _length_weight(word))
     return weights
+
+
+def _length_weight(word: str) -> float:
+    return 1 + min(len(word), 12) / 24
 
 
 def content_words(text: str) -> frozenset[str]:
