@@ -17,6 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # The extras that a part of the source may count on, beside what is always installed.
 EXTRAS = {
+    "numpy": "vectors",
     "pandas": "dataframes",
     "pyarrow": "dataframes",
     "asyncpg": "postgres",

@@ -61,7 +61,7 @@ def test_what_was_asked_what_was_found_and_what_came_of_it() -> None:
         "Fixed. normalize_name now keeps letters with diacritics, and test_login_umlaut passes.",
         "Deployed version 1.4.2 to staging; the health check is green.",
     )
-    assert summary.keywords[:2] == ("login", "umlaut")
+    assert {"login", "umlaut"} <= set(summary.keywords)
     assert summary == summary_of(said(*TALK))
 
 
