@@ -226,7 +226,8 @@ class VectorTable:
         places: Iterable[int] = range(len(self._numbers))
         if groups:
             smallest, *others = sorted(groups, key=len)
-            places = [place for place in smallest if all(place in set(other) for other in others)]
+            wanted = [set(other) for other in others]
+            places = [place for place in smallest if all(place in other for other in wanted)]
         low = -math.inf if since is None else since
         high = math.inf if until is None else until
         return [place for place in places if low <= self._times[place] <= high]

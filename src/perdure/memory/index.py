@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from perdure.kernel.storage.port import Storage
 from perdure.memory.model import INDEX_CONSUMER
 from perdure.memory.operations import index
+from perdure.memory.vector_search import MemoryVectors
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
 
-POLICY = DeliveryPolicy(retries=ENDLESS, batch=200, concurrency=1, keep=False)
+POLICY = DeliveryPolicy(retries=ENDLESS, batch=200, concurrency=1, deadline=120.0, keep=False)
 """What is to be indexed is never given up."""
 
 
@@ -22,8 +23,9 @@ class MemoryIndexer:
     name = INDEX_CONSUMER
     policy = POLICY
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, vectors: MemoryVectors | None = None) -> None:
         self.storage = storage
+        self.vectors = vectors
 
     async def deliver_batch(self, ns: int, effects: Sequence[Effect]) -> Mapping[str, Exception]:
         await self.index(ns)
@@ -35,4 +37,7 @@ class MemoryIndexer:
         while some >= index.INDEX_ROWS:
             some = await self.storage.background(index.index_some, ns=ns)
             total += some
+        if self.vectors is not None:
+            # Words are found even if the embedder fails; the effects are tried again for the vectors.
+            await self.vectors.embed(ns)
         return total

@@ -232,6 +232,22 @@ class HitRow(NamedTuple):
     score: float
 
 
+class VectorRow(NamedTuple):
+    """The vector of a document as it is written."""
+
+    place: int
+    vector: bytes
+
+
+class VectorDocument(NamedTuple):
+    """The vector of a document, and what a search is narrowed by."""
+
+    place: int
+    vector: bytes
+    tags: str
+    timestamp_ms: int
+
+
 class PlaceRow(NamedTuple):
     """The place of a document in the index, which had none before."""
 
@@ -254,6 +270,11 @@ class CounterRow(NamedTuple):
     placed: int
     documents: int
     embedded: int
+
+    @property
+    def first_place(self) -> int:
+        first, _ = places_of(self.ns)
+        return first
 
 
 class CountRow(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from perdure.kernel.storage.fulltext import TextQuery
 from perdure.memory.model import HitRow
+from perdure.memory.records import SearchMode
 
 SHOWN_CHARACTERS = 200
 RRF_CONSTANT = 60
@@ -31,6 +32,13 @@ def excerpt(text: str, words: Iterable[str] = (), length: int = SHOWN_CHARACTERS
 
 def query_words(query: TextQuery) -> list[str]:
     return [word for term in query.terms for word in term.words]
+
+
+def mode_used(mode: SearchMode, *, words: bool, vectors: bool) -> SearchMode:
+    """How a search is done that asks for a mode: without vectors, or without words, by the other."""
+    if not vectors:
+        return "text"
+    return mode if words or mode == "text" else "vector"
 
 
 def best(hits: Iterable[HitRow], limit: int) -> list[HitRow]:

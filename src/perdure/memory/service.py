@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, MAX_BATCH, POST, call
+from perdure.access.model import Caller
 from perdure.jobs.model import job_of, new_job
 from perdure.jobs.records import Job
 from perdure.kernel.checks import (
@@ -26,6 +27,7 @@ from perdure.kernel.checks import (
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.fulltext import TextQuery, parse_query
+from perdure.kernel.storage.port import Storage
 from perdure.memory import calendar, model, nodes
 from perdure.memory.calendar import LEVELS, Level
 from perdure.memory.model import CheckedEvent, EventPlace, EventRow, HitRow, check_event
@@ -56,7 +58,8 @@ from perdure.memory.records import (
     SearchResult,
     TocNode,
 )
-from perdure.memory.search import best, excerpt, query_words
+from perdure.memory.search import best, excerpt, fused, mode_used, query_words
+from perdure.memory.vector_search import MemoryVectors
 
 MAX_BODY = 32 << 20
 """How large a batch of events may be over HTTP."""
@@ -82,6 +85,17 @@ Fields = Annotated[list[NodeField], Meta(max_length=len(NODE_FIELDS))]
 
 class Memory(Service):
     """The events of one namespace, the table of contents over them, and what can be found in both."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        namespace: str = "default",
+        caller: Caller | None = None,
+        vectors: MemoryVectors | None = None,
+    ) -> None:
+        super().__init__(storage, namespace=namespace, caller=caller)
+        self.vectors = vectors
 
     # --- ingesting
 
@@ -249,7 +263,8 @@ class Memory(Service):
         """Find events, nodes of the table of contents and grips, the best first, each with its events.
 
         A query is words, `"phrases"`, `prefix*` and `-excluded` words. What has all of the words comes first;
-        if that is too little, what has any of them. `hybrid` also compares vectors, where there are any.
+        if that is too little, what has any of them. `vector` compares vectors, `hybrid` does both; without
+        vectors both fall back to words, and `mode_used` says so.
         """
         check_text(query, "query", max_length=4 * MAX_QUERY)
         check_choice(mode, SEARCH_MODES, "mode")
@@ -259,13 +274,30 @@ class Memory(Service):
         until = None if until_ms is None else model.check_time(until_ms, "until_ms")
         wanted = TextSearch("", tuple(tags), since, until, limit)
         parsed = parse_query(query)
-        hits = await self._matching(parsed, wanted) if parsed and limit else []
         counter = await self.read(index_operations.get_counter)
+        known = self.vectors is not None and counter is not None and counter.embedded > counter.first_place
+        used = mode_used(mode, words=bool(parsed), vectors=known)
+        hits = await self._hits(query, parsed, wanted, used) if parsed and limit else []
         return SearchResult(
             items=await self._shown(hits, query_words(parsed)),
-            mode_used="text",
+            mode_used=used,
+            vector_available=known,
             documents=0 if counter is None else counter.documents,
         )
+
+    async def _hits(
+        self, query: str, parsed: TextQuery, wanted: TextSearch, mode: SearchMode
+    ) -> list[HitRow]:
+        if mode == "text" or self.vectors is None:
+            return await self._matching(parsed, wanted)
+        span, most = (wanted.since, wanted.until), wanted.limit if mode == "vector" else 2 * wanted.limit
+        near = await self.vectors.search(await self.ns(), query, wanted.tags, span, most)
+        if mode == "vector":
+            return near
+        matching = await self._matching(parsed, wanted._replace(limit=most))
+        rows = {hit.id: hit for hit in [*near, *matching]}
+        scores = fused([(0.5, [hit.id for hit in matching]), (0.5, [hit.id for hit in near])])
+        return best((rows[id]._replace(score=score) for id, score in scores.items()), wanted.limit)
 
     async def _matching(self, query: TextQuery, wanted: TextSearch) -> list[HitRow]:
         """What has all of the words, or else any of them."""

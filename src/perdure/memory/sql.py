@@ -13,6 +13,8 @@ from perdure.memory.model import (
     PlacedRow,
     PlaceRow,
     TextRow,
+    VectorDocument,
+    VectorRow,
 )
 from perdure.memory.nodes import (
     CheckpointRow,
@@ -34,6 +36,7 @@ from perdure.memory.tables import (
     NODE_VERSIONS,
     NODES,
     TEXTS,
+    VECTORS,
 )
 
 # --- events -----------------------------------------------------------------------------------------------
@@ -131,6 +134,30 @@ SEARCH_BETWEEN = statement(
     """,
     row=HitRow,
 )
+
+# --- vectors ----------------------------------------------------------------------------------------------
+
+# Add vectors; one that another process made stays.
+ADD_VECTORS = BulkInsert(VECTORS, VectorRow, on_conflict="NOTHING")
+# The next vectors of documents that exist.
+VECTORS_AFTER = statement(
+    """
+    SELECT v.place, v.vector, t.tags, t.timestamp_ms FROM memory_vectors AS v
+    JOIN memory_texts AS t ON t.place = v.place
+    WHERE v.ns = :ns AND v.place > :after AND t.place IS NOT NULL ORDER BY v.place LIMIT :limit
+    """,
+    row=VectorDocument,
+)
+_DOCUMENT = "SELECT id, kind, timestamp_ms, agent, place, body, 0.0 AS score FROM memory_texts"
+# The next documents after a place.
+DOCUMENTS_AFTER = statement(
+    _DOCUMENT
+    + " WHERE ns = :ns AND place IS NOT NULL AND place > :after AND place <= :high"
+    + " ORDER BY place LIMIT :limit",
+    row=HitRow,
+)
+# The documents at places.
+DOCUMENTS_AT = statement(_DOCUMENT + " WHERE ns = :ns AND place {among:places}", row=HitRow)
 
 # --- the table of contents --------------------------------------------------------------------------------
 

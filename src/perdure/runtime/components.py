@@ -37,6 +37,9 @@ def components_of(
         read = [services.definition_files]
         names = ["workflow_dir", "cron_dir"]
         app.reloads.add("workflow and cron files", services.definition_files.reload, settings=names)
+    MemoryWork(services.storage, app.settings, services.memory.vectors).add_to(
+        services.deliveries, services.job_registry
+    )
     components: list[Component] = [
         Takeover(app),
         InPhase(Phase.SUPPORT, services.deliveries),

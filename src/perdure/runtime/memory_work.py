@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from perdure.agents.store_section import embed_named
 from perdure.jobs.model import JobRegistry
 from perdure.kernel.config import Settings
 from perdure.kernel.storage.port import Storage
+from perdure.kernel.vectors import Embedder, hashed
 from perdure.memory.builder import TocBuilder
 from perdure.memory.index import MemoryIndexer
 from perdure.memory.jobs import MemoryJobs
@@ -12,14 +16,32 @@ from perdure.memory.summarisers.endpoint import EndpointSummariser
 from perdure.memory.summarisers.extractive import ExtractiveSummariser
 from perdure.memory.summarisers.port import Summariser
 from perdure.memory.toc import TocUpdater
+from perdure.memory.vector_search import MemoryVectors
 from perdure.outbox.delivery import Deliveries
+
+HASHED = "hashed"
+
+
+def vectors_of(storage: Storage, settings: Settings) -> MemoryVectors | None:
+    """What compares vectors, if the settings name an embedder: `hashed`, a function, or a model's name."""
+    name = settings.memory_embedder
+    if name is None:
+        return None
+    embed = hashed if name == HASHED else embed_named(name, Path.cwd())
+    return MemoryVectors(storage, Embedder(embed))
 
 
 class MemoryWork:
     """The work of memory in one process."""
 
-    def __init__(self, storage: Storage, settings: Settings, summariser: Summariser | None = None) -> None:
-        self.indexer = MemoryIndexer(storage)
+    def __init__(
+        self,
+        storage: Storage,
+        settings: Settings,
+        vectors: MemoryVectors | None = None,
+        summariser: Summariser | None = None,
+    ) -> None:
+        self.indexer = MemoryIndexer(storage, vectors)
         self.updater = TocUpdater(storage, settings.memory_rest)
         self.builder = TocBuilder(storage, summariser or summariser_of(settings))
         self.jobs = MemoryJobs(self.builder, self.updater, self.indexer)

@@ -43,6 +43,7 @@ from perdure.rollouts.workers import Workers
 from perdure.runtime.cron_files import CronFiles
 from perdure.runtime.definition_files import DefinitionFiles
 from perdure.runtime.job_target import JobTarget
+from perdure.runtime.memory_work import vectors_of
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
@@ -117,7 +118,7 @@ class Services:
             storage, phases, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
         )
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
-        self.memory = Memory(storage, namespace=namespace)
+        self.memory = Memory(storage, namespace=namespace, vectors=vectors_of(storage, settings))
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()

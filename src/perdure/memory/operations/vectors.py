@@ -1,0 +1,42 @@
+"""Operations on the vectors of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.kernel.storage.port import Tx
+from perdure.memory import sql
+from perdure.memory.model import HitRow, VectorDocument, VectorRow, places_of
+from perdure.memory.operations.index import lock_counter
+
+LOAD_ROWS = 2000
+
+
+async def not_embedded(tx: Tx, limit: int) -> list[HitRow]:
+    """The next documents that are indexed and have no vector yet."""
+    assert tx.ns is not None
+    counter = await tx.one(sql.GET_COUNTER)
+    if counter is None or counter.embedded >= counter.placed:
+        return []
+    _, high = places_of(tx.ns)
+    return await tx.all(sql.DOCUMENTS_AFTER, after=counter.embedded, high=high, limit=limit)
+
+
+async def add(tx: Tx, made: Sequence[tuple[int, bytes]]) -> None:
+    """Store the vectors of documents, in the order of their places; those before them have theirs."""
+    counter = await lock_counter(tx)
+    await tx.write(sql.ADD_VECTORS.of([VectorRow(place, vector) for place, vector in made]))
+    last = max(place for place, _ in made)
+    await tx.update_many(sql.COUNT, [counter._replace(embedded=max(counter.embedded, last))])
+
+
+async def after(tx: Tx, place: int) -> list[VectorDocument]:
+    """The next vectors of documents that exist, after a place."""
+    return await tx.all(sql.VECTORS_AFTER, after=place, limit=LOAD_ROWS)
+
+
+async def documents(tx: Tx, places: Sequence[int]) -> dict[int, HitRow]:
+    """The documents at places."""
+    if not places:
+        return {}
+    return {row.place: row for row in await tx.all(sql.DOCUMENTS_AT, places=list(places))}
