@@ -1,4 +1,4 @@
-"""Vectors in memory: made by an embedder, compared exactly, fused with words, left out where there are none."""
+"""Vectors in memory: made by an embedder, compared exactly, fused with words, and optional."""
 
 from __future__ import annotations
 
