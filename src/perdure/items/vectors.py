@@ -40,6 +40,7 @@ class ItemIndex:
 
     def __init__(self, embed: Any, *, dims: int | None = None, fields: Sequence[str] | None = None) -> None:
         self._embedder = Embedder(embed, dims=dims)
+        self.dims = dims
         self.fields = tuple(fields or (WHOLE,))
 
     async def of_query(self, text: str) -> tuple[float, ...]:

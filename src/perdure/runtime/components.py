@@ -31,15 +31,13 @@ def components_of(
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
         services.deliveries.add(sender)
         app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
-    MemoryWork(services.storage, app.settings).add_to(services.deliveries, services.job_registry)
+    memory = MemoryWork(services.storage, app.settings, services.memory.vectors)
+    memory.add_to(services.deliveries, services.job_registry, services.scheduled_jobs)
     read: list[Component] = []
     if files:
         read = [services.definition_files]
         names = ["workflow_dir", "cron_dir"]
         app.reloads.add("workflow and cron files", services.definition_files.reload, settings=names)
-    MemoryWork(services.storage, app.settings, services.memory.vectors).add_to(
-        services.deliveries, services.job_registry
-    )
     components: list[Component] = [
         Takeover(app),
         InPhase(Phase.SUPPORT, services.deliveries),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from perdure.agents.store_section import embed_named
@@ -10,16 +11,26 @@ from perdure.kernel.config import Settings
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.vectors import Embedder, hashed
 from perdure.memory.builder import TocBuilder
+from perdure.memory.calendar import DAY, MONTH, WEEK, YEAR
 from perdure.memory.index import MemoryIndexer
-from perdure.memory.jobs import MemoryJobs
+from perdure.memory.jobs import COMPACTION_JOB, MemoryJobs, rollup_job
 from perdure.memory.summarisers.endpoint import EndpointSummariser
 from perdure.memory.summarisers.extractive import ExtractiveSummariser
 from perdure.memory.summarisers.port import Summariser
 from perdure.memory.toc import TocUpdater
 from perdure.memory.vector_search import MemoryVectors
 from perdure.outbox.delivery import Deliveries
+from perdure.runtime.scheduled_jobs import ScheduledJobs
 
 HASHED = "hashed"
+SCHEDULES: Mapping[str, tuple[str, float]] = {
+    rollup_job(DAY): ("0 0 * * * *", 300.0),
+    rollup_job(WEEK): ("0 0 1 * * *", 300.0),
+    rollup_job(MONTH): ("0 0 2 * * *", 300.0),
+    rollup_job(YEAR): ("0 0 3 * * *", 300.0),
+    COMPACTION_JOB: ("0 0 4 * * 0", 600.0),
+}
+"""When the jobs of memory run, with seconds first, and how many seconds later they may begin."""
 
 
 def vectors_of(storage: Storage, settings: Settings) -> MemoryVectors | None:
@@ -46,10 +57,12 @@ class MemoryWork:
         self.builder = TocBuilder(storage, summariser or summariser_of(settings))
         self.jobs = MemoryJobs(self.builder, self.updater, self.indexer)
 
-    def add_to(self, deliveries: Deliveries, registry: JobRegistry) -> None:
-        """Let this process do the work."""
+    def add_to(self, deliveries: Deliveries, registry: JobRegistry, schedules: ScheduledJobs) -> None:
+        """Let this process do the work, and have the roll-ups run on their schedules."""
         deliveries.add(self.indexer, self.updater)
         self.jobs.register(registry)
+        for name, (expression, jitter) in SCHEDULES.items():
+            schedules.add(name, expression, jitter=jitter)
 
 
 def summariser_of(settings: Settings) -> Summariser:
