@@ -41,13 +41,15 @@ BLIND = {"Exception", "BaseException"}
 # Where each optional engine may be imported; everything else loads without it.
 ENGINES = {
     "asyncpg": re.compile(r"kernel/storage/postgres\w*\.py|kernel/signals/postgres\.py|testing/.*\.py"),
-    "opentelemetry": re.compile(r"rollouts/ot(el\w*|lp\w*)\.py|server/otlp/.*\.py|testing/.*\.py"),
-    "google": re.compile(r"rollouts/otlp(_reader)?\.py|server/otlp/.*\.py"),
+    "opentelemetry": re.compile(
+        r"rollouts/ot(el\w*|lp\w*)\.py|server/otlp/.*\.py|server/grpc/otlp\.py|testing/.*\.py"
+    ),
+    "google": re.compile(r"rollouts/otlp(_reader)?\.py|server/(otlp|grpc)/.*\.py|memory/messages\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
     "langgraph": re.compile(r"langgraph/\w+\.py|integrations/langgraph/\w+\.py"),
     "langgraph_sdk": re.compile(r"langgraph/(custom_auth|factory)\.py"),
     "langchain_core": re.compile(r"langgraph/\w+\.py|integrations/langgraph/\w+\.py"),
-    "grpc": re.compile(r"server/grpc/.*\.py|server/otlp/grpc_server\.py"),
+    "grpc": re.compile(r"(server|client)/grpc/.*\.py"),
 }
 # One letter of each stands in brackets, so that this file does not contain what it looks for.
 FOREIGN = re.compile(

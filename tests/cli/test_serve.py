@@ -179,6 +179,12 @@ def test_dev_keeps_the_traces_of_any_program(tmp_path: Path) -> None:
     traces = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     with Server(tmp_path, "dev", "--grpc-port", "0") as server:
         assert server.facts["grpc_port"] > 0
+        assert server.facts["grpc_ports"][0] == server.facts["grpc_port"]
+        address = f"127.0.0.1:{server.facts['grpc_port']}"
+        assert server.json("health")["grpc"] == "SERVING"
+        asked = ("health", "--json", "--grpc", address, "--service")
+        assert server.run(*asked, "memory.MemoryService").returncode == 0
+        assert server.run(*asked, "nobody").returncode == 1
         assert server.get("/docs")[0] == 200
         request = urllib.request.Request(
             server.url + "/v1/traces", json.dumps(traces).encode(), {"Content-Type": "application/json"}

@@ -16,8 +16,9 @@ from tests.server.support import Answer, Visitor, serving
 from perdure.kernel import errors
 from perdure.kernel.errors import error_text
 from perdure.runtime.stores import open_store
+from perdure.server.grpc.otlp import TRACE_SERVICE
+from perdure.server.grpc.server import GrpcServer
 from perdure.server.http.bodies import encode
-from perdure.server.otlp.grpc_server import TRACE_SERVICE, GrpcServer
 from perdure.server.table import ROUTES
 from perdure.testing.servers import free_port
 from perdure.threads.work import _refusal

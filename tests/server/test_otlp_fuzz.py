@@ -18,8 +18,9 @@ from tests.server.otlp_support import Batch, Home, begun, recording
 from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings
 from perdure.runtime.app import App
+from perdure.server.grpc.otlp import TRACE_SERVICE
+from perdure.server.grpc.server import GrpcServer
 from perdure.server.http.server import HttpServer, make_application
-from perdure.server.otlp.grpc_server import TRACE_SERVICE, GrpcServer
 from perdure.server.otlp.routes import ROUTES
 
 EXAMPLES = 150

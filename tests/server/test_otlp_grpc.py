@@ -32,8 +32,9 @@ from perdure import InMemoryLightningStore, LightningStore, Span
 from perdure.kernel.config import Key, Settings
 from perdure.kernel.errors import StartRefused
 from perdure.runtime.app import App, StoreApp, app_of
-from perdure.server.otlp import grpc_server
-from perdure.server.otlp.grpc_server import TRACE_SERVICE, GrpcServer
+from perdure.server.grpc import server as grpc_server
+from perdure.server.grpc.otlp import TRACE_SERVICE
+from perdure.server.grpc.server import GrpcServer
 
 SECRET = Key("a-key-of-some-length")
 EXPORT = f"/{TRACE_SERVICE}/Export"

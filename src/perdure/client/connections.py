@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import threading
 import weakref
 from collections.abc import AsyncGenerator
@@ -29,9 +30,10 @@ class Connections(NamedTuple):
 class Pools:
     """The connections of every loop; a fork begins with none."""
 
-    def __init__(self, connection_timeout: float) -> None:
+    def __init__(self, connection_timeout: float, tls: ssl.SSLContext | None = None) -> None:
         self.closed = False
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connection_timeout)
+        self._ssl = True if tls is None else tls
         self._lock = threading.Lock()
         self._opened: dict[asyncio.AbstractEventLoop, tuple[Connections, AsyncGenerator[Connections]]] = {}
         self._inherited: Any = None
@@ -64,7 +66,7 @@ class Pools:
 
     def _session(self, limit: int) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS),
+            connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS, ssl=self._ssl),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
             auto_decompress=True,

@@ -11,6 +11,7 @@ from perdure.access.service import Access
 from perdure.assistants.service import Assistants
 from perdure.client.session import RETRY_DELAYS, HttpSession
 from perdure.client.streaming import ThreadSenders
+from perdure.client.tls import ClientTls
 from perdure.client.transport import HttpTransport
 from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
@@ -34,7 +35,8 @@ class PerdureClient(Threads):
     What the server refuses is raised as the error that it names. A request whose answer was lost is sent
     again where that does nothing twice; streams and waits outlast a server that is away for up to `patience`
     seconds.
-    `token` and `namespace` may also stand in the URL: `http://namespace:token@host:4747`.
+    `token` and `namespace` may also stand in the URL: `http://namespace:token@host:4747`. With `https`, `tls`
+    has the files of the client; by default the environment names them.
     """
 
     def __init__(
@@ -46,9 +48,15 @@ class PerdureClient(Threads):
         patience: float = 60.0,
         retry_delays: Sequence[float] = RETRY_DELAYS,
         request_timeout: float = 30.0,
+        tls: ClientTls | None = None,
     ) -> None:
         session = HttpSession(
-            url, token=token, namespace=namespace, retry_delays=retry_delays, request_timeout=request_timeout
+            url,
+            token=token,
+            namespace=namespace,
+            retry_delays=retry_delays,
+            request_timeout=request_timeout,
+            tls=tls,
         )
         self.transport = HttpTransport(session, ThreadSenders(patience).by_method())
         self.assistants = Assistants.over(self.transport)

@@ -14,6 +14,7 @@ import aiohttp
 from yarl import URL
 
 from perdure.client.connections import Connections, Pools
+from perdure.client.tls import ClientTls
 from perdure.kernel.checks import check_text
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import (
@@ -91,6 +92,7 @@ class HttpSession:
         health_retry_delays: Sequence[float] = HEALTH_RETRY_DELAYS,
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
+        tls: ClientTls | None = None,
     ) -> None:
         url = _parsed(base_url)
         self.base_url = str(url.with_user(None)).rstrip("/")
@@ -101,7 +103,9 @@ class HttpSession:
         self.request_timeout = request_timeout
         self.connection_timeout = connection_timeout
         self._fixed_headers = _headers(None if callable(self.token) else self.token, self.namespace)
-        self._pools = Pools(connection_timeout)
+        self.tls = tls
+        files = tls or ClientTls.from_environment()
+        self._pools = Pools(connection_timeout, files.context() if url.scheme == "https" else None)
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -114,7 +118,7 @@ class HttpSession:
 
     def options(self) -> dict[str, Any]:
         """What another session to the same address needs to be like this one."""
-        names = ("token", "namespace", "retry_delays", "health_retry_delays")
+        names = ("token", "namespace", "retry_delays", "health_retry_delays", "tls")
         return {name: getattr(self, name) for name in (*names, "request_timeout", "connection_timeout")}
 
     def in_namespace(self, namespace: str) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.kernel.connection import CONNECTION
 from perdure.kernel.lifecycle import DAEMON
 from perdure.memory.nodes import TOC_NODE
 from perdure.outbox.model import EFFECT, EFFECT_VIEW
@@ -28,4 +29,5 @@ MACHINES: Final = (
     SCHEDULER,
     FIRING,
     TOC_NODE,
+    CONNECTION,
 )

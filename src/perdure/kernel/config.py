@@ -119,6 +119,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 4747
     grpc_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_client_ca_file: str | None = None
     api_key: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     insecure_no_auth: bool = False
     cors_allow_origins: tuple[str, ...] = ()

@@ -29,6 +29,8 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.reloads import Reloads
 from perdure.runtime.services import Services
+from perdure.runtime.tls import SETTINGS as TLS_SETTINGS
+from perdure.runtime.tls import Tls
 from perdure.worker.registry import Agents
 
 READY_SECONDS = 5.0
@@ -67,8 +69,14 @@ class StoreApp:
         """How many feeds of changes each actor has open."""
         self.streams: Counter[str] = Counter()
         """How many streams of events each actor reads."""
+        self.grpc_ports: tuple[int, ...] = ()
+        """The ports on which gRPC is served."""
+        self.tls = Tls.of(self.settings)
+        """The certificate that HTTP and gRPC are served with; None without TLS."""
 
         self.reloads.add("API key", self._reload_key, settings=["api_key"])
+        if self.tls is not None:
+            self.reloads.add("certificates", self.tls.reload, settings=TLS_SETTINGS)
 
     @property
     def settings(self) -> Settings:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import CommandContext, client_command, flag, number
+from perdure.cli.shell.options import CommandContext, client_command, flag, number, text
 from perdure.cli.shell.output import facts_table, human_duration, make_table, parse_duration, shorten
-from perdure.kernel.errors import Unauthorized
+from perdure.kernel.errors import PerdureError, Unauthorized
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 INTERVAL_SECONDS = 2.0
 HEALTHY = ("ok", "ready", "healthy")
+SERVING = "SERVING"
+NOT_CHECKED = "not checked: pip install 'perdure[grpc]'"
 
 
 @client_command
@@ -87,19 +89,59 @@ def _workers(workers: Mapping[str, int]) -> str:
 
 
 @client_command
-async def health(context: CommandContext) -> None:
+async def health(
+    context: CommandContext,
+    grpc: Annotated[
+        str | None, text("HOST:PORT", "Check this gRPC server only, as grpc_health_probe does.", "--grpc")
+    ] = None,
+    service: Annotated[
+        str, text("NAME", "gRPC service to check (default: the whole server).", "--service")
+    ] = "",
+) -> None:
     """Check the health of a server or database (exit code 1 if unhealthy)."""
+    if grpc is not None:
+        facts: dict[str, Any] = {"grpc": await _grpc_health(context, grpc, service)}
+        rows = list(facts.items())
+        document = facts
+    else:
+        facts, statistics = await _health_of(context, service)
+        rows = [*facts.items(), *statistics.items()]
+        document = {**facts, "statistics": statistics}
+    if context.as_json:
+        context.output.document(document)
+    else:
+        context.output.show(make_table(("health", ""), [(name, shorten(value)) for name, value in rows]))
+    if facts.get("status", "ok") not in HEALTHY or facts.get("grpc", SERVING) not in (SERVING, NOT_CHECKED):
+        raise typer.Exit(1)
+
+
+async def _health_of(context: CommandContext, service: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a server or database says of itself, over HTTP and over gRPC, and its statistics."""
     async with context.connect() as connection:
         facts = await connection.health()
+        address = await connection.grpc_address()
         try:
             statistics = dict(await connection.store.statistics())
         except Unauthorized:
             # Health is public; statistics need a token.
             statistics = {}
-    if context.as_json:
-        context.output.document({**facts, "statistics": statistics})
-    else:
-        rows = [*facts.items(), *statistics.items()]
-        context.output.show(make_table(("health", ""), [(name, shorten(value)) for name, value in rows]))
-    if facts.get("status") not in HEALTHY:
-        raise typer.Exit(1)
+    if address is not None:
+        facts["grpc"] = await _grpc_health(context, address, service)
+    return facts, statistics
+
+
+async def _grpc_health(context: CommandContext, address: str, service: str) -> str:
+    """The status of a gRPC server, or why there is none."""
+    try:
+        from perdure.client.grpc import GrpcMemory
+    except ModuleNotFoundError:
+        return NOT_CHECKED
+    from perdure.client.tls import ClientTls
+
+    files = ClientTls.from_environment()
+    secure = (context.target.url or "").startswith("https://") or files.ca_file is not None
+    async with GrpcMemory(address, tls=files if secure else None, patience=0.0) as memory:
+        try:
+            return await memory.health(service)
+        except PerdureError as error:
+            return f"{error.code}: {error.message}; {getattr(error, 'hint', '')}".rstrip("; ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from perdure.runtime.app import App
 
 OTLP_GRPC_PORT = 4317
+MEMORY_PORT = 50051
+"""Where clients of agent-memory look for it."""
 
 
 def dev(
@@ -56,14 +57,13 @@ def dev(
         url = server.address_of(settings, listening)
         found = gather_agents(settings, agents or ())
         app = server.open_app(settings, url)
-        services = [server.Administration(url, app), *server.services_of(app, agents=found)]
+        services = server.services_of(app, agents=found, further_ports=(MEMORY_PORT,))
+        services = [server.Administration(url, app), *services]
         show = Show(app, url, output, Plan(rollouts, seed), found.names)
         show.stays = not demo or not (_is_unattended() if once is None else once)
 
         process = server.ServerProcess(app, listening, services)
-        process.when_running(
-            lambda: show.announce(process.key_needed, server.grpc_port_of(services), grpc_note)
-        )
+        process.when_running(lambda: show.announce(process.key_needed, app.grpc_ports, grpc_note))
         server.run(process, show.play if demo else None)
 
 
@@ -81,22 +81,27 @@ def _settings(*given: Any) -> tuple[Settings, str]:
         explicit["cors_allow_origins"] = (*settings.cors_allow_origins, *LOCAL_ORIGINS)
     note = ""
     if settings.grpc_port is None:
-        note = _why_no_grpc(settings.host)
-        explicit["grpc_port"] = None if note else OTLP_GRPC_PORT
+        explicit["grpc_port"], note = _grpc_port(settings.host)
     return settings_from(explicit), note
 
 
-def _why_no_grpc(host: str) -> str:
+def _grpc_port(host: str) -> tuple[int | None, str]:
+    """The port of gRPC, or why there is none."""
     from importlib.util import find_spec
 
+    from perdure.server.http.server import is_free
+
     if find_spec("grpc") is None:
-        return "disabled: pip install 'perdure[grpc]'"
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        try:
-            probe.bind((host, OTLP_GRPC_PORT))
-        except OSError:
-            return f"disabled: port {OTLP_GRPC_PORT} is in use; choose another with --grpc-port"
-    return ""
+        return None, "disabled: pip install 'perdure[grpc]'"
+    for port in (OTLP_GRPC_PORT, MEMORY_PORT):
+        if is_free(host, port):
+            return port, ""
+    busy = f"ports {OTLP_GRPC_PORT} and {MEMORY_PORT} are in use"
+    return None, f"disabled: {busy}; choose another with --grpc-port"
+
+
+def _addresses(host: str, ports: Sequence[int]) -> str:
+    return ", ".join(f"{host}:{port}" for port in ports) + " (OTLP, memory, health)"
 
 
 def _is_unattended() -> bool:
@@ -116,17 +121,18 @@ class Show:
         self._started = asyncio.Event()
         self.stays = True
 
-    def announce(self, closed: bool, grpc_port: int | None, grpc_note: str) -> None:
+    def announce(self, closed: bool, grpc_ports: Sequence[int], grpc_note: str) -> None:
         """Print the URLs of the server."""
         from perdure.cli.hosting.serve import facts_of
 
         facts = facts_of(self._app.settings, self._url, closed)
-        facts["grpc_port"] = grpc_port
+        facts["grpc_port"] = next(iter(grpc_ports), None)
+        facts["grpc_ports"] = list(grpc_ports)
         facts["agents"] = self._agents
         if self._output.as_json:
             self._output.line(facts)
         else:
-            self._print_facts(facts["callers"], grpc_note or f"{self._app.settings.host}:{grpc_port}")
+            self._print_facts(facts["callers"], grpc_note or _addresses(self._app.settings.host, grpc_ports))
         self._started.set()
 
     def _print_facts(self, callers: str, grpc: str) -> None:
@@ -141,7 +147,7 @@ class Show:
             f"  API        {url}/api/v1 (documentation: {url}/docs)",
             f'  client     perdure.LightningStoreClient("{url}") or agentlightning\'s',
             f"  OTLP       {url}/v1/traces",
-            f"  OTLP gRPC  {grpc}",
+            f"  gRPC       {grpc}",
             f"  metrics    {url}/metrics",
         ):
             self._output.print(line)

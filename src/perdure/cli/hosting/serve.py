@@ -47,7 +47,9 @@ HostOption = Annotated[str | None, text("ADDRESS", "Address to listen on (defaul
 PortOption = Annotated[
     int | None, number("Port (default: 4747; 0 picks a free one).", "--port", min=0, max=65_535)
 ]
-GrpcPortOption = Annotated[int | None, number("Port for OTLP over gRPC.", "--grpc-port", min=0, max=65_535)]
+GrpcPortOption = Annotated[
+    int | None, number("Port for gRPC: OTLP, memory and health.", "--grpc-port", min=0, max=65_535)
+]
 NoAuthOption = Annotated[
     bool, flag("--insecure-no-auth", help="Accept requests without a token, on any address.")
 ]
@@ -197,7 +199,7 @@ def serve_with(
         host.join(process)
 
         def tell() -> None:
-            closed, grpc_port = process.key_needed, server.grpc_port_of(services)
+            closed, grpc_port = process.key_needed, next(iter(app.grpc_ports), None)
             agents_here = agents.names if agents else []
             host.announce({**facts_of(settings, url, closed), "grpc_port": grpc_port, "agents": agents_here})
 
@@ -292,7 +294,7 @@ def start_lines(facts: dict[str, Any]) -> list[str]:
     several = f" with {facts['workers']} processes" if facts["workers"] > 1 else ""
     lines = [f"perdure is listening on {facts['url']}{several}", f"  database   {facts['database']}"]
     if facts["grpc_port"] is not None:
-        lines.append(f"  OTLP gRPC  port {facts['grpc_port']}")
+        lines.append(f"  gRPC       port {facts['grpc_port']} (OTLP, memory, health)")
     if facts["agents"]:
         lines.append(f"  agents     {', '.join(facts['agents'])}")
     return [*lines, f"  callers    {facts['callers']}"]

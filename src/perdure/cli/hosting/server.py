@@ -73,7 +73,8 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
     """The URL of a socket, as a client on this machine would write it."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     port = listening.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if settings.tls_cert_file is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def open_app(settings: Settings, url: str | None = None) -> App:
@@ -123,21 +124,22 @@ def http_here() -> HttpSection:
     return section
 
 
-def services_of(app: App, *, shared: bool = False, agents: Agents | None = None) -> list[Component]:
-    """What runs along with the HTTP server; `shared` if other processes take the same ports."""
+def services_of(
+    app: App, *, shared: bool = False, agents: Agents | None = None, further_ports: Sequence[int] = ()
+) -> list[Component]:
+    """What runs along with the HTTP server; `shared` if other processes take the same ports.
+
+    gRPC is also served on `further_ports`, if they are free.
+    """
     components = components_of(app, agents or None)
     if app.settings.grpc_port is None:
         return components
     try:
-        from perdure.server.otlp.grpc_server import GrpcServer
+        from perdure.server.grpc.server import GrpcServer
     except ModuleNotFoundError as error:
-        raise InvalidInput("OTLP over gRPC needs grpcio: pip install 'perdure[grpc]'") from error
-    return [*components, GrpcServer(app, shared=shared, drain=drain_seconds(app.settings))]
-
-
-def grpc_port_of(services: Sequence[Component]) -> int | None:
-    """The port of the gRPC server, if there is one."""
-    return next((int(each.port) for each in services if hasattr(each, "port")), None)
+        raise InvalidInput("gRPC needs grpcio: pip install 'perdure[grpc]'") from error
+    drain = drain_seconds(app.settings)
+    return [*components, GrpcServer(app, shared=shared, drain=drain, further=further_ports)]
 
 
 class ServedDatabase:
@@ -227,7 +229,7 @@ class ServerProcess(ServiceProcess):
         application = application_of(app)
         loopback = InPhase(Phase.SUPPORT, Loopback(lambda: InProcess(application)))
         limits = ConnectionLimits.of(settings)
-        http = HttpServer(application, host=settings.host, listening=listening, limits=limits)
+        http = HttpServer(application, host=settings.host, listening=listening, limits=limits, tls=app.tls)
         server = HttpService(app, http, drain=drain_seconds(settings))
         self._database = ServedDatabase(app)
         super().__init__(

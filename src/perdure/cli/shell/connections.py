@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from yarl import URL
 
 from perdure.access.model import Caller, Scope
 from perdure.access.service import Access
@@ -18,7 +19,7 @@ from perdure.client.transport import HttpTransport
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
 from perdure.kernel.config import load_settings, mask_url
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import NotFound, PerdureError
 from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
@@ -33,6 +34,7 @@ from perdure.sessions.service import Sessions
 from perdure.workflows.override_service import WorkflowOverrides
 
 READY = "/readyz"
+INFO = "/info"
 PATIENCE_SECONDS = 10.0
 """How long a stream or a wait reconnects to a server that does not answer."""
 Document = dict[str, Any]
@@ -121,6 +123,17 @@ class Remote:
     async def health(self) -> Document:
         return dict((await self.session.request("GET", READY)).json())
 
+    async def grpc_address(self) -> str | None:
+        """Where the server is reached over gRPC; None if it is not, or is of an earlier release."""
+        try:
+            ports = (await self.session.request("GET", INFO)).json().get("grpc_ports")
+        except PerdureError:
+            return None
+        if not ports:
+            return None
+        host = str(URL(self.session.base_url).host)
+        return f"[{host}]:{ports[0]}" if ":" in host else f"{host}:{ports[0]}"
+
 
 class Direct:
     """A connection to a database that this process opens."""
@@ -183,3 +196,7 @@ class Direct:
 
     async def health(self) -> Document:
         return {"database": self._url, **await self._acting.health()}
+
+    async def grpc_address(self) -> str | None:
+        """A database has none."""
+        return None

@@ -20,6 +20,7 @@ from perdure.kernel.config import Settings
 from perdure.kernel.errors import StartRefused
 from perdure.kernel.lifecycle import Phase, Step
 from perdure.runtime.app import StoreApp
+from perdure.runtime.tls import Tls
 from perdure.server.http.application import Application as Application
 from perdure.server.http.application import make_application as make_application
 from perdure.server.http.connections import ConnectionLimits, Connections
@@ -49,6 +50,15 @@ def bind(host: str, port: int) -> socket.socket:
         raise StartRefused(f"the server cannot listen on {host} port {port}: {reason}") from None
     bound.set_inheritable(True)
     return bound
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there."""
+    try:
+        bind(host, port).close()
+    except StartRefused:
+        return False
+    return True
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -105,8 +115,10 @@ class HttpServer:
         port: int = 0,
         listening: socket.socket | None = None,
         limits: ConnectionLimits | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._application = application
+        self._tls = tls
         self._limits = limits or ConnectionLimits.of(Settings())
         self._host = host
         self.port = port
@@ -121,7 +133,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     @property
     def thread(self) -> threading.Thread | None:
@@ -206,6 +218,8 @@ class HttpServer:
             lifespan="on",
             interface="asgi3",
         )
+        config.load()
+        config.ssl = None if self._tls is None else self._tls.context
         self._server = _Server(config, self.accepting)
         return self._server, self._socket
 

@@ -41,6 +41,7 @@ async def info(call: Call) -> wire.Info:
         langgraph_py_version=_langgraph(),
         flags=FLAGS,
         host=HOST,
+        grpc_ports=list(call.app.grpc_ports),
     )
 
 

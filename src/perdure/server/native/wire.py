@@ -52,6 +52,8 @@ class Info(msgspec.Struct, kw_only=True):
     flags: dict[str, bool] = msgspec.field(default_factory=dict)
     """What clients of LangGraph's server ask for, and whether it is there."""
     host: dict[str, str | None] = msgspec.field(default_factory=dict)
+    grpc_ports: list[int] = msgspec.field(default_factory=list)
+    """Where gRPC is served, if it is."""
 
 
 class OkQuery(msgspec.Struct, kw_only=True):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from perdure.kernel.errors import (
+    AgentUnavailable,
+    Conflict,
     Forbidden,
     InvalidInput,
     MethodNotAllowed,
+    NotFound,
     NotSupported,
     PerdureError,
     RequestTimeout,
@@ -35,10 +38,13 @@ _STATUSES: tuple[tuple[type[PerdureError], int, int], ...] = (
     (TooLarge, 413, 8),
     (Unauthorized, 401, 16),
     (Forbidden, 403, 7),
+    (NotFound, 404, 5),
+    (Conflict, 409, 9),
     (UnknownRoute, 404, 12),
     (MethodNotAllowed, 405, 12),
     (NotSupported, 501, 12),
     (TooManyRequests, 429, 14),
+    (AgentUnavailable, 503, 14),
     (StorageError, 503, 14),
 )
 

@@ -1,0 +1,298 @@
+"""A connection to a gRPC server: it connects by itself, again after a failure, and bounds every request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from perdure.client.grpc.errors import (
+    CallCancelled,
+    CallTimeout,
+    ConnectionFailed,
+    ConnectTimeout,
+    DnsFailure,
+    ServerUnavailable,
+    connection_failure,
+)
+from perdure.client.tls import ClientTls
+from perdure.kernel.connection import (
+    CLOSED,
+    CONNECT,
+    CONNECTION,
+    ENDED,
+    ESTABLISHED,
+    FAILED,
+    GIVEN_UP,
+    LOST,
+    STARTED,
+    ConnectionState,
+)
+from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, error_named
+from perdure.kernel.retry import Backoff, is_transient
+
+CONNECT_SECONDS = 5.0
+DEADLINE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+TIMEOUTS_IN_A_ROW = 2
+"""After so many requests without an answer in time, the connection counts as lost."""
+MAX_MESSAGE = 64 << 20
+ERROR_CODE = "perdure-error"
+"""The trailing metadata with the code of the server's error."""
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+
+logger = logging.getLogger(__name__)
+
+Transition = Callable[[ConnectionState, str, ConnectionState], None]
+"""Called with the state before, the event, and the state after."""
+
+
+class GrpcConnection:
+    """A connection whose state follows `CONNECTION`.
+
+    A request connects first, if need be. After a transport error it is sent again, for up to `patience`
+    seconds, with growing pauses; each try has `deadline` seconds. So requests must be idempotent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        namespace: str | None = None,
+        tls: ClientTls | None = None,
+        connect_timeout: float = CONNECT_SECONDS,
+        deadline: float = DEADLINE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+        on_transition: Transition | None = None,
+    ) -> None:
+        self.address = address
+        self.deadline = deadline
+        self.patience = patience
+        self.state: ConnectionState = "disconnected"
+        self._connect_timeout = connect_timeout
+        self._tls = tls
+        self._on_transition = on_transition
+        self._host, self._port = _split(address)
+        self.metadata = _metadata_of(token, namespace)
+        self._channel: Any = None
+        self._requests = 0
+        self._timeouts = 0
+        self._closed = False
+        self._connecting = asyncio.Lock()
+
+    # --- connecting
+
+    async def connect(self) -> None:
+        """Connect, with one try, unless it is connected. Requests do this by themselves."""
+        async with self._connecting:
+            if self._closed:
+                raise StorageClosed("the client is closed")
+            if self._channel is None:
+                await self._attempt()
+
+    async def _attempt(self) -> None:
+        self._step(CONNECT)
+        try:
+            await self._resolve()
+            channel = self._open()
+            try:
+                await self._greet(channel)
+            except BaseException:
+                await channel.close()
+                raise
+        except ConnectionFailed:
+            self._step(FAILED)
+            self._step(GIVEN_UP)
+            raise
+        except BaseException:
+            self._step(CLOSED)
+            raise
+        self._channel, self._timeouts = channel, 0
+        self._step(ESTABLISHED)
+
+    async def _resolve(self) -> None:
+        """Check that the host has an address: gRPC tells that less clearly."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            raise DnsFailure(f"{self._host} cannot be resolved: {error.strerror}") from None
+        except TimeoutError:
+            raise DnsFailure(f"{self._host} was not resolved within {self._connect_timeout:g} s") from None
+
+    def _open(self) -> Any:
+        # A channel of its own, and not one that another connection to the address left in its back-off.
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", MAX_MESSAGE),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.address, options)
+        ca, key, cert = self._tls.pem()
+        return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, cert), options)
+
+    async def _greet(self, channel: Any) -> None:
+        """Ask for the server's health, which connects; a server without that service is connected too."""
+        check = channel.unary_unary(
+            HEALTH_CHECK,
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            answer = await check(health_pb2.HealthCheckRequest(), timeout=self._connect_timeout)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                late = f"{self.address} did not accept within {self._connect_timeout:g} s"
+                raise ConnectTimeout(late) from None
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise connection_failure(error.details() or "") from None
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise ConnectionFailed(f"{error.code().name}: {error.details()}") from None
+            return
+        if answer.status == health_pb2.HealthCheckResponse.NOT_SERVING:
+            raise ConnectionFailed(f"{self.address} is stopping")
+
+    async def close(self) -> None:
+        """End the connection; requests that are under way end with an error."""
+        self._closed = True
+        channel, self._channel = self._channel, None
+        self._step(CLOSED)
+        if channel is not None:
+            await channel.close()
+
+    # --- requests
+
+    async def call(self, method: str, request: Any, answer: Any, *, deadline: float | None = None) -> Any:
+        """Send a request of one message, and give its answer, a message of the class `answer`."""
+        seconds = self.deadline if deadline is None else deadline
+        patience = Patience(self)
+        while True:
+            try:
+                await self.connect()
+                async with self.request() as channel:
+                    invoke = channel.unary_unary(
+                        method,
+                        request_serializer=type(request).SerializeToString,
+                        response_deserializer=answer.FromString,
+                    )
+                    return await invoke(request, timeout=seconds, metadata=self.metadata)
+            except PerdureError as error:
+                await patience.after(error)
+
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[Any]:
+        """The channel, for one request; errors of gRPC become ours, and a lost connection is given up."""
+        channel = self._channel
+        if channel is None:
+            raise ServerUnavailable(f"{self.address} is not connected")
+        with self._request():
+            try:
+                yield channel
+            except grpc.aio.AioRpcError as error:
+                await self._failed(channel, error)
+            except ServerUnavailable:
+                await self._lose(channel)
+                raise
+            self._timeouts = 0
+
+    @contextmanager
+    def _request(self) -> Iterator[None]:
+        """Count a request that is under way."""
+        self._requests += 1
+        self._step(STARTED)
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._step(ENDED)
+
+    async def _failed(self, channel: Any, error: Any) -> NoReturn:
+        """Raise what an error of gRPC means, and give up the connection if it is lost."""
+        code, details = error.code(), error.details() or ""
+        said = dict(error.trailing_metadata() or ()).get(ERROR_CODE)
+        if said is not None:
+            # The server has answered: the connection is well.
+            self._timeouts = 0
+            raise error_named(said, details) or PerdureError(details)
+        # A write after the end of a call is INTERNAL in grpc's own client, whatever the server answered.
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL):
+            await self._lose(channel)
+            raise ServerUnavailable(f"{self.address} is unavailable: {details}")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._timeouts += 1
+            if self._timeouts >= TIMEOUTS_IN_A_ROW:
+                await self._lose(channel)
+            raise CallTimeout(f"{self.address} did not answer in time: {details}")
+        if code is grpc.StatusCode.CANCELLED:
+            raise CallCancelled(details or None)
+        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            raise InvalidInput(details)
+        raise PerdureError(f"{code.name}: {details}")
+
+    async def _lose(self, channel: Any) -> None:
+        if self._channel is channel:
+            self._channel = None
+            self._step(LOST)
+            await channel.close()
+
+    def _step(self, event: str) -> None:
+        before = self.state
+        after: Any = CONNECTION.step(before, event)
+        if after != before:
+            self.state = after
+            if self._on_transition is not None:
+                self._on_transition(before, event, after)
+
+
+class Patience:
+    """The tries of one request: how long they may go on, and how long to pause between them."""
+
+    def __init__(self, connection: GrpcConnection) -> None:
+        self._connection = connection
+        self._clock = asyncio.get_running_loop().time
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, after a success."""
+        self._give_up = self._clock() + self._connection.patience
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+
+    async def after(self, error: PerdureError) -> None:
+        """Pause after an error; raises it if it will not pass, or if there is no time left."""
+        pause = self._backoff.next()
+        if not _passes(error) or self._clock() + pause >= self._give_up:
+            raise error
+        address = self._connection.address
+        logger.info("%s: %s: %s; retrying in %.1f s", address, error.code, error.message, pause)
+        await asyncio.sleep(pause)
+
+
+def _passes(error: PerdureError) -> bool:
+    """Whether an error may pass, so that the request is worth another try."""
+    if isinstance(error, ConnectionFailed):
+        return error.retried
+    return isinstance(error, CallTimeout) or is_transient(error, idempotent=True)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not host:
+        raise InvalidInput(f"{address!r} is no address; write HOST:PORT, such as 127.0.0.1:50051")
+    return host.strip("[]"), int(port)
+
+
+def _metadata_of(token: str | None, namespace: str | None) -> list[tuple[str, str]]:
+    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+    return metadata if namespace is None else [*metadata, ("x-perdure-namespace", namespace)]

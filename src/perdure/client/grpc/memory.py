@@ -1,0 +1,243 @@
+"""Memory over gRPC: the methods of the service, on a connection that heals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from perdure.client.grpc.connection import (
+    CONNECT_SECONDS,
+    DEADLINE_SECONDS,
+    HEALTH_CHECK,
+    PATIENCE_SECONDS,
+    GrpcConnection,
+    Patience,
+    Transition,
+)
+from perdure.client.grpc.errors import ServerUnavailable
+from perdure.client.tls import ClientTls
+from perdure.kernel.connection import ConnectionState
+from perdure.kernel.errors import PerdureError
+from perdure.memory import message_records as wire
+from perdure.memory import messages as m
+from perdure.memory.records import (
+    DocumentKind,
+    EventPage,
+    Ingested,
+    MemoryEvent,
+    NewMemoryEvent,
+    SearchMode,
+    SearchResult,
+)
+
+WINDOW = 8
+"""How many batches of a stream are sent before the first of them is acknowledged."""
+
+STREAM_EVENTS = f"/{m.SERVICE}/StreamEvents"
+
+Batch = Sequence[NewMemoryEvent]
+
+
+class GrpcMemory:
+    """The memory of a server, over gRPC.
+
+    It connects with the first request, reconnects with back-off, and sends a request again whose answer was
+    lost: every method may be done twice. Errors have a `hint` about what to do. `state` follows the state
+    machine of the connection.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        token: str | None = None,
+        namespace: str | None = None,
+        tls: ClientTls | None = None,
+        connect_timeout: float = CONNECT_SECONDS,
+        deadline: float = DEADLINE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+        on_transition: Transition | None = None,
+    ) -> None:
+        self.connection = GrpcConnection(
+            address,
+            token=token,
+            namespace=namespace,
+            tls=tls,
+            connect_timeout=connect_timeout,
+            deadline=deadline,
+            patience=patience,
+            on_transition=on_transition,
+        )
+
+    @property
+    def state(self) -> ConnectionState:
+        """The state of the connection."""
+        return self.connection.state
+
+    async def connect(self) -> None:
+        """Connect now, with one try; raises why it failed."""
+        await self.connection.connect()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self.connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def health(self, service: str = "") -> str:
+        """The health of the server, or of one of its services: SERVING, NOT_SERVING or UNKNOWN."""
+        request, answer = health_pb2.HealthCheckRequest(service=service), health_pb2.HealthCheckResponse
+        found = await self.connection.call(HEALTH_CHECK, request, answer)
+        name: str = answer.ServingStatus.Name(found.status)
+        return name
+
+    async def _call(self, method: str, request: Any, answer: Any) -> Any:
+        return await self.connection.call(f"/{m.SERVICE}/{method}", request, answer)
+
+    # --- events
+
+    async def ingest(self, event: NewMemoryEvent) -> Ingested:
+        """Store an event, once for each `event_id`."""
+        request = m.IngestEventRequest(event=wire.event_message(event))
+        return wire.ingested_of(await self._call("IngestEvent", request, m.IngestEventResponse))
+
+    async def ingest_many(self, events: Batch) -> list[Ingested]:
+        """Store events, all or none of them; answers in their order."""
+        answer = await self._call("IngestEvents", _batch(events), m.IngestEventsResponse)
+        return [wire.ingested_of(each) for each in answer.results]
+
+    async def stream(self, batches: AsyncIterable[Batch]) -> AsyncIterator[list[Ingested]]:
+        """Store batches as they come; gives what became of each when it is durable, in their order.
+
+        After a lost connection, batches that were not acknowledged are sent again.
+        """
+        sending = Sending(batches)
+        patience = Patience(self.connection)
+        try:
+            while True:
+                try:
+                    await self.connection.connect()
+                    async with self.connection.request() as channel:
+                        async for answer in sending.over(channel, self.connection.metadata):
+                            patience.renew()
+                            yield [wire.ingested_of(each) for each in answer.results]
+                    return
+                except PerdureError as error:
+                    await patience.after(error)
+        finally:
+            await sending.close()
+
+    async def get_events(self, *, from_ms: int = 0, to_ms: int, limit: int = 100) -> EventPage:
+        """List the events of a stretch of time, both ends included, in the order of their time."""
+        request = m.GetEventsRequest(from_timestamp_ms=from_ms, to_timestamp_ms=to_ms, limit=limit)
+        answer = await self._call("GetEvents", request, m.GetEventsResponse)
+        events: list[MemoryEvent] = [wire.event_of(each) for each in answer.events]
+        return EventPage(items=events, has_more=answer.has_more)
+
+    # --- searching
+
+    async def search(
+        self,
+        query: str,
+        *,
+        mode: SearchMode = "hybrid",
+        kind: DocumentKind | None = None,
+        agent: str | None = None,
+        limit: int = 10,
+    ) -> SearchResult:
+        """Find events, nodes of the table of contents and grips, the best first, each with its events."""
+        request = m.HybridSearchRequest(
+            query=query,
+            top_k=limit,
+            mode=wire.number_of(wire.MODES, mode),
+            target=0 if kind is None else wire.number_of(wire.KINDS, kind),
+            agent_filter=agent,
+        )
+        answer = await self._call("HybridSearch", request, m.HybridSearchResponse)
+        return SearchResult(
+            items=[wire.hit_of(each) for each in answer.matches],
+            mode_used=wire.named(wire.MODES, answer.mode_used, "search mode"),
+            text_available=answer.bm25_available,
+            vector_available=answer.vector_available,
+        )
+
+
+class Sending:
+    """Batches on their way over one stream after another, until each of them is acknowledged."""
+
+    def __init__(self, batches: AsyncIterable[Batch]) -> None:
+        self._unacknowledged: deque[Any] = deque()
+        self._coming: asyncio.Queue[Any] = asyncio.Queue(1)
+        self._room = asyncio.Semaphore(WINDOW)
+        self._reading = asyncio.create_task(self._read(batches))
+        self._at_end = False
+        self._failure: Exception | None = None
+
+    async def _read(self, batches: AsyncIterable[Batch]) -> None:
+        """Take batches from their source, which goes on while there is no connection."""
+        try:
+            async for events in batches:
+                await self._coming.put(_batch(events))
+        except Exception as error:  # noqa: BLE001 - raised when what came before it is acknowledged
+            self._failure = error
+        await self._coming.put(None)
+
+    async def over(self, channel: Any, metadata: list[tuple[str, str]]) -> AsyncIterator[Any]:
+        """Send over a stream of this channel what is not acknowledged yet, and what follows."""
+        call = channel.stream_stream(
+            STREAM_EVENTS,
+            request_serializer=m.IngestEventsRequest.SerializeToString,
+            response_deserializer=m.IngestEventsResponse.FromString,
+        )(metadata=metadata)
+        writing = asyncio.create_task(self._write(call))
+        try:
+            while (answer := await call.read()) is not grpc.aio.EOF:
+                self._unacknowledged.popleft()
+                self._room.release()
+                yield answer
+            if self._failure is not None:
+                raise self._failure
+            if not self._at_end or self._unacknowledged:
+                raise ServerUnavailable("the server ended the stream")
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            call.cancel()
+
+    async def _write(self, call: Any) -> None:
+        """Write to a stream until the source ends; why a write fails is seen where the answers are read."""
+        for message in list(self._unacknowledged):
+            await call.write(message)
+        while not self._at_end:
+            await self._room.acquire()
+            try:
+                message = await self._coming.get()
+            except asyncio.CancelledError:
+                self._room.release()
+                raise
+            if message is None:
+                self._at_end = True
+            else:
+                self._unacknowledged.append(message)
+                await call.write(message)
+        await call.done_writing()
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait((self._reading,))
+
+
+def _batch(events: Batch) -> Any:
+    return m.IngestEventsRequest(events=[wire.event_message(event) for event in events])

@@ -1,0 +1,135 @@
+"""The calls of the gRPC server: who may make them, how their messages are read, and how they are refused.
+
+Messages are received and read here rather than by grpc: a caller that sends nothing holds no call for ever,
+nothing is received from somebody who may not call, and what cannot be read is the caller's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from perdure.access.model import Caller, Scope, allows
+from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, RequestTimeout
+from perdure.runtime.app import StoreApp
+from perdure.server.grpc.drain import CallsInFlight
+from perdure.server.http.gate import Gate
+from perdure.server.http.problems import internal_error, public_error
+from perdure.server.otlp.answers import encode_status, grpc_code
+from perdure.server.otlp.decode import PROTOBUF_FORM
+
+ERROR_CODE = "perdure-error"
+"""The trailing metadata with the code of an error."""
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+logger = logging.getLogger(__name__)
+
+Context = Any
+"""grpc's context of a call; the package has no types."""
+Requests = AsyncIterator[bytes]
+
+
+class Calls:
+    """Admits callers and answers their calls, all of which are counted."""
+
+    def __init__(self, app: StoreApp) -> None:
+        self.app = app
+        self.in_flight = CallsInFlight()
+        self._gate = Gate(app)
+
+    def unary(self, scope: Scope, answer: Callable[[Caller, bytes], Awaitable[bytes]]) -> Any:
+        """The handler of a method with one message and one answer."""
+
+        async def call(requests: Requests, context: Context) -> bytes:
+            caller = await self.admit(context, scope)
+            try:
+                return await answer(caller, await self.receive(requests))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
+                await refuse(context, error)
+
+        return self.in_flight.counting(grpc.stream_unary_rpc_method_handler(call))
+
+    def stream(self, scope: Scope, answer: Callable[[Caller, Requests], AsyncIterator[bytes]]) -> Any:
+        """The handler of a method with many messages and many answers."""
+
+        async def call(requests: Requests, context: Context) -> AsyncIterator[bytes]:
+            caller = await self.admit(context, scope)
+            try:
+                async for each in answer(caller, self._readmitting(requests, context)):
+                    yield each
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
+                await refuse(context, error)
+
+        return self.in_flight.counting(grpc.stream_stream_rpc_method_handler(call))
+
+    async def _readmitting(self, requests: Requests, context: Context) -> AsyncIterator[bytes]:
+        """The messages of a caller that may still call when each of them comes."""
+        header = _header_of(context)
+        async for request in requests:
+            await self._gate.readmit(header)
+            yield request
+
+    async def receive(self, requests: Requests) -> bytes:
+        """The one message of a call."""
+        seconds = self.app.settings.body_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(requests)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the message did not arrive within {seconds:g} s (setting body_timeout)"
+            ) from None
+        except StopAsyncIteration:
+            raise InvalidInput("the call has no message") from None
+
+    async def admit(self, context: Context, scope: Scope | None = None) -> Caller:
+        """The caller by its metadata, which has the names of the headers; or the call is refused.
+
+        Without a scope, every known caller is admitted.
+        """
+        try:
+            caller = await self._gate.admit(_header_of(context), _host_of(context.peer()))
+            if not allows(caller.scopes, scope):
+                raise Forbidden(f"this needs a token with the scope {scope!r}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
+            await refuse(context, error)
+        return caller
+
+
+def parse(kind: Any, data: bytes) -> Any:
+    """A message; InvalidInput if the bytes are none."""
+    try:
+        return kind.FromString(data)
+    except (DecodeError, ValueError):
+        raise InvalidInput(f"the message cannot be read as {kind.DESCRIPTOR.full_name}") from None
+
+
+async def refuse(context: Context, error: Exception) -> NoReturn:
+    """End a call with an error; its details, as over HTTP, are in the trailing metadata."""
+    request_id = secrets.token_hex(8)
+    if not isinstance(error, PerdureError):
+        logger.error("request %s: a call failed", request_id, exc_info=error)
+        error = internal_error(request_id)
+    shown = public_error(error, request_id)
+    metadata = (
+        ("grpc-status-details-bin", encode_status(shown, request_id, PROTOBUF_FORM)),
+        (ERROR_CODE, shown.code),
+    )
+    await context.abort(_CODES[grpc_code(shown)], shown.message, metadata)
+    raise AssertionError("abort always raises")
+
+
+def _header_of(context: Context) -> Callable[[str], str | None]:
+    pairs = context.invocation_metadata()
+    return {key: value for key, value in pairs if isinstance(value, str)}.get
+
+
+def _host_of(peer: str) -> str:
+    """`ipv4:127.0.0.1:5000` without its port."""
+    return peer.rpartition(":")[0]

@@ -1,0 +1,29 @@
+"""OTLP over gRPC: what exporters of OpenTelemetry call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+from perdure.access.model import Caller, Scope
+from perdure.server.grpc.calls import Calls
+from perdure.server.otlp.answers import encode_outcome
+from perdure.server.otlp.decode import PROTOBUF_FORM, decode
+from perdure.server.otlp.ingest import ingest
+
+FILE = trace_service_pb2.DESCRIPTOR
+TRACE_SERVICE: str = FILE.services_by_name["TraceService"].full_name
+SOURCE = "otlp_grpc"
+SCOPE: Scope = "worker"
+
+
+def trace_service(calls: Calls) -> Any:
+    """The handlers of the service of traces."""
+
+    async def export(caller: Caller, data: bytes) -> bytes:
+        outcome = await ingest(calls.app, caller, decode(data, PROTOBUF_FORM), SOURCE)
+        return encode_outcome(outcome, PROTOBUF_FORM)
+
+    return grpc.method_handlers_generic_handler(TRACE_SERVICE, {"Export": calls.unary(SCOPE, export)})

@@ -1,0 +1,162 @@
+"""The gRPC server: OTLP, memory, health and reflection, on one or more ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from perdure.kernel.errors import StartRefused
+from perdure.kernel.lifecycle import Phase, Step
+from perdure.runtime.app import App, StoreApp
+from perdure.runtime.tls import Tls
+from perdure.server.grpc import otlp, reflection
+from perdure.server.grpc.calls import Calls
+from perdure.server.grpc.drain import Health
+from perdure.server.grpc.memory import FILE as MEMORY_FILE
+from perdure.server.grpc.memory import MEMORY_SERVICE, MemoryServicer
+from perdure.server.grpc.otlp import TRACE_SERVICE
+from perdure.server.http.server import is_free
+
+HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+DRAIN_SECONDS = 10.0
+"""How long calls may take to end, if nobody says otherwise."""
+GRACE_SECONDS = 0.5
+"""How long calls that may last for ever, such as reflection, may go on after that."""
+MAX_METADATA = 16 << 10
+MAX_CALLS = 256
+MAX_CONNECTIONS = 256
+IDLE_MILLISECONDS = 300_000
+"""How long a connection may have no call; clients open another one by themselves."""
+
+
+class GrpcServer:
+    """Serves gRPC in the event loop that starts it. Health answers anybody, the rest callers.
+
+    It also listens on `further` ports, those of them that are free. Several processes may listen on one port
+    if each of them says that it is `shared`.
+    """
+
+    def __init__(
+        self,
+        app: StoreApp,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        further: Sequence[int] = (),
+        shared: bool = False,
+        drain: float = DRAIN_SECONDS,
+    ) -> None:
+        self._app = app
+        self._host = host or app.settings.host
+        self._asked = port if port is not None else app.settings.grpc_port or 0
+        self._further = further
+        self._shared = shared
+        self._drain = drain
+        self._calls = Calls(app)
+        self._memory = MemoryServicer(self._calls, app) if isinstance(app, App) else None
+        names = (TRACE_SERVICE,) if self._memory is None else (TRACE_SERVICE, MEMORY_SERVICE)
+        self._services = names
+        self._health = Health(("", *names))
+        self._server: Any = None
+        self.ports: tuple[int, ...] = ()
+
+    @property
+    def port(self) -> int:
+        """The first of its ports; 0 before it has started."""
+        return self.ports[0] if self.ports else 0
+
+    async def start(self) -> None:
+        """Listen; refused, as all servers are, where anyone could come in."""
+        await self._app.check_start()
+        server = grpc.aio.server(options=self._options(), maximum_concurrent_rpcs=MAX_CALLS)
+        self._add_services(server)
+        ports = [self._listen(server, self._asked)]
+        for port in self._further:
+            if port not in ports and is_free(self._host, port):
+                with suppress(StartRefused):
+                    ports.append(self._listen(server, port))
+        await server.start()
+        self._server = server
+        self.ports = self._app.grpc_ports = tuple(ports)
+
+    def _listen(self, server: Any, port: int) -> int:
+        address = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        try:
+            if self._app.tls is None:
+                return int(server.add_insecure_port(address))
+            return int(server.add_secure_port(address, credentials_of(self._app.tls)))
+        except RuntimeError:
+            raise StartRefused(f"gRPC cannot listen on {self._host} port {port}") from None
+
+    def stop_steps(self) -> Mapping[Phase, Step]:
+        return {
+            Phase.ANNOUNCE: self._announce_stop,
+            Phase.STREAMS: self._end_streams,
+            Phase.REQUESTS: self.stop,
+        }
+
+    async def _announce_stop(self) -> None:
+        """Health becomes NOT_SERVING, also for those who watch it; calls are still answered."""
+        self._health.stop_serving()
+
+    async def _end_streams(self) -> None:
+        """Those who watch health are dismissed; streams of events end with what was received."""
+        self._health.end_watches()
+        if self._memory is not None:
+            self._memory.end_streams()
+
+    async def stop(self) -> None:
+        """Answer what is under way, then end."""
+        await self._announce_stop()
+        await self._end_streams()
+        server, self._server = self._server, None
+        if server is not None:
+            try:
+                await self._calls.in_flight.until_none(self._drain)
+            finally:
+                await server.stop(GRACE_SECONDS)
+
+    def _options(self) -> list[tuple[str, int]]:
+        settings = self._app.settings
+        return [
+            ("grpc.max_receive_message_length", settings.max_decompressed_bytes),
+            ("grpc.max_metadata_size", MAX_METADATA),
+            ("grpc.so_reuseport", int(self._shared)),
+            ("grpc.server_handshake_timeout_ms", round(settings.head_timeout * 1000)),
+            ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+            ("grpc.max_concurrent_streams", MAX_CALLS),
+        ]
+
+    def _add_services(self, server: Any) -> None:
+        files = [health_pb2.DESCRIPTOR, reflection.FILE, otlp.FILE]
+        handlers = [otlp.trace_service(self._calls)]
+        if self._memory is not None:
+            files.append(MEMORY_FILE)
+            handlers.append(self._memory.handlers())
+        names = (*self._services, HEALTH_SERVICE)
+        reflecting = reflection.Reflection(self._calls, names, reflection.pool_of(files))
+        server.add_generic_rpc_handlers((*handlers, *reflecting.handlers()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+
+
+def credentials_of(tls: Tls) -> Any:
+    """The credentials of a server, which follow the certificate: each new connection gets the current one."""
+    configured = None
+
+    def current() -> Any:
+        nonlocal configured
+        configured = tls.pem
+        pair = (tls.pem.key, tls.pem.certificate)
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=tls.pem.client_ca)
+
+    def changed() -> Any:
+        return None if tls.pem is configured else current()
+
+    return grpc.dynamic_ssl_server_credentials(
+        current(), changed, require_client_authentication=tls.pem.client_ca is not None
+    )
