@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings, load_settings
+from perdure.kernel.errors import Unauthorized
 from perdure.kernel.lifecycle import DAEMON, Component, InPhase, Phase, Step
+from perdure.runtime.app import App
 from perdure.runtime.process import ServiceProcess
 from perdure.runtime.reloads import Reloads
 
@@ -280,3 +283,27 @@ async def test_sighup_reloads(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         await process.run(done.wait)  # type: ignore[arg-type]
     assert process.signal is None
+
+
+async def test_a_key_is_changed_but_not_given_up_by_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = "a-key-of-the-server-1", "a-key-of-the-server-2"
+    (tmp_path / "key").write_text(first)
+    monkeypatch.setenv("PERDURE_API_KEY_FILE", "key")
+    async with InMemoryLightningStore() as store:
+        app = App(store, load_settings())
+        (tmp_path / "key").write_text(second)
+        assert (await app.reloads.run()).changed == {"API key": "the key has changed"}
+        assert (await app.admit(second, None)).actor == "key"
+        with pytest.raises(Unauthorized):
+            await app.admit(first, None)
+        monkeypatch.delenv("PERDURE_API_KEY_FILE")
+        assert "a restart is needed" in (await app.reloads.run()).failed["API key"]
+        assert app.settings.api_key == second
+        # With a token, callers still need one.
+        await app.services.access.create_token("me", scopes=["admin"])
+        assert (await app.reloads.run()).changed == {"API key": "the key was removed"}
+        with pytest.raises(Unauthorized):
+            await app.admit(None, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from perdure.jobs import operations
 from perdure.jobs.model import (
@@ -67,11 +68,14 @@ class JobExecutor:
         self._executing: dict[asyncio.Task[None], tuple[NamespaceRow, JobLease]] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._claiming: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._resting = False
 
     async def start(self) -> None:
         """Begin to claim jobs, in the running event loop; a second call does nothing."""
         if self._loops:
             return
+        self._stopping = False
         self._freed = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._loops = [loop.create_task(self._remove())]
@@ -81,9 +85,12 @@ class JobExecutor:
 
     async def stop_claiming(self) -> None:
         """Claim no more; what it executes continues until `stop`."""
+        self._stopping = True
         claiming, self._claiming = self._claiming, []
         for task in claiming:
-            task.cancel()
+            # A claim is never cut off: what it took would be nobody's until its lease ends.
+            if self._resting:
+                task.cancel()
         await asyncio.gather(*claiming, return_exceptions=True)
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
@@ -115,7 +122,7 @@ class JobExecutor:
         keys = [ready_key(INTERNAL_QUEUE, name) for name in names]
         backoff = Backoff()
         with self.storage.signals.watch(READY_CHANNEL, keys) as watch:
-            while True:
+            while not self._stopping:
                 try:
                     found = await self._claim_some(names)
                 except StorageClosed:
@@ -123,21 +130,29 @@ class JobExecutor:
                 except StorageError as error:
                     pause = backoff.next()
                     logger.warning("cannot claim jobs, trying again in %.1f s: %s", pause, error)
-                    await asyncio.sleep(pause)
+                    await self._rest(asyncio.sleep(pause))
                     continue
                 backoff.reset()
-                if not found:
-                    await watch.changed(self.poll)
+                if not found and not self._stopping:
+                    await self._rest(watch.changed(self.poll))
+
+    async def _rest(self, awaited: Awaitable[Any]) -> None:
+        """Wait for something while there is nothing to claim, which `stop_claiming` ends."""
+        self._resting = True
+        try:
+            await awaited
+        finally:
+            self._resting = False
 
     async def _claim_some(self, names: Sequence[str]) -> int:
         """Claim what there is room for; returns how many jobs that were."""
         while len(self._executing) >= self.concurrency:
             self._freed.clear()
-            await self._freed.wait()
+            await self._rest(self._freed.wait())
         claimed = 0
         for namespace in await self.storage.read(operations.ready_namespaces, names):
             room = self.concurrency - len(self._executing)
-            if room <= 0:
+            if room <= 0 or self._stopping:
                 break
             jobs = await self.storage.run(operations.claim_jobs, room, names, self._kinds, ns=namespace.id)
             claimed += len(jobs)

@@ -249,7 +249,8 @@ def _supervise(
     secret = server.Administration(url)
     reloads = Reloads(settings)
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
-    reloads.add("server processes", supervisor.reload, settings=("api_key", "webhook_secret"))
+    # Each of them says what needs a restart.
+    reloads.add("server processes", supervisor.reload, settings=settings.sources)
     process = ServiceProcess(
         [*host.components(), secret, supervisor],
         timeout=settings.seconds_to_stop + SUPERVISOR_SECONDS,

@@ -103,9 +103,8 @@ class Application:
         self._mounted = mounted
         self.table = Table(routes)
         self._gate = Gate(app)
-        # The last component tells that the server is ready.
         own = () if mounted is None else (mounted,)
-        self._components: Sequence[Component] = (*components[:-1], *own, *components[-1:])
+        self._components: Sequence[Component] = (*components, *own)
         self._prefix = app.http.mount_prefix.split("/")[1:]
         self._counters: dict[tuple[str, str, int], tuple[Any, Any]] = {}
         self._stack = AsyncExitStack()
