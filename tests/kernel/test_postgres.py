@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit, urlunsplit
@@ -32,6 +33,7 @@ from perdure.kernel.errors import (
     StorageError,
     StorageUnavailable,
 )
+from perdure.kernel.storage import postgres_tx
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 
@@ -240,6 +242,37 @@ async def test_a_row_that_somebody_holds_is_waited_for_until_the_deadline(
             await soon(storage.run(resize, ns=NS))
     assert await soon(storage.run(resize, ns=NS)) == 1
     await storage.close()
+
+
+async def test_a_frozen_process_holds_its_locks_for_seconds(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after SIGSTOP: its connections stay open, and it says nothing more in its transaction."""
+    monkeypatch.setattr(postgres_tx, "IDLE_SECONDS", 0.2)
+    frozen, other = opened(postgres_url), opened(postgres_url)
+    await frozen.run(put, "a", ns=NS)
+    holds, thawed = threading.Event(), threading.Event()
+    tries: list[int] = []
+
+    async def resize(tx: Tx, size: int) -> int:
+        return await tx.execute(RESIZE, ids=["a"], size=size)
+
+    async def freeze(tx: Tx) -> int:
+        tries.append(await resize(tx, 1))
+        if len(tries) == 1:
+            holds.set()
+            # It blocks the driver's own thread, which sends the rest of the transaction.
+            thawed.wait(20.0)
+        return await resize(tx, 2)
+
+    call = asyncio.ensure_future(frozen.run(freeze, ns=NS))
+    await soon(asyncio.to_thread(holds.wait))
+    assert await soon(other.run(resize, 5, ns=NS)) == 1
+    thawed.set()
+    # What it had done is undone, and done again.
+    assert (await soon(call), tries) == (1, [1, 1])
+    await frozen.close()
+    await other.close()
 
 
 async def test_more_callers_than_connections_wait_their_turn(postgres_url: str) -> None:

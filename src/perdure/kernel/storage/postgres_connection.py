@@ -22,10 +22,11 @@ LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     ConnectionError,
     OSError,
 )
-"""The connection was lost, or the server is shutting down or starting up."""
+"""The connection was lost, or ended by the server, or the server is shutting down or starting up."""
 
 CONTENDED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
 """Two transactions conflicted; retry the operation."""

@@ -18,6 +18,8 @@ from perdure.kernel.storage.schema import FullText, Probe, Table
 SHARDS = 16
 BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+IDLE_SECONDS = 5.0
+"""How long a transaction may wait for its next statement: a frozen process holds its locks no longer."""
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 # After a crash the server reuses transaction ids that had not reached the disk, so an id is of one start.
 ERA = "pg_postmaster_start_time()::text || coalesce(pg_last_wal_replay_lsn()::text, '')"
@@ -27,7 +29,12 @@ XID = f"pg_current_xact_id()::text || ' ' || {ERA}"
 def prelude(xid: str, probes: Sequence[Probe]) -> str:
     """The first statement of a transaction: its time, its id, its settings, and the probes' answers."""
     exists = [" EXISTS (" + probe.sql.replace(":now", "t.now") + ")" for probe in probes]
-    columns = ",".join(("t.now", xid, *exists, "set_config('statement_timeout', $1, true)"))
+    idle = str(round(IDLE_SECONDS * 1000))
+    limits = (
+        "set_config('statement_timeout', $1, true)",
+        "set_config('idle_in_transaction_session_timeout', '" + idle + "', true)",
+    )
+    columns = ",".join(("t.now", xid, *exists, *limits))
     return " ".join(("SELECT", columns, "FROM (SELECT", _NOW, "AS now) AS t"))
 
 
