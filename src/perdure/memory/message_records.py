@@ -7,18 +7,28 @@ from typing import Any, Final, TypeVar
 
 from perdure.kernel.errors import InvalidInput
 from perdure.memory import messages as m
+from perdure.memory.calendar import LEVELS, Level
 from perdure.memory.records import (
     EVENT_ROLES,
     EVENT_TYPES,
+    NODE_FIELDS,
+    Bullet,
+    ChildMatches,
     Citation,
     DocumentKind,
     EventRole,
     EventType,
+    ExpandedGrip,
+    Grip,
     Ingested,
     MemoryEvent,
     NewMemoryEvent,
+    NodeField,
+    NodeMatch,
+    NodeMatches,
     SearchHit,
     SearchMode,
+    TocNode,
 )
 
 N = TypeVar("N", bound=str)
@@ -29,6 +39,8 @@ KINDS: Final[dict[int, DocumentKind]] = {1: "node", 2: "grip", 1001: "event"}
 """The numbers of TeleportDocType and VectorTargetType that name a kind."""
 ANY_KIND: Final = (0, 3)
 DOC_TYPES: Final[dict[DocumentKind, str]] = {"node": "toc_node", "grip": "grip", "event": "event"}
+LEVEL_NAMES: Final[dict[int, Level]] = dict(enumerate(LEVELS, 1))
+PARTS: Final[dict[int, NodeField]] = dict(enumerate(NODE_FIELDS, 1))
 MODES: Final[dict[int, SearchMode]] = {0: "hybrid", 1: "vector", 2: "text", 3: "hybrid"}
 
 
@@ -169,3 +181,136 @@ def hit_of(message: Any) -> SearchHit:
 
 def _citation_message(cited: Citation) -> Any:
     return m.Citation(event_id=cited.event_id, session_id=cited.session_id, timestamp_ms=cited.timestamp_ms)
+
+
+# --- the table of contents --------------------------------------------------------------------------------
+
+
+def node_message(node: TocNode) -> Any:
+    """A node as a message."""
+    return m.TocNode(
+        node_id=node.node_id,
+        level=number_of(LEVEL_NAMES, node.level),
+        title=node.title,
+        summary=node.summary or None,
+        bullets=[m.TocBullet(text=each.text, grip_ids=each.grip_ids) for each in node.bullets],
+        keywords=node.keywords,
+        child_node_ids=node.child_node_ids,
+        start_time_ms=node.start_time_ms,
+        end_time_ms=node.end_time_ms,
+        version=node.version,
+        status=node.status,
+        parent_id=node.parent_id,
+        agents=node.agents,
+        error=node.error,
+    )
+
+
+def node_of(message: Any) -> TocNode:
+    """A node of the table of contents."""
+    return TocNode(
+        node_id=message.node_id,
+        level=named(LEVEL_NAMES, message.level, "level"),
+        title=message.title,
+        status=message.status,
+        summary=message.summary,
+        bullets=[Bullet(text=each.text, grip_ids=list(each.grip_ids)) for each in message.bullets],
+        keywords=list(message.keywords),
+        agents=list(message.agents),
+        parent_id=message.parent_id if message.HasField("parent_id") else None,
+        child_node_ids=list(message.child_node_ids),
+        start_time_ms=message.start_time_ms,
+        end_time_ms=message.end_time_ms,
+        version=message.version,
+        error=message.error if message.HasField("error") else None,
+    )
+
+
+def expanded_message(found: ExpandedGrip) -> Any:
+    """A grip with its events, as a message."""
+    grip = found.grip
+    return m.ExpandGripResponse(
+        grip=m.Grip(
+            grip_id=grip.grip_id,
+            excerpt=grip.excerpt,
+            event_id_start=grip.event_id_start,
+            event_id_end=grip.event_id_end,
+            timestamp_ms=grip.timestamp_ms,
+            source=grip.source,
+            node_id=grip.node_id,
+            session_id=grip.session_id,
+            event_ids=grip.event_ids,
+        ),
+        events_before=map(event_message, found.events_before),
+        excerpt_events=map(event_message, found.excerpt_events),
+        events_after=map(event_message, found.events_after),
+    )
+
+
+def expanded_of(message: Any) -> ExpandedGrip:
+    """A grip with its events."""
+    grip = message.grip
+    return ExpandedGrip(
+        grip=Grip(
+            grip_id=grip.grip_id,
+            node_id=grip.node_id,
+            session_id=grip.session_id,
+            timestamp_ms=grip.timestamp_ms,
+            excerpt=grip.excerpt,
+            event_id_start=grip.event_id_start,
+            event_id_end=grip.event_id_end,
+            event_ids=list(grip.event_ids),
+            source=grip.source,
+        ),
+        events_before=[event_of(each) for each in message.events_before],
+        excerpt_events=[event_of(each) for each in message.excerpt_events],
+        events_after=[event_of(each) for each in message.events_after],
+    )
+
+
+def parts_of(numbers: Any) -> list[NodeField] | None:
+    """The parts of a node to search in; None for all of them."""
+    return [named(PARTS, number, "field") for number in numbers if number] or None
+
+
+def match_messages(found: NodeMatches) -> list[Any]:
+    """What a search inside a node found, as messages."""
+    return [
+        m.SearchMatch(
+            field=number_of(PARTS, each.part), text=each.text, grip_ids=each.grip_ids, score=each.score
+        )
+        for each in found.matches
+    ]
+
+
+def node_result(found: NodeMatches) -> Any:
+    """A node in which a search found something, as a message."""
+    return m.SearchNodeResult(
+        node_id=found.node_id,
+        title=found.title,
+        level=number_of(LEVEL_NAMES, found.level),
+        matches=match_messages(found),
+        relevance_score=found.relevance,
+    )
+
+
+def children_of(message: Any) -> ChildMatches:
+    """The nodes in which a search found something."""
+    return ChildMatches(
+        items=[
+            NodeMatches(
+                node_id=each.node_id,
+                title=each.title,
+                level=named(LEVEL_NAMES, each.level, "level"),
+                matches=[_match_of(match) for match in each.matches],
+                relevance=each.relevance_score,
+            )
+            for each in message.results
+        ],
+        has_more=message.has_more,
+    )
+
+
+def _match_of(message: Any) -> NodeMatch:
+    part = named(PARTS, message.field, "field")
+    return NodeMatch(part=part, text=message.text, score=message.score, grip_ids=list(message.grip_ids))

@@ -113,6 +113,12 @@ async def test_no_bytes_give_an_internal_error(served: Served) -> None:
         "StreamEvents": m.IngestEventsRequest(events=[m.Event.FromString(event().SerializeToString())]),
         "TeleportSearch": m.TeleportSearchRequest(query='a -b "c', doc_type=2, limit=5, agent_filter="x"),
         "HybridSearch": m.HybridSearchRequest(query="a*", top_k=5, mode=3, time_filter={"start_ms": 5}),
+        "BrowseToc": m.BrowseTocRequest(parent_id="toc:year:2024", limit=3, continuation_token="1:a"),
+        "ExpandGrip": m.ExpandGripRequest(grip_id="grip:1:x", events_before=-1, events_after=2**31 - 1),
+        "SearchNode": m.SearchNodeRequest(node_id="toc:year:2024", query="abc", fields=[1, 2], limit=-1),
+        "SearchChildren": m.SearchChildrenRequest(query="abc def", child_level=3, token_budget=-7),
+        "PauseJob": m.PauseJobRequest(job_name="nobody"),
+        "GetNode": m.GetNodeRequest(node_id="toc:day:2024-01-15"),
         "GetEvents": m.GetEventsRequest(from_timestamp_ms=1, to_timestamp_ms=2, limit=5),
     }
     services = dict.fromkeys((*memory.METHODS, "StreamEvents"), m.SERVICE)

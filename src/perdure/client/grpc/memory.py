@@ -23,17 +23,22 @@ from perdure.client.grpc.connection import (
 from perdure.client.grpc.errors import ServerUnavailable
 from perdure.client.tls import ClientTls
 from perdure.kernel.connection import ConnectionState
-from perdure.kernel.errors import PerdureError
+from perdure.kernel.errors import JobNotFound, NotFound, PerdureError
 from perdure.memory import message_records as wire
 from perdure.memory import messages as m
+from perdure.memory.calendar import Level
 from perdure.memory.records import (
+    ChildMatches,
     DocumentKind,
     EventPage,
+    ExpandedGrip,
     Ingested,
     MemoryEvent,
     NewMemoryEvent,
+    NodePage,
     SearchMode,
     SearchResult,
+    TocNode,
 )
 
 WINDOW = 8
@@ -146,7 +151,73 @@ class GrpcMemory:
         events: list[MemoryEvent] = [wire.event_of(each) for each in answer.events]
         return EventPage(items=events, has_more=answer.has_more)
 
+    # --- the table of contents
+
+    async def toc_root(self) -> list[TocNode]:
+        """List the years, the latest first."""
+        answer = await self._call("GetTocRoot", m.GetTocRootRequest(), m.GetTocRootResponse)
+        return [wire.node_of(each) for each in answer.nodes]
+
+    async def get_node(self, node_id: str) -> TocNode:
+        """Get a node: its last complete version, with the ids of its children."""
+        answer = await self._call("GetNode", m.GetNodeRequest(node_id=node_id), m.GetNodeResponse)
+        if not answer.HasField("node"):
+            raise NotFound(f"Node {node_id} not found")
+        return wire.node_of(answer.node)
+
+    async def browse(self, node_id: str, *, limit: int = 20, after: str | None = None) -> NodePage:
+        """List the children of a node in the order of their time."""
+        request = m.BrowseTocRequest(parent_id=node_id, limit=limit, continuation_token=after)
+        answer = await self._call("BrowseToc", request, m.BrowseTocResponse)
+        return NodePage(
+            items=[wire.node_of(each) for each in answer.children],
+            has_more=answer.has_more,
+            after=answer.continuation_token if answer.has_more else None,
+        )
+
+    async def expand_grip(
+        self, grip_id: str, *, events_before: int = 3, events_after: int = 3
+    ) -> ExpandedGrip:
+        """Get a grip with its events, and those of its session around them."""
+        request = m.ExpandGripRequest(grip_id=grip_id, events_before=events_before, events_after=events_after)
+        answer = await self._call("ExpandGrip", request, m.ExpandGripResponse)
+        if not answer.HasField("grip"):
+            raise NotFound(f"Grip {grip_id} not found")
+        return wire.expanded_of(answer)
+
+    # --- the scheduler
+
+    async def pause_job(self, job_name: str) -> None:
+        """Pause a job of the scheduler."""
+        answer = await self._call("PauseJob", m.PauseJobRequest(job_name=job_name), m.PauseJobResponse)
+        if not answer.success:
+            raise JobNotFound(answer.error)
+
+    async def resume_job(self, job_name: str) -> None:
+        """Resume a job of the scheduler."""
+        answer = await self._call("ResumeJob", m.ResumeJobRequest(job_name=job_name), m.ResumeJobResponse)
+        if not answer.success:
+            raise JobNotFound(answer.error)
+
+    async def scheduler_status(self) -> Any:
+        """The message `GetSchedulerStatusResponse`: whether the scheduler runs, and its jobs."""
+        request = m.GetSchedulerStatusRequest()
+        return await self._call("GetSchedulerStatus", request, m.GetSchedulerStatusResponse)
+
     # --- searching
+
+    async def search_children(
+        self, query: str, *, parent_id: str | None = None, level: Level | None = None, limit: int = 10
+    ) -> ChildMatches:
+        """Find the children of a node that have words of a query, or the nodes of a level."""
+        request = m.SearchChildrenRequest(
+            query=query,
+            parent_id=parent_id or "",
+            child_level=0 if level is None else wire.number_of(wire.LEVEL_NAMES, level),
+            limit=limit,
+        )
+        answer = await self._call("SearchChildren", request, m.SearchChildrenResponse)
+        return wire.children_of(answer)
 
     async def search(
         self,

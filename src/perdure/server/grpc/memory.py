@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 import grpc
 
 from perdure.access.model import Caller, Scope
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import AgentUnavailable, Conflict, InvalidInput, NotFound
 from perdure.memory import message_records as wire
 from perdure.memory import messages as m
 from perdure.memory.records import DocumentKind, SearchResult
+from perdure.memory.service import MAX_AROUND, parse_node_place
 from perdure.runtime.app import App
 from perdure.runtime.services import Services
+from perdure.schedules.records import JobStatus
 from perdure.server.grpc.calls import Calls, Requests, parse
 
 MEMORY_SERVICE = m.SERVICE
@@ -27,6 +30,14 @@ EVENTS_PAGE = 50
 HITS = 10
 MOST_EVENTS = 1000
 MOST_HITS = 100
+NODES_PAGE = 20
+MOST_NODES = 1000
+MOST_TOKENS = 1_000_000
+AROUND = 3
+JOBS_PAGE = 1000
+MOST_JOBS = 10_000
+RESULTS = {"success": 1, "failed": 2, "skipped": 3}
+"""The numbers of JobResultStatus."""
 
 Answer = Callable[[Services, Any], Awaitable[Any]]
 
@@ -62,6 +73,53 @@ async def get_events(services: Services, request: Any) -> Any:
     return m.GetEventsResponse(events=map(wire.event_message, page.items), has_more=page.has_more)
 
 
+# --- the table of contents --------------------------------------------------------------------------------
+
+
+async def get_toc_root(services: Services, request: Any) -> Any:
+    return m.GetTocRootResponse(
+        nodes=map(wire.node_message, await services.memory.toc_root(limit=MOST_NODES))
+    )
+
+
+async def get_node(services: Services, request: Any) -> Any:
+    """A node; an unknown one is an answer without it."""
+    try:
+        node = await services.memory.get_node(_named(request, "node_id"))
+    except NotFound:
+        return m.GetNodeResponse()
+    return m.GetNodeResponse(node=wire.node_message(node))
+
+
+async def browse_toc(services: Services, request: Any) -> Any:
+    """The children of a node. A token that is none of ours begins anew."""
+    token = _optional(request, "continuation_token")
+    try:
+        parse_node_place(token)
+    except InvalidInput:
+        token = None
+    limit = _limit(request.limit, NODES_PAGE, MOST_NODES)
+    page = await services.memory.browse(_named(request, "parent_id"), limit=limit, after=token)
+    return m.BrowseTocResponse(
+        children=map(wire.node_message, page.items),
+        continuation_token=page.after if page.has_more else None,
+        has_more=page.has_more,
+    )
+
+
+async def expand_grip(services: Services, request: Any) -> Any:
+    """A grip with its events; an unknown one is an answer without it."""
+    try:
+        found = await services.memory.expand_grip(
+            _named(request, "grip_id"),
+            events_before=_around(request, "events_before"),
+            events_after=_around(request, "events_after"),
+        )
+    except NotFound:
+        return m.ExpandGripResponse()
+    return wire.expanded_message(found)
+
+
 # --- searching --------------------------------------------------------------------------------------------
 
 
@@ -77,6 +135,55 @@ async def teleport_search(services: Services, request: Any) -> Any:
     return m.TeleportSearchResponse(
         results=map(wire.teleport_result, found.items), total_docs=found.documents
     )
+
+
+async def vector_teleport(services: Services, request: Any) -> Any:
+    found = await _search(services, request, "vector")
+    if not found.vector_available:
+        raise AgentUnavailable("there are no vectors: configure an embedder (see the page about memory)")
+    matches = [wire.match_message(hit) for hit in found.items if hit.score >= request.min_score]
+    status = await get_vector_index_status(services, None)
+    return m.VectorTeleportResponse(matches=matches, index_status=status)
+
+
+async def get_vector_index_status(services: Services, request: Any) -> Any:
+    stats, vectors = await services.memory.stats(), services.memory.vectors
+    dimension = 0 if vectors is None else vectors.embedder.dims or 0
+    return m.VectorIndexStatus(
+        available=vectors is not None and stats.vectors > 0,
+        vector_count=stats.vectors,
+        dimension=dimension,
+        size_bytes=4 * dimension * stats.vectors,
+    )
+
+
+async def search_node(services: Services, request: Any) -> Any:
+    found = await services.memory.search_node(
+        _named(request, "node_id"),
+        request.query,
+        fields=wire.parts_of(request.fields),
+        limit=_limit(request.limit, HITS, MOST_HITS),
+        token_budget=_limit(request.token_budget, 0, MOST_TOKENS),
+    )
+    return m.SearchNodeResponse(
+        matched=bool(found.matches),
+        matches=wire.match_messages(found),
+        node_id=found.node_id,
+        level=wire.number_of(wire.LEVEL_NAMES, found.level),
+    )
+
+
+async def search_children(services: Services, request: Any) -> Any:
+    level = wire.named(wire.LEVEL_NAMES, request.child_level, "level") if request.child_level else None
+    found = await services.memory.search_children(
+        request.query,
+        parent_id=request.parent_id or None,
+        level=level,
+        fields=wire.parts_of(request.fields),
+        limit=_limit(request.limit, HITS, MOST_HITS),
+        token_budget=_limit(request.token_budget, 0, MOST_TOKENS),
+    )
+    return m.SearchChildrenResponse(results=map(wire.node_result, found.items), has_more=found.has_more)
 
 
 async def hybrid_search(services: Services, request: Any) -> Any:
@@ -105,18 +212,100 @@ async def _search(services: Services, request: Any, mode: Any) -> SearchResult:
     )
 
 
+# --- the scheduler ----------------------------------------------------------------------------------------
+
+
+async def get_scheduler_status(services: Services, request: Any) -> Any:
+    """The state of this server's scheduler, and its jobs in the order of their names."""
+    found = await services.schedules.status(limit=JOBS_PAGE)
+    running, jobs = found.scheduler_running, list(found.jobs)
+    while found.next_after is not None and len(jobs) < MOST_JOBS:
+        found = await services.schedules.status(after=found.next_after, limit=JOBS_PAGE)
+        jobs += found.jobs
+    return m.GetSchedulerStatusResponse(scheduler_running=running, jobs=map(_job_message, jobs))
+
+
+def _job_message(job: JobStatus) -> Any:
+    about = job.last_run_metadata if isinstance(job.last_run_metadata, dict) else {}
+    return m.JobStatusProto(
+        job_name=job.job_name,
+        cron_expr=job.cron_expr,
+        last_run_ms=_ms(job.last_run),
+        last_duration_ms=job.last_duration_ms,
+        last_result=RESULTS.get(job.last_result or "", 0),
+        last_error=job.last_error,
+        next_run_ms=_ms(job.next_run),
+        run_count=job.run_count,
+        error_count=job.error_count,
+        is_running=job.is_running,
+        is_paused=job.is_paused,
+        last_run_metadata={
+            key: value if isinstance(value, str) else encode_json(value) for key, value in about.items()
+        },
+    )
+
+
+async def pause_job(services: Services, request: Any) -> Any:
+    return m.PauseJobResponse(**await _switched(services.schedules.pause, request.job_name))
+
+
+async def resume_job(services: Services, request: Any) -> Any:
+    return m.ResumeJobResponse(**await _switched(services.schedules.resume, request.job_name))
+
+
+async def _switched(switch: Callable[[str], Awaitable[Any]], name: str) -> dict[str, Any]:
+    """Pause or resume a job; one that does not exist, or cannot be changed, is an answer and not an error."""
+    try:
+        if not name:
+            raise NotFound()
+        await switch(name)
+    except NotFound:
+        return {"success": False, "error": f"Job not found: {name}"}
+    except Conflict as error:
+        return {"success": False, "error": error.message}
+    return {"success": True}
+
+
 METHODS = {
     "IngestEvent": Method(m.IngestEventRequest, "write", ingest_event),
     "IngestEvents": Method(m.IngestEventsRequest, "write", ingest_events),
     "GetEvents": Method(m.GetEventsRequest, "read", get_events),
+    "GetTocRoot": Method(m.GetTocRootRequest, "read", get_toc_root),
+    "GetNode": Method(m.GetNodeRequest, "read", get_node),
+    "BrowseToc": Method(m.BrowseTocRequest, "read", browse_toc),
+    "ExpandGrip": Method(m.ExpandGripRequest, "read", expand_grip),
+    "SearchNode": Method(m.SearchNodeRequest, "read", search_node),
+    "SearchChildren": Method(m.SearchChildrenRequest, "read", search_children),
     "TeleportSearch": Method(m.TeleportSearchRequest, "read", teleport_search),
+    "VectorTeleport": Method(m.VectorTeleportRequest, "read", vector_teleport),
     "HybridSearch": Method(m.HybridSearchRequest, "read", hybrid_search),
+    "GetVectorIndexStatus": Method(m.GetVectorIndexStatusRequest, "read", get_vector_index_status),
+    "GetSchedulerStatus": Method(m.GetSchedulerStatusRequest, "read", get_scheduler_status),
+    "PauseJob": Method(m.PauseJobRequest, "write", pause_job),
+    "ResumeJob": Method(m.ResumeJobRequest, "write", resume_job),
 }
 """The methods with one message and one answer; any other is UNIMPLEMENTED."""
 
 
 def _limit(given: int, default: int, most: int) -> int:
     return default if given <= 0 else min(given, most)
+
+
+def _named(request: Any, name: str) -> str:
+    """An id that a request must have."""
+    value: str = getattr(request, name)
+    if not value.strip():
+        raise InvalidInput(f"{name} is required")
+    return value
+
+
+def _around(request: Any, name: str) -> int:
+    """How many events to show before or after a grip."""
+    return min(max(getattr(request, name), 0), MAX_AROUND) if request.HasField(name) else AROUND
+
+
+def _ms(seconds: float | None) -> int:
+    return 0 if seconds is None else round(seconds * 1000)
 
 
 def _optional(request: Any, name: str) -> Any:
