@@ -14,6 +14,7 @@ from perdure.cli.commands import (
     assistants,
     crons,
     items,
+    memory,
     outbox,
     overrides,
     resources,
@@ -85,6 +86,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "override": overrides.app,
         "cron": crons.app,
         "item": items.app,
+        "memory": memory.app,
         "webhook": webhooks.app,
     },
     "Rollouts and traces": {

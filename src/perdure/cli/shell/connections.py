@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,15 +19,20 @@ from perdure.client.session import HttpSession
 from perdure.client.transport import HttpTransport
 from perdure.diagnostics.service import Diagnostics
 from perdure.items.service import Items
+from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound, PerdureError
+from perdure.kernel.errors import NotFound
+from perdure.memory.service import Memory
 from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.model import ENDED
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
+from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
@@ -35,6 +41,8 @@ from perdure.workflows.override_service import WorkflowOverrides
 
 READY = "/readyz"
 INFO = "/info"
+JOB_SECONDS = 0.1
+"""How often the server is asked whether a job has ended."""
 PATIENCE_SECONDS = 10.0
 """How long a stream or a wait reconnects to a server that does not answer."""
 Document = dict[str, Any]
@@ -88,6 +96,21 @@ class Remote:
     @property
     def sessions(self) -> Sessions:
         return self.threads.sessions
+
+    @property
+    def memory(self) -> Memory:
+        return self.threads.memory
+
+    async def finish_memory(self) -> None:
+        """The server indexes what was ingested."""
+
+    async def finish_job(self, job_id: str) -> Job:
+        """Wait until the server has done a job."""
+        while True:
+            job = await self.threads.jobs.get(job_id)
+            if job.status in ENDED:
+                return job
+            await asyncio.sleep(JOB_SECONDS)
 
     @property
     def messaging(self) -> Messaging:
@@ -164,9 +187,28 @@ class Direct:
         self.traces = self._services.traces
         self.diagnostics = self._services.diagnostics
         self.sessions = self._services.sessions
+        self.memory = self._services.memory
+        self._settings = settings
         self.messaging = self._services.messaging
 
         self.workflow_overrides = self._services.workflow_overrides
+
+    async def finish_memory(self) -> None:
+        """Index what was ingested, since no server does."""
+        services = self._services
+        work = MemoryWork(services.storage, self._settings, services.memory.vectors)
+        await work.indexer.index(await services.memory.ns("write"))
+
+    async def finish_job(self, job_id: str) -> Job:
+        """Do a job of memory in this process."""
+        services = self._services
+        work = MemoryWork(services.storage, self._settings, services.memory.vectors)
+        work.jobs.register(services.job_registry)
+        await services.job_executor.start()
+        try:
+            return await services.jobs.join(job_id)
+        finally:
+            await services.job_executor.stop()
 
     async def close(self) -> None:
         await self._services.close()

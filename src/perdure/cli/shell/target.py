@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from perdure.client.session import HttpSession
     from perdure.diagnostics.service import Diagnostics
     from perdure.items.service import Items
+    from perdure.jobs.records import Job
+    from perdure.memory.service import Memory
     from perdure.messaging.service import Messaging
     from perdure.outbox.service import Outbox
     from perdure.rollouts.contract import LightningStore
@@ -59,6 +61,10 @@ class Connection(Protocol):
     def diagnostics(self) -> Diagnostics: ...
     @property
     def sessions(self) -> Sessions: ...
+    @property
+    def memory(self) -> Memory: ...
+    async def finish_memory(self) -> None: ...
+    async def finish_job(self, job_id: str) -> Job: ...
     @property
     def messaging(self) -> Messaging: ...
     @property

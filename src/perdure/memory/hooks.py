@@ -1,0 +1,96 @@
+"""Events of the hooks of coding agents: one JSON object a line, as Claude Code and others send them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.ids import derived_ulid
+from perdure.memory.model import LATEST_MS, MAX_EVENT_TEXT, MAX_METADATA_TEXT, storable
+from perdure.memory.records import EventRole, EventType, NewMemoryEvent
+
+EVENTS: Final[Mapping[str, tuple[EventType, EventRole]]] = {
+    "SessionStart": ("session_start", "system"),
+    "UserPromptSubmit": ("user_message", "user"),
+    "AssistantResponse": ("assistant_message", "assistant"),
+    "PreToolUse": ("tool_result", "tool"),
+    "PostToolUse": ("tool_result", "tool"),
+    "Stop": ("session_end", "system"),
+    "SessionEnd": ("session_end", "system"),
+    "SubagentStart": ("subagent_start", "system"),
+    "SubagentStop": ("subagent_stop", "system"),
+}
+"""What each hook tells; any other is a message of the user."""
+RETRY_MS: Final = 60_000
+"""A hook without a time that says the same within a minute is the same."""
+MESSAGES: Final = ("message", "prompt", "tool_response", "tool_input")
+METADATA: Final = ("tool_name", "cwd")
+CUT: Final = "\n[cut]"
+
+
+def event_of_hook(hook: Any, now_ms: int) -> NewMemoryEvent:
+    """The event that a hook tells. Its id follows from what it says: sent again, it adds nothing."""
+    if not isinstance(hook, Mapping):
+        raise InvalidInput("a hook is a JSON object")
+    name = str(hook.get("hook_event_name") or "")
+    session_id = str(hook.get("session_id") or "")
+    if not session_id:
+        raise InvalidInput("session_id is required")
+    event_type, role = EVENTS.get(name, ("user_message", "user"))
+    text = _text(hook)
+    told = _time(hook.get("timestamp"))
+    time = now_ms if told is None else told
+    # Without a time, one that comes again soon must get the same id.
+    stamp = told if told is not None else now_ms // RETRY_MS * RETRY_MS
+    metadata = {key: _cut(str(hook[key]), MAX_METADATA_TEXT) for key in METADATA if hook.get(key)}
+    said = [name, text, *metadata.values(), str(hook.get("tool_use_id") or "")]
+    agent = hook.get("agent")
+    return NewMemoryEvent(
+        event_id=derived_ulid(stamp, session_id, *said),
+        session_id=session_id,
+        timestamp_ms=time,
+        event_type=event_type,
+        role=role,
+        text=_cut(text, MAX_EVENT_TEXT),
+        metadata={**metadata, **({"hook": name[:64]} if name else {})},
+        agent=str(agent) if agent else None,
+    )
+
+
+def _text(hook: Mapping[str, Any]) -> str:
+    """What a hook says: its message, or else what the tool got, as JSON."""
+    for key in MESSAGES:
+        found = hook.get(key)
+        if found:
+            return found if isinstance(found, str) else encode_json(found, what=key)
+    return ""
+
+
+def _time(value: Any) -> int | None:
+    """A time as text of ISO 8601, or as seconds or milliseconds since 1970; None if it is none."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return _possible(int(aware.timestamp() * 1000))
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return None
+    return _possible(int(value if value > 10**11 else value * 1000)) if abs(value) < 10**16 else None
+
+
+def _possible(ms: int) -> int | None:
+    return ms if 0 <= ms <= LATEST_MS else None
+
+
+def _cut(text: str, most: int) -> str:
+    """A text of at most so many bytes, which says that it was cut."""
+    whole = storable(text)
+    data = whole.encode()
+    if len(data) <= most:
+        return whole
+    return data[: most - len(CUT)].decode("utf-8", "ignore") + CUT
