@@ -22,7 +22,6 @@ from perdure.items.service import Items
 from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound, PerdureError
-from perdure.kernel.errors import NotFound
 from perdure.memory.service import Memory
 from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
