@@ -130,5 +130,6 @@ class CronOverride(Record, kw_only=True):
     name: str
     enabled: bool
     schedule: str | None = None
-    updated_at: float
+    updated_at: str
+    """In ISO 8601."""
     updated_by: str | None = None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
+from perdure.kernel.clock import MICROS, to_iso, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.schedules.model import (
@@ -267,6 +267,6 @@ def override_of(row: OverrideRow) -> CronOverride:
         name=row.name,
         enabled=bool(row.enabled),
         schedule=row.schedule,
-        updated_at=to_seconds(row.updated_at),
+        updated_at=to_iso(row.updated_at),
         updated_by=row.updated_by,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from perdure.cli.commands.runs import AssistantArgument, InputArgument, strategy_of
-from perdure.cli.shell.arguments import input_of, metadata_of, object_of
+from perdure.cli.shell.arguments import choice_of, input_of, metadata_of, object_of
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -18,10 +18,11 @@ from perdure.cli.shell.options import (
     MetadataFilter,
     MetadataOption,
     YesOption,
+    duration,
     flag,
     text,
 )
-from perdure.cli.shell.output import ago, in_time, shorten
+from perdure.cli.shell.output import ago, human_duration, in_time, shorten
 from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ EMPTY = """No crons yet. A cron starts a run of an assistant on a schedule, whil
 
 The five fields are minute, hour, day of month, month and day of week; an optional sixth field in front is
 the second."""
-COLUMNS = ("cron_id", "schedule", "time zone", "next", "last", "runs", "errors", "last error")
-FIRING_COLUMNS = ("due", "run_id", "error")
+COLUMNS = ("cron", "schedule", "time zone", "next", "last", "runs", "errors", "last error")
+FIRING_COLUMNS = ("due", "source", "status", "took", "started", "error")
 
-app = CommandGroup("Create, show, pause and delete crons.")
+app = CommandGroup("Create, show, trigger, pause and delete crons.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="CRON_ID")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="CRON", help="Name or ID of the cron.", show_default=False)
+]
 
 
 def _next(schedule: Schedule) -> str:
@@ -75,45 +78,63 @@ async def list_crons(
 
 def _row(schedule: Schedule) -> tuple[Any, ...]:
     return (
-        schedule.schedule_id,
+        schedule.name or schedule.schedule_id,
         schedule.expression,
         schedule.timezone or "UTC",
         _next(schedule),
         ago(schedule.fired_at),
-        schedule.fired,
-        schedule.refused,
+        schedule.fired + schedule.refused + schedule.skipped,
+        schedule.refused + schedule.failed,
         None if schedule.error is None else shorten(schedule.error),
     )
 
 
 @app.client_command("show")
 async def show_cron(context: CommandContext, cron_id: IdArgument, limit: LimitOption = 10) -> None:
-    """Show a cron and the runs that it started last."""
+    """Show a cron and its latest firings."""
     async with context.connect() as connection:
-        schedule = await connection.schedules.get(cron_id)
         firings = await connection.schedules.firings(cron_id, limit=limit)
+        schedule = await connection.schedules.get(cron_id)
     due = _timestamp(schedule.next_at)
     rows = (
         ("cron", schedule.schedule_id),
-        ("schedule", schedule.expression),
+        ("name", schedule.name),
+        ("file", schedule.file),
+        ("starts", schedule.target),
+        ("schedule", f"{schedule.expression} (override)" if schedule.overridden else schedule.expression),
         ("time zone", schedule.timezone or "UTC"),
         ("next", f"{_next(schedule)} ({due})" if due else _next(schedule)),
         ("end", _timestamp(schedule.end_time)),
+        ("jitter", human_duration(schedule.jitter) if schedule.jitter else None),
+        ("overlap", schedule.overlap),
+        ("misfire", schedule.misfire if schedule.misfire != "once" else None),
+        ("timeout", None if schedule.timeout is None else human_duration(schedule.timeout)),
+        ("unless", schedule.unless),
         ("assistant", schedule.assistant_id),
         ("thread", schedule.thread_id),
         ("fired", f"{schedule.fired} times, last {ago(schedule.fired_at)}" if schedule.fired_at else None),
-        ("errors", schedule.refused or None),
-        ("last run", schedule.started_id),
+        ("running", schedule.running or None),
+        ("skipped", schedule.skipped or None),
+        ("errors", schedule.refused + schedule.failed or None),
+        ("last started", schedule.started_id),
         ("last error", schedule.error),
         ("payload", schedule.payload or None),
         ("metadata", schedule.metadata or None),
     )
     document = {**schedule.model_dump(), "firings": firings}
-    showing(context, document, rows, FIRING_COLUMNS, map(_firing_row, firings))
+    showing(context, document, rows, FIRING_COLUMNS, map(firing_row, firings))
 
 
-def _firing_row(firing: Firing) -> tuple[Any, ...]:
-    return _timestamp(firing.due_at), firing.started_id, firing.error
+def firing_row(firing: Firing) -> tuple[Any, ...]:
+    """The row of a firing in a table of them."""
+    return (
+        _timestamp(firing.due_at),
+        firing.source if firing.actor is None else f"{firing.source} by {firing.actor}",
+        firing.status if firing.skipped is None else f"{firing.status}: {firing.skipped}",
+        None if not firing.duration else human_duration(firing.duration),
+        firing.started_id,
+        None if firing.error is None else shorten(firing.error),
+    )
 
 
 @app.client_command("create")
@@ -124,6 +145,9 @@ async def create_cron(
         str, typer.Argument(metavar="SCHEDULE", help="Cron expression, such as '*/5 * * * *' or @daily.")
     ],
     input: InputArgument = None,
+    name: Annotated[
+        str | None, text("NAME", "Name of the cron, to be used as its ID.", "--name", "-n")
+    ] = None,
     timezone: Annotated[
         str | None,
         text("NAME", "Time zone, such as Europe/Berlin (default: UTC).", "--timezone", "-z"),
@@ -136,6 +160,15 @@ async def create_cron(
         str | None, text("TIME", "Stop at this time, such as 2030-12-31T12:00.", "--until")
     ] = None,
     paused: Annotated[bool, flag("--paused", help="Create it paused.")] = False,
+    jitter: Annotated[float | None, duration("Fire up to this long after the time", "--jitter")] = None,
+    overlap: Annotated[
+        str, text("POLICY", "While its last run has not ended: concurrent or skip.", "--overlap")
+    ] = "concurrent",
+    misfire: Annotated[
+        str,
+        text("POLICY", "Missed times, while no server was running: once, skip or all.", "--misfire"),
+    ] = "once",
+    timeout: Annotated[float | None, duration("Timeout of each run", "--timeout")] = None,
     strategy: Annotated[
         str | None,
         text("STRATEGY", "If the thread is busy: enqueue, reject, interrupt or rollback.", "--strategy"),
@@ -146,6 +179,8 @@ async def create_cron(
     metadata: MetadataOption = None,
 ) -> None:
     """Create a cron that runs an assistant on a schedule, and print its ID."""
+    from perdure.schedules.model import Misfire, Overlap
+
     if keep and thread is not None:
         raise typer.BadParameter("--keep cannot be used with --thread, which is always kept")
     payload = {
@@ -159,6 +194,11 @@ async def create_cron(
     async with context.connect() as connection:
         created = await connection.schedules.create(
             schedule,
+            name=name,
+            jitter=jitter or 0.0,
+            overlap=choice_of(overlap, get_args(Overlap), "--overlap"),
+            misfire=choice_of(misfire, get_args(Misfire), "--misfire"),
+            timeout=timeout,
             assistant_id=assistant,
             thread_id=thread,
             timezone=timezone,
@@ -180,24 +220,45 @@ def _seconds(text: str) -> float:
     return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()
 
 
+@app.client_command("trigger")
+async def trigger_cron(context: CommandContext, cron_id: IdArgument) -> None:
+    """Fire a cron now, also if it is paused."""
+    async with context.connect() as connection:
+        print_fired(context, await connection.schedules.trigger(cron_id), "Cron", cron_id)
+
+
+def print_fired(context: CommandContext, firing: Firing, noun: str, name: str) -> None:
+    """Print what came of a firing by hand; the exit code is 1 if it could not start anything."""
+    if firing.skipped is not None:
+        message = f"{noun} {name} was skipped ({firing.skipped}): what it started before has not ended."
+    elif firing.started_id is None:
+        message = f"{noun} {name} could not start anything: {firing.error}"
+    else:
+        message = f"{noun} {name} started {firing.started_id}."
+    context.answer(firing, message)
+    if firing.started_id is None and firing.skipped is None:
+        raise typer.Exit(1)
+
+
 @app.client_command("pause")
 async def pause_cron(context: CommandContext, cron_id: IdArgument) -> None:
     """Pause a cron until it is resumed."""
     async with context.connect() as connection:
-        _print_next(context, await connection.schedules.pause(cron_id))
+        print_next(context, await connection.schedules.pause(cron_id), "Cron")
 
 
 @app.client_command("resume")
 async def resume_cron(context: CommandContext, cron_id: IdArgument) -> None:
     """Resume a paused cron, from its next time on."""
     async with context.connect() as connection:
-        _print_next(context, await connection.schedules.resume(cron_id))
+        print_next(context, await connection.schedules.resume(cron_id), "Cron")
 
 
-def _print_next(context: CommandContext, schedule: Schedule) -> None:
+def print_next(context: CommandContext, schedule: Schedule, noun: str) -> None:
+    """Print when a schedule fires next, or why it does not."""
     state = _next(schedule)
     message = f"is {state}" if state in ("paused", "ended") else f"fires {state}"
-    context.answer(schedule, f"Cron {schedule.schedule_id} {message}.")
+    context.answer(schedule, f"{noun} {schedule.name or schedule.schedule_id} {message}.")
 
 
 @app.client_command("delete")

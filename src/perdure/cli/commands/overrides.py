@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,10 +42,7 @@ async def _workflows(connection: Connection) -> list[dict[str, Any]]:
     found: list[WorkflowOverride] = []
     while len(page := await connection.workflow_overrides.list(limit=PAGE, after=_last(found))) == PAGE:
         found += page
-    return [
-        {"kind": "workflow", "schedule": None, **each.model_dump(), "updated_at": seconds_of(each.updated_at)}
-        for each in (*found, *page)
-    ]
+    return [{"kind": "workflow", "schedule": None, **each.model_dump()} for each in (*found, *page)]
 
 
 async def _crons(connection: Connection) -> list[dict[str, Any]]:
@@ -66,7 +62,7 @@ def _row(override: dict[str, Any]) -> tuple[Any, ...]:
         override["name"],
         "on" if override["enabled"] else "off",
         override["schedule"],
-        ago(override["updated_at"], time.time()),
+        ago(seconds_of(override["updated_at"])),
         override["updated_by"],
     )
 

@@ -1,0 +1,110 @@
+"""The scheduler from the command line: its table, and firing, pausing and resuming by name."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.cli.commands.scheduler import status_lines
+from perdure.schedules.records import JobStatus, SchedulerStatus
+
+from .command import ROOT, Server, run_here
+from .test_cron_commands import AGENTS, DATABASE, YEARLY, said
+
+TABLE = """\
+Scheduler: RUNNING
+
+JOB                  STATUS       LAST RUN             NEXT RUN             RUNS       ERRORS   $
+--------------------------------------------------------------------------------------------
+rollup-day           IDLE         2024-01-29 15:00     2024-01-29 16:00     24         0        $
+rollup-week          PAUSED       Never                -                    4          0        $
+compaction           RUNNING      Never                -                    0          1        $
+  Last error: a b
+"""
+"""A dollar sign stands for the blank at the end of a line."""
+CRON = """
+kind: cron
+name: nightly
+schedule: "0 3 * * *"
+handler: nobody
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("scheduler")
+    (folder / "agents.py").write_text((ROOT / "examples" / "agents.py").read_text())
+    (folder / "crons").mkdir()
+    (folder / "crons" / "nightly.yaml").write_text(CRON)
+    with Server(folder, "serve", *AGENTS) as server:
+        yield server
+
+
+def test_the_status_is_a_table_of_fixed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    base: dict[str, Any] = {"schedule_id": "s", "cron_expr": "@hourly", "target": "job"}
+    jobs = [
+        JobStatus(job_name="rollup-day", last_run=1706536800.0, next_run=1706540400.0, run_count=24, **base),
+        JobStatus(job_name="rollup-week", is_paused=True, is_running=True, next_run=1.0, run_count=4, **base),
+        JobStatus(
+            job_name="compaction",
+            is_running=True,
+            error_count=1,
+            last_result="failed",
+            last_error="a\nb",
+            **base,
+        ),
+    ]
+    status = SchedulerStatus(state="running", scheduler_running=True, jobs=jobs)
+    try:
+        assert "\n".join(status_lines(status)) + "\n" == TABLE.replace("$", " ")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    stopped = status_lines(SchedulerStatus(state="idle", scheduler_running=False, jobs=[]))
+    assert stopped[:2] == ["Scheduler: STOPPED", ""]
+    assert stopped[2].startswith("No jobs registered.")
+
+
+def test_a_job_is_triggered_paused_resumed_and_has_a_history(server: Server) -> None:
+    words = ("greet", YEARLY, '{"name": "Ann"}', "--name", "greeting", "--overlap", "skip", "--jitter", "10s")
+    said(server.run("cron", "create", *words, "--misfire", "skip", "--timeout", "1m"))
+    assert "has not fired yet" in said(server.run("scheduler", "history", "greeting"))
+    assert said(server.run("scheduler", "trigger", "greeting")).startswith("Job greeting started ")
+
+    def ended() -> bool:
+        firing = server.json("scheduler", "history", "greeting")["items"][0]
+        return bool(firing["status"] != "running")
+
+    deadline = time.monotonic() + 20
+    while not ended():
+        assert time.monotonic() < deadline
+    (firing,) = server.json("scheduler", "history", "greeting")["items"]
+    assert (firing["status"], firing["source"]) == ("success", "manual")
+    assert "manual" in said(server.run("scheduler", "history", "greeting"))
+    assert said(server.run("scheduler", "pause", "greeting")) == "Job greeting is paused."
+    lines = said(server.run("scheduler", "status")).splitlines()
+    assert lines[0] == "Scheduler: RUNNING"
+    (row,) = [line.split() for line in lines if line.startswith("greeting ")]
+    assert (row[1], row[-3:]) == ("PAUSED", ["-", "1", "0"])
+    found = server.json("scheduler", "status")
+    assert [each["job_name"] for each in found["jobs"]] == ["greeting"]
+    assert server.run("scheduler", "resume", "greeting").stdout.startswith("Job greeting fires in ")
+    assert said(server.run("cron", "trigger", "greeting")).startswith("Cron greeting started ")
+    shown = said(server.run("cron", "show", "greeting"))
+    assert "overlap" in shown
+    assert "misfire" in shown
+    for command in ("trigger", "pause", "resume", "history"):
+        missing = server.run("scheduler", command, "nothing")
+        assert (missing.returncode, missing.stderr) == (4, "perdure: job_not_found: Job not found: nothing\n")
+
+
+def test_without_a_server_the_scheduler_is_stopped(tmp_path: Path) -> None:
+    run_here(tmp_path, "thread", "create", *DATABASE)
+    assert said(run_here(tmp_path, "scheduler", "status", *DATABASE)).startswith("Scheduler: STOPPED")
+    found = json.loads(said(run_here(tmp_path, "scheduler", "status", "--json", *DATABASE)))
+    assert (found["scheduler_running"], found["jobs"]) == (False, [])
