@@ -92,6 +92,11 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "public_url": None,
         "approval_webhook_url": None,
         "chat_idle_timeout": 1800.0,
+        "max_workflows": 4,
+        "workflow_gates": (),
+        "workflow_models": {},
+        "workflow_variants": {},
+        "workflow_assistants": {},
         "agents": {},
         "log_level": "info",
         "log_json": False,
@@ -133,6 +138,14 @@ def test_the_process_and_its_working_directory_are_where_it_looks(
     monkeypatch.setenv("PERDURE_NAMESPACE", "team")
     settings = load_settings()
     assert (settings.pool_size, settings.namespace) == (7, "team")
+
+
+def test_maps_are_read_from_the_environment_and_from_a_file(tmp_path: Path) -> None:
+    settings = load(tmp_path, PERDURE_WORKFLOW_MODELS="plan = big, build=small", PERDURE_WORKFLOW_GATES="a,b")
+    assert settings.workflow_models == {"plan": "big", "build": "small"}
+    assert settings.workflow_gates == ("a", "b")
+    (tmp_path / FILE_NAME).write_text('[perdure.workflow_assistants]\ndefault = "coder"\n')
+    assert load(tmp_path).workflow_assistants == {"default": "coder"}
 
 
 # --- which source wins ------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.threads.service import Threads
 from perdure.workflows.override_service import WorkflowOverrides
+from perdure.workflows.service import Workflows
 
 
 @remote
@@ -70,6 +71,7 @@ class PerdureClient(Threads):
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
         self.messaging = Messaging.over(self.transport)
+        self.workflows = Workflows.over(self.transport)
         self.workflow_overrides = WorkflowOverrides.over(self.transport)
         self.diagnostics = Diagnostics.over(self.transport)
 

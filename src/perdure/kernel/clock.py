@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 MICROS = 1_000_000
@@ -116,6 +116,13 @@ def to_iso(micros: int) -> str:
     """A time as ISO 8601 in UTC, to the millisecond: texts in this form sort by time."""
     moment = datetime.fromtimestamp(micros // 1000 / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def from_iso(text: str) -> int:
+    """A time in ISO 8601 as microseconds; without a time zone it is in UTC. ValueError if it is none."""
+    moment = datetime.fromisoformat(text)
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def to_iso_or_none(micros: int | None) -> str | None:

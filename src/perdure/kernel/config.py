@@ -168,6 +168,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: Annotated[str, msgspec.Meta(pattern="^https?://[^/?#]")] | None = None
     approval_webhook_url: str | None = None
     chat_idle_timeout: Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)] = 1800.0
+    max_workflows: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 4
+    workflow_gates: tuple[str, ...] = ()
+    workflow_models: Mapping[str, str] = msgspec.field(default_factory=dict)
+    workflow_variants: Mapping[str, str] = msgspec.field(default_factory=dict)
+    workflow_assistants: Mapping[str, str] = msgspec.field(default_factory=dict)
     agents: Mapping[str, Any] = msgspec.field(default_factory=dict)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
@@ -328,9 +333,12 @@ def _value(name: str, found: _Found) -> Any:
 
 
 def _from_text(text: str, kind: Any) -> Any:
-    """Read a choice, a boolean, a list or None the ways people write them."""
+    """Read a choice, a boolean, a list, a map or None the ways people write them."""
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
+    if kind == Mapping[str, str]:
+        pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+        return {name.strip(): value.strip() for name, _, value in pairs}
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
     if choices:
         return next((choice for choice in choices if choice.lower() == text.strip().lower()), text)

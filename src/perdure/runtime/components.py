@@ -22,7 +22,7 @@ CANCEL_SECONDS = 1.0
 def components_of(
     app: App, agents: Agents | None = None, *, webhooks: bool = True, files: bool = True
 ) -> list[Component]:
-    """Deliveries, jobs, the timer of schedules and a worker for the agents, in the order of starting.
+    """Deliveries, jobs, timers and a worker for the agents, in the order of starting.
 
     With `files`, workflow and cron files are read before anything fires.
     """
@@ -45,6 +45,7 @@ def components_of(
         services.scheduled_jobs,
         *read,
         InPhase(Phase.INTAKE, services.schedule_timer),
+        InPhase(Phase.INTAKE, services.workflow_timer),
     ]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
 

@@ -44,11 +44,11 @@ from perdure.runtime.cron_files import CronFiles
 from perdure.runtime.definition_files import DefinitionFiles
 from perdure.runtime.job_target import JobTarget
 from perdure.runtime.memory_work import vectors_of
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.phases import ComposedInputs
 from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.scheduled_jobs import ScheduledJobs
-from perdure.runtime.stores import KINDS, open_configured
+from perdure.runtime.stores import KINDS, PHASES, open_configured
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
@@ -57,7 +57,12 @@ from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
+from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides
+from perdure.workflows.registry import WorkflowRegistry
+from perdure.workflows.service import Workflows
+from perdure.workflows.timer import WorkflowTimer
+from perdure.workflows.values import Config
 
 MAX_CALLERS = 256
 
@@ -84,8 +89,9 @@ class Services:
         self.executions = Executions(storage, namespace=namespace)
         self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
         log = event_log(storage, settings)
-        phases = ThreadPhases(KINDS, self.threads.policy)
-        self.run_queue = RunQueue.beside(self.threads, self.items, log, TurnInputs(storage))
+        PHASES.policy = self.threads.policy
+        inputs = ComposedInputs(WorkflowInputs(storage), TurnInputs(storage))
+        self.run_queue = RunQueue.beside(self.threads, self.items, log, inputs)
         self.graph_requests = GraphRequests.of_same(self.threads)
         self.jobs = Jobs.of_same(self.threads)
         self.job_registry = JobRegistry()
@@ -115,8 +121,20 @@ class Services:
         )
         self.sessions = Sessions(storage, log, namespace=namespace)
         self.messaging = Messaging(
-            storage, phases, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
+            storage, PHASES, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
         )
+        self.definitions = WorkflowRegistry()
+        """The workflows of this process: those of its files, and those that programs add here."""
+        cap = settings.max_workflows
+        self.workflows = Workflows(
+            storage,
+            self.definitions,
+            PHASES,
+            config=workflow_config(settings),
+            cap=cap,
+            namespace=namespace,
+        )
+        self.workflow_timer = WorkflowTimer(storage, PHASES, cap=cap)
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.memory = Memory(storage, namespace=namespace, vectors=vectors_of(storage, settings))
         self.deliveries = Deliveries(storage)
@@ -171,6 +189,7 @@ class Services:
         sibling.schedules = self.schedules.acting_as(caller)
         sibling.sessions = self.sessions.acting_as(caller)
         sibling.messaging = self.messaging.acting_as(caller)
+        sibling.workflows = self.workflows.acting_as(caller)
         sibling.workflow_overrides = self.workflow_overrides.acting_as(caller)
         sibling.memory = self.memory.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)
@@ -205,6 +224,16 @@ def event_log(storage: Storage, settings: Settings) -> EventLog:
         return TableEventLog(storage)
     folder = Path(settings.state_dir) if settings.state_dir else Path(storage.path).parent
     return FileEventLog(folder / "agent-sessions", sync=settings.session_sync)
+
+
+def workflow_config(settings: Settings) -> Config:
+    """What the settings say about workflows; each run keeps what they said when it was dispatched."""
+    return Config(
+        gates=settings.workflow_gates,
+        models=dict(settings.workflow_models),
+        variants=dict(settings.workflow_variants),
+        assistants=dict(settings.workflow_assistants),
+    )
 
 
 def policy_of(settings: Settings, http: HttpSection | None = None) -> Policy:

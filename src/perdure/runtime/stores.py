@@ -40,11 +40,15 @@ from perdure.rollouts.span_writer import Eviction
 from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
+from perdure.runtime.phases import ThreadPhases
 from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.threads.operations.settle import PHASE_KIND, RUN_KIND
+from perdure.threads.policy import Policy
 from perdure.threads.tables import TABLES as THREAD_TABLES
 from perdure.workflows.approval_tables import TABLES as APPROVAL_TABLES
+from perdure.workflows.operations.advance import WORKFLOW_LOCKS
+from perdure.workflows.operations.advance import listener as workflow_listener
 from perdure.workflows.override_tables import TABLES as OVERRIDE_TABLES
 from perdure.workflows.tables import TABLES as WORKFLOW_TABLES
 
@@ -69,8 +73,11 @@ TABLES = (
     *MEMORY_TABLES,
     *MESSAGING_TABLES,
 )
-KINDS = Kinds(Kind(TASK), RUN_KIND, PHASE_KIND.with_listeners(EXECUTIONS, CHAT), GRAPH_REQUEST_KIND, JOB_KIND)
+KINDS = Kinds(Kind(TASK), RUN_KIND, GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
+PHASES = ThreadPhases(KINDS, Policy())
+"""What creates phases, also where one ends and the next begins: a process has one policy for them."""
+KINDS.register(PHASE_KIND.with_listeners(WORKFLOW_LOCKS, EXECUTIONS, workflow_listener(PHASES), CHAT))
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
 

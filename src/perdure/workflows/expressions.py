@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from perdure.kernel.errors import InvalidInput
@@ -46,6 +46,7 @@ class Condition(Protocol):
     """A part of a condition."""
 
     def value(self, scope: Mapping[str, Any]) -> Any: ...
+    def paths(self) -> Iterator[tuple[str, ...]]: ...
 
 
 class Expression(NamedTuple):
@@ -57,6 +58,10 @@ class Expression(NamedTuple):
     def holds(self, scope: Mapping[str, Any]) -> bool:
         """Whether the condition holds for the values of a scope."""
         return truth(self.root.value(scope))
+
+    def paths(self) -> frozenset[tuple[str, ...]]:
+        """The paths that it reads."""
+        return frozenset(self.root.paths())
 
 
 def parse(text: str) -> Expression:
@@ -97,12 +102,18 @@ class _Literal(NamedTuple):
     def value(self, scope: Mapping[str, Any]) -> Any:
         return self.content
 
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        return iter(())
+
 
 class _Path(NamedTuple):
     parts: tuple[str, ...]
 
     def value(self, scope: Mapping[str, Any]) -> Any:
         return look_up(self.parts, scope)
+
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        yield self.parts
 
 
 class _Contains(NamedTuple):
@@ -115,6 +126,9 @@ class _Contains(NamedTuple):
             return any(_equal(each, wanted) for each in subject)
         plain = isinstance(subject, str | int | float) and not isinstance(subject, bool)
         return plain and str(wanted) in str(subject)
+
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        return _paths(self.subject, self.wanted)
 
 
 class _Compare(NamedTuple):
@@ -133,12 +147,18 @@ class _Compare(NamedTuple):
             return False
         return _ORDER[self.sign](numbers[0], numbers[1])
 
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        return _paths(self.left, self.right)
+
 
 class _Not(NamedTuple):
     inner: Condition
 
     def value(self, scope: Mapping[str, Any]) -> bool:
         return not truth(self.inner.value(scope))
+
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        return self.inner.paths()
 
 
 class _All(NamedTuple):
@@ -147,12 +167,18 @@ class _All(NamedTuple):
     def value(self, scope: Mapping[str, Any]) -> bool:
         return all(truth(part.value(scope)) for part in self.parts)
 
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        return _paths(*self.parts)
+
 
 class _Any(NamedTuple):
     parts: tuple[Condition, ...]
 
     def value(self, scope: Mapping[str, Any]) -> bool:
         return any(truth(part.value(scope)) for part in self.parts)
+
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        return _paths(*self.parts)
 
 
 _ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -161,6 +187,11 @@ _ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+
+def _paths(*parts: Condition) -> Iterator[tuple[str, ...]]:
+    for part in parts:
+        yield from part.paths()
 
 
 def _equal(left: Any, right: Any) -> bool:

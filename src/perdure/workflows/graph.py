@@ -65,11 +65,15 @@ def verdict(rule: str, statuses: Sequence[str]) -> Literal["run", "skip", "wait"
     """What becomes of a phase, by the statuses of those that it depends on."""
     if not all(status in ENDED for status in statuses):
         return "wait"
-    succeeded, failed = statuses.count(SUCCEEDED), statuses.count(FAILED)
-    holds = {
-        "all_success": succeeded == len(statuses),
-        "one_success": succeeded > 0 or not statuses,
-        "none_failed_min_one_success": (not failed and succeeded > 0) or not statuses,
+    runs = holds(rule, len(statuses), statuses.count(SUCCEEDED), statuses.count(FAILED))
+    return "run" if runs else "skip"
+
+
+def holds(rule: str, total: int, succeeded: int, failed: int) -> bool:
+    """Whether a rule lets a phase run after so many others have ended, and so many of them succeeded."""
+    return {
+        "all_success": succeeded == total,
+        "one_success": succeeded > 0 or not total,
+        "none_failed_min_one_success": (not failed and succeeded > 0) or not total,
         "all_done": True,
     }[rule]
-    return "run" if holds else "skip"

@@ -1,4 +1,4 @@
-"""The state machines of workflow runs and their nodes, labels, bounds, and the port to what executes phases.
+"""The state machines of workflow runs and their nodes, labels and bounds.
 
 Everything here is pure: no I/O, no clock, no randomness.
 """
@@ -6,13 +6,11 @@ Everything here is pure: no I/O, no clock, no randomness.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
 from perdure.kernel.machine import Machine
-from perdure.kernel.storage.port import Tx
 
 RunStatus = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 RUN_STATUSES: Final[tuple[RunStatus, ...]] = get_args(RunStatus)
@@ -56,6 +54,7 @@ NODE: Final = (
     Machine("workflow node", NODE_STATUSES, start={"planned": PENDING}, final=NODE_ENDED)
     .on("dependencies ended", [PENDING], READY)
     .on("started", [READY, WAITING], RUNNING)
+    .on("queued again", [RUNNING, WAITING], READY)
     .on("waits", [READY, RUNNING], WAITING)
     .on("succeeded", [READY, RUNNING, WAITING], SUCCEEDED)
     .on("failed", [READY, RUNNING, WAITING], FAILED)
@@ -75,7 +74,7 @@ MAX_DEPTH: Final = 8
 """How deep workflows may start one another."""
 MAX_LIVE: Final = 1000
 """How many phases of a run execute or wait for a worker at once."""
-MAX_ITEMS: Final = 10_000
+MAX_ITEMS: Final = 1000
 """How many items a map phase has."""
 MAX_ERROR: Final = 1000
 """How many characters of an error a row keeps."""
@@ -147,7 +146,7 @@ def parse_node(text: str) -> NodeKey:
     return NodeKey(node, int(item) if item.isdecimal() else 0)
 
 
-# --- the port to what executes phases ---------------------------------------------------------------------
+# --- executions of phases ---------------------------------------------------------------------------------
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,25 +161,6 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cycle: int = 0
 
 
-class PhaseOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A phase to be executed."""
-
-    pointer: str
-    """A `Pointer` as JSON."""
-    workflow_run_id: str
-    workflow_name: str
-    label: str
-    assistant: str | None
-    """The assistant, or the built-in agent, that executes it; None is the agent of the phase's name."""
-    trigger_type: str
-    trigger_id: str
-    repo: str | None
-    issue_number: int | None
-    timeout_seconds: float | None = None
-    max_attempts: int = 1
-    backoff_seconds: float = 1.0
-
-
 class PhaseEnd(NamedTuple):
     """How the execution of a phase ended."""
 
@@ -192,22 +172,6 @@ class PhaseEnd(NamedTuple):
     execution_id: str | None
     interrupted: bool = False
     """Whether its graph waits for an answer on its thread."""
-
-
-Spared = Callable[[Tx], Awaitable[set[str]]]
-
-
-class PhaseStarter(Protocol):
-    """What executes phases. The wiring connects it with the queue of runs."""
-
-    async def start(self, tx: Tx, orders: Sequence[PhaseOrder]) -> list[str]:
-        """Enqueue phases, each on a new thread of its own; returns the ids of their rollouts."""
-        ...
-
-    async def stop(self, tx: Tx, run_id: str, spared: Spared) -> int:
-        """End the live phases of a run but those that `spared` gives, after the lock of their lines,
-        rollouts and attempts; returns how many."""
-        ...
 
 
 def error_text(error: Any) -> str:

@@ -15,6 +15,8 @@ LIST = statement(
     "SELECT {columns} FROM workflow_overrides WHERE ns = :ns AND name > :after ORDER BY name LIMIT :limit",
     row=OverrideRow,
 )
+# The workflows that are switched off.
+DISABLED = statement("SELECT name FROM workflow_overrides WHERE ns = :ns AND enabled = :enabled", row=str)
 # Set overrides, whether they are there or not.
 SET = BulkInsert(
     OVERRIDES,

@@ -50,6 +50,7 @@ class RunRow(msgspec.Struct):
     deferred: int
     failed: int
     lost_workers: str | None
+    config: str | None
     error: str | None
     was_status: str = ""
     """The status when it was read."""
@@ -134,3 +135,90 @@ class CountRow(NamedTuple):
     status: str
     shard: int
     total: int
+
+
+class ValuesRow(NamedTuple):
+    """The values of a run, as JSON."""
+
+    id: str
+    context: str | None
+    scratch: str | None
+
+
+class ChildRow(NamedTuple):
+    """A run that another one has started, and for which of its nodes."""
+
+    id: str
+    parent_node: str
+    status: str
+
+
+class OutputBody(NamedTuple):
+    """A large value, as JSON."""
+
+    id: str
+    body: str
+
+
+class DefinitionBody(NamedTuple):
+    """A definition, as JSON."""
+
+    digest: str
+    body: str
+
+
+class AdmissionRow(NamedTuple):
+    """A row of `workflow_admission`."""
+
+    updated_at: int
+
+
+class DueRun(NamedTuple):
+    """A run for which something is to be done."""
+
+    ns: int
+    id: str
+    status: str
+    due_at: int
+
+
+class DueNode(NamedTuple):
+    """A node whose time has come."""
+
+    ns: int
+    run_id: str
+    node: str
+    item: int
+
+
+class AnswerRow(NamedTuple):
+    """What a person answered."""
+
+    id: str
+    response: str | None
+
+
+class NameCount(NamedTuple):
+    """How many runs of a workflow have a status."""
+
+    workflow_name: str
+    status: str
+    total: int
+
+
+class LogRow(NamedTuple):
+    """An execution whose error or output was searched for."""
+
+    id: str
+    workflow_run_id: str | None
+    skill: str
+    started_at: int
+    error: str | None
+    output_text: str | None
+
+
+class LogPlace(NamedTuple):
+    """A place among executions, the newest first."""
+
+    started_at: int
+    id: str

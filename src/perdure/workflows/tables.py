@@ -48,6 +48,7 @@ RUNS = Table(
         integer("deferred", default=0),
         integer("failed", default=0),
         text("lost_workers", null=True),
+        text("config", null=True),
         text("error", null=True),
         text("phase_history", default="[]"),
         text("node_statuses", null=True),

@@ -74,6 +74,23 @@ class Template(NamedTuple):
         """The names of the helpers in it."""
         return frozenset(part.helper for part in _walk(self.parts) if isinstance(part, Help))
 
+    def paths(self) -> frozenset[tuple[str, ...]]:
+        """The paths that it reads."""
+        return frozenset(
+            tuple(part.argument.split(".")) if isinstance(part, Help) else part.path
+            for part in _walk(self.parts)
+            if not isinstance(part, Text)
+        )
+
+    @property
+    def only_path(self) -> tuple[str, ...] | None:
+        """The path, if it is one value and nothing else."""
+        found = [part for part in self.parts if not (isinstance(part, Text) and not part.text.strip())]
+        if len(found) != 1:
+            return None
+        (part,) = found
+        return part.path if isinstance(part, Value) else None
+
     def render(self, scope: Mapping[str, Any]) -> str:
         """The text with the values of a scope. What is missing is empty."""
         size = 0
@@ -149,20 +166,26 @@ def _render(parts: tuple[Part, ...], scope: Mapping[str, Any]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, Text):
             yield part.text
-        elif isinstance(part, Value):
-            yield shown(_find(part.path, scope))
-        elif isinstance(part, Help):
-            yield _help(part, scope)
-        elif _is_there(_find(part.path, scope)) != part.negated:
+        elif not isinstance(part, If):
+            yield shown(value_of(part, scope))
+        elif is_there(value_of(part, scope)) != part.negated:
             yield from _render(part.parts, scope)
 
 
-def _find(path: tuple[str, ...], scope: Mapping[str, Any]) -> Any:
+def value_of(part: Value | Help | If, scope: Mapping[str, Any]) -> Any:
+    """The value that a tag reads; Missing where there is none."""
+    if isinstance(part, Help):
+        return _help(part, scope)
+    return find(part.path, scope)
+
+
+def find(path: tuple[str, ...], scope: Mapping[str, Any]) -> Any:
+    """The value at a path of a scope, or among the outputs of phases."""
     value = look_up(path, scope)
     return look_up(path, scope.get(OUTPUTS, {})) if isinstance(value, Missing) else value
 
 
-def _is_there(value: Any) -> bool:
+def is_there(value: Any) -> bool:
     """What counts in `#if`: nothing, an empty text, false, 0 and an empty list do not."""
     return bool(value) or isinstance(value, Mapping)
 
@@ -172,7 +195,7 @@ def _help(part: Help, scope: Mapping[str, Any]) -> str:
         # Helpers of other systems, which a warning named when the file was loaded.
         return ""
     path = tuple(part.argument.split("."))
-    return slugify(shown(_find(path, scope)))
+    return slugify(shown(find(path, scope)))
 
 
 def slugify(text: str) -> str:

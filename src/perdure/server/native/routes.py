@@ -27,6 +27,7 @@ from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUE
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.sessions.service import Sessions
 from perdure.workflows.override_service import WorkflowOverrides
+from perdure.workflows.service import Workflows
 
 _overview = declaring("overview")
 _server = declaring("server")
@@ -112,6 +113,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Sessions, lambda call: call.services.sessions),
     *MESSAGING_ROUTES,
     *routes_of(Executions, lambda call: call.services.executions),
+    *routes_of(Workflows, lambda call: call.services.workflows),
     *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
     *routes_of(Memory, lambda call: call.services.memory),
     *_OVERVIEW,

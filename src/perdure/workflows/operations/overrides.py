@@ -18,6 +18,11 @@ async def is_enabled(tx: Tx, name: str) -> bool:
     return row is None or bool(row.enabled)
 
 
+async def disabled(tx: Tx) -> set[str]:
+    """The names of all workflows that are switched off."""
+    return set(await tx.all(sql.DISABLED, enabled=0))
+
+
 async def get(tx: Tx, name: str) -> OverrideRow:
     """The override of a workflow; NotFound if it has none."""
     row = await tx.one(sql.GET, names=[name])

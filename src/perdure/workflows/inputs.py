@@ -1,0 +1,356 @@
+"""The inputs of phases, rendered when a worker has claimed them, outside of any transaction.
+
+What a phase stores is a pointer: the run, the node, and which part of it is executed. Everything else is read
+here: the definition as it was when the run began, the context, the scratch, and the outputs of other phases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from perdure.executions.model import PhaseInput, PhaseOrder
+from perdure.executions.operations import outputs as load_outputs
+from perdure.kernel.codec import decode_json
+from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.storage.port import Storage, Tx
+from perdure.workflows import sql, templates
+from perdure.workflows.definition import Phase
+from perdure.workflows.model import Label, NodeKey, Pointer, skill_of
+from perdure.workflows.operations.orders import CALLABLE, CHECK, COMMAND, HTTP, SCRIPT, built_in
+from perdure.workflows.operations.reading import RunValues
+from perdure.workflows.operations.runs import plans_of
+from perdure.workflows.planner import Plan, PlannedPhase
+from perdure.workflows.rows import NodeRow, RunRow
+from perdure.workflows.shell import shell_command
+from perdure.workflows.steps import max_iterations, state_of
+from perdure.workflows.templates import OUTPUTS, Template, find, shown
+from perdure.workflows.values import SCRATCH
+
+KEPT_OUTPUT: Final = 10 << 10
+"""How much of the outputs of earlier iterations the next one is given: the end of it."""
+MAX_VARIABLE: Final = 4096
+"""How many characters an output may have that is given to commands in a variable."""
+MAX_BEFORE: Final = 200
+"""How many phases before it a command is given the outputs of."""
+
+_NO_NAME = re.compile(r"[^A-Z0-9]+")
+
+
+class Material(NamedTuple):
+    """All that the input of a phase is made of."""
+
+    run: RunRow
+    planned: PlannedPhase
+    node: NodeRow
+    pointer: Pointer
+    context: Mapping[str, Any]
+    scope: Mapping[str, Any]
+    before: Mapping[str, str]
+    """The outputs of the phases before it, by their names."""
+    model: str | None
+    variant: str | None
+
+
+class WorkflowInputs:
+    """Renders the inputs of phases of workflows."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def render(self, ns: int, orders: Sequence[PhaseOrder]) -> list[PhaseInput]:
+        """The input of each phase, or why it cannot be made."""
+        pointers: list[Pointer | None] = []
+        for order in orders:
+            try:
+                pointers.append(msgspec.convert(order.input, Pointer))
+            except msgspec.ValidationError:
+                pointers.append(None)
+        wanted = [pointer for pointer in pointers if pointer is not None]
+        found = await self._storage.read(gather, wanted, ns=ns) if wanted else []
+        materials = iter(found)
+        return [_input(None if pointer is None else next(materials)) for pointer in pointers]
+
+
+def _input(material: Material | PerdureError | None) -> PhaseInput:
+    if material is None:
+        return PhaseInput(error="the phase has no pointer to a workflow run")
+    if isinstance(material, PerdureError):
+        return PhaseInput(error=material.message)
+    try:
+        return PhaseInput(input=input_of(material))
+    except PerdureError as error:
+        return PhaseInput(error=error.message)
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+async def gather(tx: Tx, pointers: Sequence[Pointer]) -> list[Material | PerdureError]:
+    """What the inputs of phases are made of."""
+    ids = sorted({pointer.workflow_run_id for pointer in pointers})
+    runs = {run.id: run for run in await tx.all(sql.GET_RUNS, ids=ids)}
+    plans = await plans_of(tx, list(runs.values()))
+    found: list[Material | PerdureError] = []
+    for pointer in pointers:
+        run = runs.get(pointer.workflow_run_id)
+        if run is None:
+            found.append(InvalidInput(f"Workflow run {pointer.workflow_run_id} is gone"))
+            continue
+        try:
+            found.append(await _material(tx, run, plans[run.id], pointer))
+        except PerdureError as error:
+            found.append(error)
+    return found
+
+
+async def _material(tx: Tx, run: RunRow, plan: Plan, pointer: Pointer) -> Material:
+    reader = Reading(tx, run, plan)
+    planned = plan[pointer.node]
+    node = await reader.node(NodeKey(pointer.node, pointer.item))
+    if node is None:
+        raise InvalidInput(f"node {pointer.node} of workflow run {run.id} is gone")
+    texts = list(templates_of(planned, pointer.role))
+    paths = {path for each in texts for path in each.paths()}
+    paths |= {(OUTPUTS, name) for name in planned.depends_on}
+    scope = await reader.values.scope(paths, **await _moment(tx, reader, planned, node, pointer))
+    before = await _before(tx, reader, plan, planned.name) if _takes_variables(planned.phase, pointer) else {}
+    model, variant = _model(planned.phase, pointer.role, reader.values, scope, planned)
+    context = await reader.values.whole_context()
+    return Material(run, planned, node, pointer, context, scope, before, model, variant)
+
+
+class Reading:
+    """A run that is only read."""
+
+    def __init__(self, tx: Tx, run: RunRow, plan: Plan) -> None:
+        self._tx, self.run = tx, run
+        self._nodes: dict[NodeKey, NodeRow | None] = {}
+        self.values = RunValues(tx, run, plan, self._phase)
+
+    async def _phase(self, name: str) -> NodeRow | None:
+        return await self.node(NodeKey(name))
+
+    async def node(self, key: NodeKey) -> NodeRow | None:
+        """A node of the run."""
+        if key not in self._nodes:
+            self._nodes[key] = await self._tx.one(
+                sql.GET_NODE, run_id=self.run.id, node=key.node, item=key.item
+            )
+        return self._nodes[key]
+
+    async def item(self, node: NodeRow) -> Any:
+        """The value of an item of a map phase."""
+        state = state_of(node)
+        if state.output is None:
+            return state.value
+        rows = await self._tx.all(sql.GET_OUTPUTS, ids=[state.output])
+        return next((decode_json(row.body) for row in rows), None)
+
+    async def phases(self) -> list[NodeRow]:
+        """All phases of the run."""
+        rows = await self._tx.all(sql.GET_PHASES, run_id=self.run.id)
+        self._nodes.update({row.key: row for row in rows})
+        return rows
+
+
+async def _moment(
+    tx: Tx, reader: Reading, planned: PlannedPhase, node: NodeRow, pointer: Pointer
+) -> dict[str, Any]:
+    """What an execution knows of its place: its iteration, the output before it, its item, the answers."""
+    phase = planned.phase
+    moment: dict[str, Any] = {"phase": phase.name, "label": pointer.label, "iteration": pointer.iteration}
+    if node.execution_id is not None:
+        moment["output"] = (await load_outputs(tx, [node.execution_id])).get(node.execution_id, "")
+    if pointer.item:
+        moment |= {"item": await reader.item(node), "itemNumber": pointer.item}
+    if phase.loop is not None:
+        moment["cycle"] = pointer.cycle
+    loop = phase.generic_loop
+    if loop is not None:
+        moment["maxIterations"] = max_iterations(loop, await reader.values.context())
+        if not loop.fresh_context and pointer.iteration > 1:
+            moment["previousOutput"] = await _earlier(tx, reader, planned, pointer)
+        scratch = await reader.values.scratch()
+        key = loop.scratch_key or phase.name
+        answers = await _answers(tx, scratch.get(key))
+        if answers:
+            slot = {**scratch[key], "qa": answers}
+            moment |= {"qa": answers, "reply": answers[-1]["answer"], SCRATCH: {**scratch, key: slot}}
+    return moment
+
+
+async def _earlier(tx: Tx, reader: Reading, planned: PlannedPhase, pointer: Pointer) -> str:
+    """The end of what the iterations before it said, the last one last."""
+    run_id, name = pointer.workflow_run_id, planned.name
+    texts: list[str] = []
+    size = 0
+    for number in range(pointer.iteration - 1, 0, -1):
+        label = str(Label(name, "iter", number))
+        text = await tx.one(
+            sql.ITERATION_OUTPUT, run_id=run_id, skill=skill_of(reader.run.workflow_name, label), success=1
+        )
+        texts.append(text or "")
+        size += len(text or "")
+        if size >= KEPT_OUTPUT:
+            break
+    return "\n\n".join(reversed(texts))[-KEPT_OUTPUT:]
+
+
+async def _answers(tx: Tx, slot: Any) -> list[dict[str, Any]]:
+    """Questions and answers of a loop, with their texts."""
+    entries = slot.get("qa") if isinstance(slot, dict) else None
+    if not isinstance(entries, list) or not entries:
+        return []
+    asked = [str(each.get("questionExecutionId")) for each in entries]
+    texts = await load_outputs(tx, asked)
+    rows = await tx.all(sql.ANSWERS, ids=[str(each.get("approvalId")) for each in entries])
+    answers = {row.id: row.response for row in rows}
+    return [
+        {
+            "question": texts.get(question, ""),
+            "answer": answers.get(each.get("approvalId")) or "",
+            "sender": each.get("sender"),
+            "at": each.get("at"),
+        }
+        for question, each in zip(asked, entries, strict=True)
+    ]
+
+
+def _takes_variables(phase: Phase, pointer: Pointer) -> bool:
+    return built_in(phase, pointer.role) in (COMMAND, SCRIPT, CHECK)
+
+
+async def _before(tx: Tx, reader: Reading, plan: Plan, name: str) -> dict[str, str]:
+    """The outputs of the phases that come before one, the nearest ones."""
+    names = plan.before(name)
+    nodes = [node for node in await reader.phases() if node.node in names and node.execution_id is not None]
+    nearest = nodes[-MAX_BEFORE:]
+    texts = await load_outputs(tx, [node.execution_id or "" for node in nearest]) if nearest else {}
+    return {node.node: texts.get(node.execution_id or "", "") for node in nearest}
+
+
+# --- rendering --------------------------------------------------------------------------------------------
+
+
+def templates_of(planned: PlannedPhase, role: str) -> list[Template]:
+    """The templates that the input of a phase is made of."""
+    phase = planned.phase
+    texts: list[str | None] = [_prompt(phase, role), phase.command, phase.model, phase.variant]
+    if phase.loop is not None:
+        changes = phase.loop.on_request_changes
+        texts += [changes.fix_model, changes.fix_variant]
+    if phase.http is not None:
+        texts += [phase.http.url, *phase.http.headers.values(), *strings_in(phase.http.body)]
+    texts += strings_in(phase.input)
+    return [planned.template(text) for text in texts if text is not None]
+
+
+def strings_in(value: Any) -> list[str]:
+    """Every text in a value."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [text for each in inner for text in strings_in(each)]
+
+
+def filled(value: Any, scope: Mapping[str, Any]) -> Any:
+    """A value with the templates in it rendered. One that is a path alone becomes the value there."""
+    if isinstance(value, str):
+        template = templates.parse(value)
+        path = template.only_path
+        if path is None:
+            return template.render(scope)
+        found = find(path, scope)
+        return found if isinstance(found, dict | list | int | float) else shown(found)
+    if isinstance(value, Mapping):
+        return {key: filled(each, scope) for key, each in value.items()}
+    return [filled(each, scope) for each in value] if isinstance(value, list) else value
+
+
+def _prompt(phase: Phase, role: str) -> str | None:
+    if phase.loop is not None and role == "fix":
+        return phase.loop.on_request_changes.fix_prompt
+    if phase.loop is not None and role == "recheck":
+        return phase.loop.on_request_changes.re_review_prompt
+    return phase.prompt
+
+
+def _model(
+    phase: Phase, role: str, values: RunValues, scope: Mapping[str, Any], planned: PlannedPhase
+) -> tuple[str | None, str | None]:
+    """The model and the variant of a phase: its own, or those of the settings for its name."""
+    model, variant = phase.model, phase.variant
+    if role == "fix" and phase.loop is not None:
+        changes = phase.loop.on_request_changes
+        model, variant = changes.fix_model or model, changes.fix_variant or variant
+    config = values.config
+    rendered = [None if each is None else planned.template(each).render(scope) for each in (model, variant)]
+    found, kind = rendered
+    return found or config.models.get(phase.name), kind or config.variants.get(phase.name)
+
+
+def input_of(material: Material) -> dict[str, Any]:
+    """What a phase is executed with."""
+    planned, pointer, scope = material.planned, material.pointer, material.scope
+    phase = planned.phase
+    agent = built_in(phase, pointer.role)
+    prompt = _prompt(phase, pointer.role)
+    text = None if prompt is None else planned.template(prompt).render(scope)
+    if agent == CHECK and phase.generic_loop is not None:
+        return {"command": phase.generic_loop.until_bash or "false", "env": variables(material)}
+    if agent == COMMAND:
+        command = shell_command(planned.template(phase.command or ""), scope)
+        return {"command": command.text, "env": {**variables(material), **command.env}}
+    if agent == SCRIPT:
+        return {"script": phase.script, "runtime": phase.runtime or "sh", "env": variables(material)}
+    if agent == CALLABLE:
+        given = standard(material, text) if phase.input is None else filled(phase.input, scope)
+        return {"callable": phase.callable, "input": given}
+    if agent == HTTP and phase.http is not None:
+        return {
+            "method": phase.http.method,
+            "url": planned.template(phase.http.url).render(scope),
+            "headers": filled(phase.http.headers, scope),
+            "body": filled(phase.http.body, scope),
+        }
+    if phase.input is not None:
+        given = filled(phase.input, scope)
+        return given if isinstance(given, dict) else {"input": given}
+    return standard(material, text)
+
+
+def standard(material: Material, prompt: str | None) -> dict[str, Any]:
+    """What an agent gets that says nothing of its input."""
+    phase, scope, pointer = material.planned.phase, material.scope, material.pointer
+    skills = [phase.skill] if phase.skill is not None else list(phase.skills)
+    given: dict[str, Any] = {
+        "prompt": prompt or "",
+        "messages": [{"role": "user", "content": prompt or ""}],
+        "context": dict(material.context),
+        "outputs": scope.get(OUTPUTS, {}),
+        "iteration": pointer.iteration,
+        "previous_output": scope.get("previousOutput", ""),
+        "model": material.model,
+        "variant": material.variant,
+        "skills": skills,
+    }
+    for name in ("item", "qa", "reply", "cycle"):
+        if name in scope:
+            given[name] = scope[name]
+    return given
+
+
+def variables(material: Material) -> dict[str, str]:
+    """The outputs of earlier phases for commands: those of one line, under two names each."""
+    found: dict[str, str] = {}
+    for name, output in material.before.items():
+        text = output.rstrip("\r\n")
+        if len(text) > MAX_VARIABLE or "\n" in text or "\r" in text or "\0" in text:
+            continue
+        key = _NO_NAME.sub("_", name.upper())
+        found["PERDURE_OUT_" + key] = found["LL_OUT_" + key] = text
+    return found

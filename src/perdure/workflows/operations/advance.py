@@ -1,0 +1,173 @@
+"""What moves runs on: the end of a phase, the answer of a person, a lost worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseReport, PhaseStarter, outcome_of
+from perdure.kernel.codec import decode_json
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Listener
+from perdure.workflows import sql
+from perdure.workflows.approval_model import Decision
+from perdure.workflows.model import LIVE, MAX_RESTARTS, WAITING, PhaseEnd, parse_node
+from perdure.workflows.operations.runs import load_works, lock_runs, works_of
+from perdure.workflows.operations.work import RunWork, save_all
+from perdure.workflows.rows import RunRow
+from perdure.workflows.steps import remember, state_of
+
+MAX_QUESTION: Final = 64 << 10
+REMEMBERED: Final = 16
+"""How many lost workers a run remembers."""
+
+
+# --- the end of a phase -----------------------------------------------------------------------------------
+
+
+async def lock_runs_of(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
+    """Lock the runs of phases, before what comes later in the order of locks."""
+    await lock_runs(tx, [end.parent for end in ends if end.parent is not None])
+
+
+WORKFLOW_LOCKS: Final = Listener(on_attempt_ended=lock_runs_of)
+"""Comes before the listener of executions."""
+
+
+def listener(phases: PhaseStarter) -> Listener:
+    """What workflows do when a phase ends. It comes after the listener of executions."""
+
+    async def on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
+        await count_attempts(tx, ends, phases)
+
+    async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
+        await end_phases(tx, ended, phases)
+
+    return Listener(on_attempt_ended=on_attempt_ended, on_ended=on_ended)
+
+
+async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarter) -> None:
+    """Add what attempts took to their runs, and count the workers that were lost with them."""
+    mine = [end for end in ends if end.parent is not None]
+    runs = {run.id: run for run in await lock_runs(tx, [end.parent or "" for end in mine])}
+    for end in mine:
+        run = runs.get(end.parent or "")
+        if run is None:
+            continue
+        _add(run, end)
+        if end.status == UNRESPONSIVE and run.status in LIVE:
+            _lose(run, end, tx.now)
+    given_up = [run for run in runs.values() if run.status in LIVE and run.restart_count > MAX_RESTARTS]
+    works = await works_of(tx, given_up, phases)
+    for work in works.values():
+        await work.stop(
+            "failed",
+            f"{work.run.restart_count} workers were lost while they executed phases of this run; "
+            f"it is given up after {MAX_RESTARTS}",
+        )
+    await save_all(tx, list(works.values()))
+    await tx.write(sql.MOVE_RUNS.of([run for run in runs.values() if run.id not in works]))
+
+
+def _add(run: RunRow, end: AttemptEnd) -> None:
+    """Add what the execution of an attempt took, which its listener has noted."""
+    report = end.note
+    if not isinstance(report, PhaseReport) or report.execution_id is None:
+        return
+    run.total_cost_usd += report.cost_usd
+    run.total_tokens += report.tokens
+    run.turns += report.turns or 0
+    outcome = outcome_of(end.status == SUCCEEDED, report.stop_reason or _default_reason(end))
+    setattr(run, outcome, getattr(run, outcome) + 1)
+
+
+def _default_reason(end: AttemptEnd) -> str | None:
+    return RELEASED if end.reason == RELEASED else None
+
+
+def _lose(run: RunRow, end: AttemptEnd, now: int) -> None:
+    """Count a lost worker once, however many phases of the run it held.
+
+    A worker that has begun another attempt since it was counted has come back, and counts again.
+    """
+    known = dict(line.rsplit(" ", 1) for line in (run.lost_workers or "").splitlines())
+    worker = (end.worker_id or end.attempt_id).replace("\n", " ")
+    if worker in known and end.start_time <= int(known[worker]):
+        return
+    known.pop(worker, None)
+    known[worker] = str(now)
+    latest = list(known.items())[-REMEMBERED:]
+    run.lost_workers = "\n".join(" ".join(pair) for pair in latest)
+    run.restart_count += 1
+
+
+async def end_phases(tx: Tx, ended: Sequence[Ended], phases: PhaseStarter) -> None:
+    """Move runs on after phases of them have ended. A phase that no node waits for changes nothing."""
+    ends = {end.rollout_id: end for end in ended if end.parent is not None}
+    if not ends:
+        return
+    works = await load_works(tx, [end.parent or "" for end in ends.values()], phases)
+    moved: dict[str, RunWork] = {}
+    for found in await tx.all(sql.NODES_OF_ROLLOUTS, ids=sorted(ends)):
+        work = works.get(found.run_id)
+        if work is None or not work.is_live:
+            continue
+        work.board.add([found])
+        node, end = work.board.nodes[found.key], ends[found.rollout_id or ""]
+        how = phase_end(end)
+        if how.interrupted:
+            state = state_of(node)
+            state.thread_id = end.line
+            remember(node, state)
+        await work.phase_ended(node, how)
+        moved[work.run.id] = work
+    for work in moved.values():
+        await work.go_on()
+    await save_all(tx, list(moved.values()))
+
+
+def phase_end(end: Ended) -> PhaseEnd:
+    """How the execution of a phase ended, from what its worker and the watchdog say."""
+    report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
+    success = end.status == SUCCEEDED
+    interrupted = success and report.interrupts is not None
+    # Only an agent's own word is soft: one that crashed, fell silent or took too long has failed.
+    lapsed = not success and end.outcome in (TIMEOUT, UNRESPONSIVE)
+    return PhaseEnd(
+        rollout_id=end.rollout_id,
+        success=success,
+        output=question_of(report.interrupts or "") if interrupted else report.output or "",
+        error=report.error,
+        stop_reason=FATAL if lapsed and report.stop_reason in SOFT else report.stop_reason,
+        execution_id=report.execution_id,
+        interrupted=interrupted,
+    )
+
+
+def question_of(interrupts: str) -> str:
+    """What a graph asks, as a text for people."""
+    if len(interrupts) > MAX_QUESTION:
+        return interrupts[:MAX_QUESTION]
+    found = decode_json(interrupts)
+    if isinstance(found, dict):
+        found = [each for group in found.values() for each in (group if isinstance(group, list) else [group])]
+    values = [each.get("value", each) if isinstance(each, dict) else each for each in found or []]
+    return "\n".join(each if isinstance(each, str) else interrupts for each in values)
+
+
+# --- the answer of a person -------------------------------------------------------------------------------
+
+
+async def resume_node(tx: Tx, run: RunRow, node: str, decision: Decision, phases: PhaseStarter) -> bool:
+    """Let a run go on after an approval was resolved; its row is locked. False if nothing waits for it."""
+    works = await works_of(tx, [run], phases)
+    work = works[run.id]
+    found = await work.node(parse_node(node))
+    if run.status not in LIVE or found is None or found.status != WAITING:
+        return False
+    if found.approval_id != decision.approval_id:
+        return False
+    await work.resumed(found, decision)
+    await work.go_on()
+    await save_all(tx, [work])
+    return True

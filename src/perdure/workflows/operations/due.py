@@ -1,0 +1,274 @@
+"""What is done for runs when its time has come, each thing in a transaction of its own.
+
+A wait ends, the items of a map and another workflow start, a graph goes on with an answer, phases that no
+node waits for are stopped, a run is told of the end of one that it started, and queued runs expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from perdure.executions.model import PhaseStarter
+from perdure.kernel.clock import to_seconds
+from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import LIVE as LIVE_ROLLOUTS
+from perdure.rollouts.model import QUEUED as QUEUED_ROLLOUTS
+from perdure.workflows import sql
+from perdure.workflows.model import (
+    LIVE,
+    MAX_DEPTH,
+    PAUSED,
+    RUN,
+    RUNNING,
+    SUCCEEDED,
+    WAITING,
+    NodeKey,
+    parse_node,
+)
+from perdure.workflows.operations.dispatch import NewWorkflowRun, Parent, create_run, new_run
+from perdure.workflows.operations.runs import load_works, lock_run, lock_runs, plans_of, works_of
+from perdure.workflows.operations.work import RunWork, save_all
+from perdure.workflows.rows import DueNode, DueRun, NodeRow, OutputRow, RunRow
+from perdure.workflows.snapshots import Snapshot
+from perdure.workflows.steps import Succeed, state_of
+from perdure.workflows.values import Stored
+
+DUE_ROWS: Final = 100
+STRAYS: Final = 500
+CHILDREN: Final = 1000
+NOT_ENDED: Final = (*LIVE_ROLLOUTS, *QUEUED_ROLLOUTS)
+
+
+async def due_runs(tx: Tx) -> list[DueRun]:
+    """Some of the runs for which something is to be done, in all namespaces."""
+    return await tx.all(sql.DUE_RUNS, n=DUE_ROWS)
+
+
+async def due_nodes(tx: Tx) -> list[DueNode]:
+    """Some of the nodes whose time has come, in all namespaces."""
+    return await tx.all(sql.DUE_NODES, n=DUE_ROWS)
+
+
+async def queued_namespaces(tx: Tx) -> list[int]:
+    """The namespaces in which runs wait to be admitted."""
+    return await tx.all(sql.QUEUED_NAMESPACES)
+
+
+async def until_next(tx: Tx) -> float | None:
+    """The seconds until something is to be done, or None if nothing is."""
+    times = [await tx.one(sql.NEXT_RUN), await tx.one(sql.NEXT_NODE)]
+    found = [each for each in times if each is not None]
+    return max(to_seconds(min(found) - tx.now), 0.0) if found else None
+
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+
+async def expire(tx: Tx, run_id: str, phases: PhaseStarter) -> None:
+    """Cancel a run that has waited in the queue for too long."""
+    works = await load_works(tx, [run_id], phases)
+    for work in works.values():
+        run = work.run
+        if RUN.moves(run.status, "expired") and run.due_at is not None and run.due_at <= tx.now:
+            await work.stop("expired", "dropped from the queue after waiting too long")
+            run.due_at = None
+            await save_all(tx, [work])
+
+
+class Tended(NamedTuple):
+    """What is left to do for a run: more of its phases to stop, and runs to cancel that it started."""
+
+    more: bool
+    children: Sequence[str]
+
+
+async def stop_strays(tx: Tx, run_id: str, phases: PhaseStarter) -> Tended:
+    """Stop phases of a run that no node of it waits for. Such a phase never belongs to a node again."""
+    ids = await tx.all(sql.LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED), n=STRAYS)
+    held = set(await tx.all(sql.HELD_ROLLOUTS, run_id=run_id))
+    strays = [each for each in ids if each not in held]
+    loaded = await phases.load(tx, strays) if strays else None
+    run = await lock_run(tx, run_id)
+    if loaded is not None:
+        if not held.isdisjoint(strays):
+            raise Conflict(f"the phases of workflow run {run_id} changed meanwhile")
+        await phases.cancel(tx, loaded)
+    children: list[str] = []
+    if run is not None and run.status not in LIVE:
+        rows = await tx.all(sql.CHILDREN, ids=[run_id], statuses=list(LIVE), n=CHILDREN)
+        children = [row.id for row in rows]
+    return Tended(len(ids) == STRAYS and bool(strays), children)
+
+
+async def tended(tx: Tx, run_id: str, due_at: int) -> None:
+    """Nothing more is to be done for a run, unless that was asked for anew."""
+    await lock_runs(tx, [run_id])
+    await tx.execute(sql.TENDED, id=run_id, due_at=due_at)
+
+
+async def tell_parent(tx: Tx, run_id: str, phases: PhaseStarter) -> bool:
+    """Tell a run that one that it started has ended. Both are locked in the order of their ids."""
+    rows = await tx.all(sql.GET_RUNS, ids=[run_id])
+    parents = [row.parent_run_id for row in rows if row.parent_run_id is not None]
+    works = await load_works(tx, [run_id, *parents], phases)
+    child = works.get(run_id)
+    parent = None if child is None else works.get(child.run.parent_run_id or "")
+    if child is None or parent is None or child.is_live or not parent.is_live:
+        return False
+    node = await parent.node(parse_node(child.run.parent_node or ""))
+    if node is None or node.status != WAITING or node.child_run_id != run_id:
+        return False
+    await _take_end(tx, parent, node, child.run)
+    await parent.go_on()
+    await save_all(tx, [parent])
+    return True
+
+
+async def _take_end(tx: Tx, parent: RunWork, node: NodeRow, child: RunRow) -> None:
+    """Take the end of a run that a node started; its output is that of its last phase."""
+    node.due_at = None
+    if child.status == SUCCEEDED:
+        output = await tx.one(sql.LAST_OUTPUT, run_id=child.id, status=SUCCEEDED)
+        await parent.succeed(node, Succeed(f"workflow run {child.id}", output))
+    else:
+        await parent.fail(node, f"workflow run {child.id} {child.status}: {child.error or 'no reason given'}")
+
+
+# --- nodes ------------------------------------------------------------------------------------------------
+
+
+async def _waiting(tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter) -> tuple[RunWork, NodeRow] | None:
+    """A node of a live run whose time has come, with its run locked."""
+    works = await load_works(tx, [run_id], phases)
+    work = works.get(run_id)
+    node = None if work is None else await work.node(key)
+    if work is None or node is None or node.due_at is None or node.due_at > tx.now:
+        return None
+    return (work, node) if work.run.status in (RUNNING, PAUSED) and node.status == WAITING else None
+
+
+async def end_wait(tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter) -> bool:
+    """End a wait whose time has come."""
+    found = await _waiting(tx, run_id, key, phases)
+    if found is None:
+        return False
+    work, node = found
+    node.due_at = None
+    await work.succeed(node, Succeed())
+    await work.go_on()
+    await save_all(tx, [work])
+    return True
+
+
+async def give_up(tx: Tx, run_id: str, key: NodeKey, error: str, phases: PhaseStarter) -> bool:
+    """Fail a node whose items, context or answer could not be made."""
+    found = await _waiting(tx, run_id, key, phases)
+    if found is None:
+        return False
+    work, node = found
+    node.due_at = None
+    await work.fail(node, error)
+    await work.go_on()
+    await save_all(tx, [work])
+    return True
+
+
+class Item(msgspec.Struct, frozen=True):
+    """An item of a map phase: a small value, or the id of the row in which it stands as JSON."""
+
+    value: Any = None
+    output: str | None = None
+    body: str | None = None
+
+
+async def expand(tx: Tx, run_id: str, key: NodeKey, items: Sequence[Item], phases: PhaseStarter) -> bool:
+    """Start the items of a map phase. A map that was expanded before tries those again that failed."""
+    found = await _waiting(tx, run_id, key, phases)
+    if found is None:
+        return False
+    work, node = found
+    if state_of(node).total:
+        await work.expand_again(node)
+    else:
+        large = [(each.output, each.body) for each in items if each.output and each.body is not None]
+        await tx.write(sql.ADD_OUTPUTS.of([OutputRow(name, run_id, tx.now, body) for name, body in large]))
+        await work.expand(node, [(each.value, each.output) for each in items])
+    await work.go_on()
+    await save_all(tx, [work])
+    return True
+
+
+async def start_child(tx: Tx, run_id: str, key: NodeKey, context: Stored, phases: PhaseStarter) -> bool:
+    """Start the workflow of a node. One that was started before is waited for, or has ended meanwhile."""
+    before = await tx.one(sql.GET_NODE, run_id=run_id, node=key.node, item=key.item)
+    known = None if before is None else before.child_run_id
+    runs = {run.id: run for run in await lock_runs(tx, [run_id, *([known] if known else [])])}
+    found = await _waiting(tx, run_id, key, phases)
+    if found is None:
+        return False
+    work, node = found
+    child = runs.get(node.child_run_id or "")
+    if child is not None and child.status in LIVE:
+        node.due_at, node.dirty = None, True
+    elif child is not None:
+        await _take_end(tx, work, node, child)
+    else:
+        await _start_child(tx, work, node, context, phases)
+    await work.go_on()
+    await save_all(tx, [work])
+    return True
+
+
+async def _start_child(tx: Tx, work: RunWork, node: NodeRow, context: Stored, phases: PhaseStarter) -> None:
+    run, name = work.run, work.plan[node.node].phase.workflow or ""
+    if run.depth >= MAX_DEPTH:
+        await work.fail(node, f"workflows start one another more than {MAX_DEPTH} deep")
+        return
+    request = NewWorkflowRun(
+        snapshot=Snapshot(name, run.definition, ""),
+        trigger_id=f"{run.id}/{node.key}",
+        trigger_type=run.trigger_type,
+        triggered_by=run.triggered_by,
+        repo=run.repo,
+        issue_number=run.issue_number,
+        context=context,
+        config=run.config,
+        max_parallel=None,
+        cap=0,
+    )
+    child = new_run(tx, request, "dispatched", Parent(run.id, str(node.key), run.depth + 1))
+    plan = (await plans_of(tx, [child]))[child.id]
+    child.max_parallel = plan.workflow.max_parallel
+    await create_run(tx, child, context, plan, phases)
+    node.child_run_id, node.due_at, node.dirty = child.id, None, True
+
+
+async def enter_answer(tx: Tx, run_id: str, key: NodeKey, resume: str, phases: PhaseStarter) -> bool:
+    """Let a graph go on with the answer to what it asked, in its own thread; `resume` is JSON.
+
+    The line of its thread is locked before the run. If the run has moved meanwhile, nothing happens.
+    """
+    before = await tx.one(sql.GET_NODE, run_id=run_id, node=key.node, item=key.item)
+    rows = await tx.all(sql.GET_RUNS, ids=[run_id])
+    if before is None or not rows:
+        return False
+    works = await works_of(tx, rows, phases)
+    order = await works[run_id].answer_order(before, resume)
+    answers = await phases.enter(tx, [order])
+    found = await _waiting(tx, run_id, key, phases)
+    work, node = found or (works[run_id], before)
+    if found is None or node.state != before.state:
+        raise Conflict(f"node {key} of workflow run {run_id} does not wait for an answer any more")
+    node.due_at = None
+    for answer in answers:
+        if isinstance(answer, NotFound):
+            await work.fail(node, answer.message)
+        else:
+            work.answered(node, answer)
+    await work.go_on()
+    await save_all(tx, [work])
+    return True

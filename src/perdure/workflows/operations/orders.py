@@ -1,0 +1,92 @@
+"""What a worker is asked to execute for a node of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from perdure.executions.model import ExecutionSeed, NewPhase, TriggerType
+from perdure.workflows.definition import COMMANDS, Phase
+from perdure.workflows.model import Pointer, skill_of
+from perdure.workflows.rows import NodeRow, RunRow
+from perdure.workflows.steps import Execute, seconds_of
+from perdure.workflows.values import Config
+
+COMMAND: Final = "perdure.command"
+SCRIPT: Final = "perdure.script"
+CALLABLE: Final = "perdure.callable"
+HTTP: Final = "perdure.http"
+CHECK: Final = "perdure.check"
+FREE_LAPSES: Final = 10
+"""How many workers a phase may lose that do not count. A run gives up before that."""
+
+
+def built_in(phase: Phase, role: str) -> str | None:
+    """The built-in agent that executes a phase; None if it is an assistant's."""
+    if role == "check":
+        return CHECK
+    if role in ("fix", "recheck"):
+        return None
+    if phase.type in COMMANDS or (phase.type == "map" and phase.command is not None):
+        return COMMAND
+    if phase.type == "script" or (phase.type == "map" and phase.script is not None):
+        return SCRIPT
+    if phase.type == "callable" or (phase.type == "map" and phase.callable is not None):
+        return CALLABLE
+    return HTTP if phase.type == "http" or (phase.type == "map" and phase.http is not None) else None
+
+
+def seed_of(run: RunRow, label: str) -> ExecutionSeed:
+    """What the executions of a phase say of its run."""
+    return ExecutionSeed(
+        trigger_type=cast(TriggerType, run.trigger_type),
+        trigger_id=run.trigger_id,
+        skill=skill_of(run.workflow_name, label),
+        label=label,
+        repo=run.repo,
+        issue_number=run.issue_number,
+        workflow_run_id=run.id,
+    )
+
+
+def new_phase(
+    run: RunRow,
+    phase: Phase,
+    node: NodeRow,
+    step: Execute,
+    assistant: str | None,
+    config: Config,
+    context: Mapping[str, Any],
+) -> NewPhase | str:
+    """The phase that a step executes, or why there is none."""
+    agent = built_in(phase, step.role)
+    name = None if agent is not None else assistant or config.assistant_of(phase.name)
+    if agent is None and not name:
+        return (
+            f"no assistant executes it: give it an 'assistant', or set workflow_assistants.{phase.name} "
+            "or workflow_assistants.default"
+        )
+    label = str(step.label)
+    pointer = Pointer(
+        workflow_run_id=run.id,
+        node=node.node,
+        item=node.item,
+        label=label,
+        role=step.role,
+        iteration=node.iteration,
+        cycle=node.cycle,
+    )
+    retry = phase.retry if step.role != "check" else None
+    return NewPhase(
+        input=msgspec.json.encode(pointer).decode(),
+        execution=seed_of(run, label),
+        agent=agent,
+        assistant=name,
+        parent=run.id,
+        timeout_seconds=seconds_of(phase, step.role, context),
+        max_attempts=1 if retry is None else retry.max_attempts,
+        retry_seconds=None if retry is None else retry.backoff_seconds,
+        free_lapses=FREE_LAPSES,
+    )

@@ -1,0 +1,185 @@
+"""Reading runs: lists, counts and one run with all that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.storage.filters import Clause
+from perdure.kernel.storage.port import Tx
+from perdure.workflows import sql
+from perdure.workflows.inputs import Reading
+from perdure.workflows.model import RUN_STATUSES, SUCCEEDED
+from perdure.workflows.operations.runs import not_found, plans_of
+from perdure.workflows.planner import Plan
+from perdure.workflows.rows import HistoryRow, LogPlace, LogRow, NameCount, NodeRow, RunRow
+from perdure.workflows.views import Place, rank_of, statuses_after
+
+MAX_NODES: Final = 2000
+MAX_HISTORY: Final = 1000
+SCANNED: Final = 5000
+"""How many executions a search looks at in one call."""
+
+
+class Search(NamedTuple):
+    """Which runs, and which page of them."""
+
+    workflow_name: str | None
+    statuses: Sequence[str]
+    repo: str | None
+    since: int | None
+    place: Place
+    limit: int
+
+
+async def search(tx: Tx, query: Search) -> list[RunRow]:
+    """A page of runs: running, paused, queued, then the rest, each the newest first.
+
+    Each status has its runs in the order of an index, whichever filter is given; what comes first of all is
+    taken from the first ones of each.
+    """
+    found: list[RunRow] = []
+    for group in _groups(query):
+        rows: list[RunRow] = []
+        for status, place in group:
+            page, values = _page(query, status, place)
+            rows += await tx.all(page, **values)
+        rows.sort(key=lambda row: (row.started_at, row.id), reverse=True)
+        found += rows
+        if len(found) >= query.limit:
+            break
+    return found[: query.limit]
+
+
+def _groups(query: Search) -> list[list[tuple[str, Place]]]:
+    """The statuses that may come, those together that are one list."""
+    groups: dict[int, list[tuple[str, Place]]] = {}
+    for status, place in statuses_after(query.statuses or RUN_STATUSES, query.place):
+        groups.setdefault(rank_of(status), []).append((status, place))
+    return [groups[rank] for rank in sorted(groups)]
+
+
+def _page(query: Search, status: str, place: Place) -> tuple[Any, dict[str, Any]]:
+    """The runs of one status that match."""
+    clause = _matching(query, sql.BEFORE, at=place.at, last=place.id)
+    page, values = sql.LIST.page(clause, sql.NEWEST_FIRST, query.limit, 0)
+    return page, {**values, "status": status}
+
+
+def _matching(query: Search, first: str, **values: Any) -> Clause:
+    """What runs must have: a first condition, and those of the filters that are given."""
+    parts = [first]
+    given = {"name": query.workflow_name, "repo": query.repo, "since": query.since}
+    for name, value in given.items():
+        if value is not None:
+            parts.append(sql.CONDITIONS[name])
+            values[name] = value
+    return Clause(" AND ".join(parts), values)
+
+
+async def count(tx: Tx, query: Search) -> int:
+    """How many runs match in all: from the stored counts, unless a filter has none."""
+    statuses = list(query.statuses or RUN_STATUSES)
+    if query.repo is None and query.since is None:
+        if query.workflow_name is None:
+            return int(await tx.one(sql.COUNT, statuses=statuses) or 0)
+        return int(await tx.one(sql.COUNT_NAMED, statuses=statuses, name=query.workflow_name) or 0)
+    clause = _matching(query, sql.IN_STATUSES, statuses=statuses)
+    return int(await tx.one(sql.ALL_RUNS.count(clause), **clause.values) or 0)
+
+
+async def counts(tx: Tx) -> list[NameCount]:
+    """How many runs of each workflow have each status."""
+    return await tx.all(sql.COUNTS_BY_NAME)
+
+
+class WholeRun(NamedTuple):
+    """A run with all that belongs to it."""
+
+    run: RunRow
+    plan: Plan
+    nodes: Sequence[NodeRow]
+    history: Sequence[HistoryRow]
+    context: Any
+    scratch: Any
+    final_message: str | None
+
+
+async def find(tx: Tx, run_id: str) -> RunRow:
+    """A run by its id, or by the first digits of its id if no other run has them."""
+    rows = await tx.all(sql.GET_RUNS, ids=[run_id])
+    if not rows and len(run_id) >= 4:
+        rows = await tx.all(sql.BY_PREFIX, first=run_id, last=run_id + "\U0010ffff")
+    if not rows:
+        raise not_found(run_id)
+    if len(rows) > 1:
+        raise Conflict(f"several workflow runs begin with {run_id}; give more of the id")
+    (row,) = rows
+    return row
+
+
+async def get_whole(tx: Tx, run_id: str) -> WholeRun:
+    """A run with its nodes, its history and its values."""
+    run = await find(tx, run_id)
+    plan = (await plans_of(tx, [run]))[run.id]
+    nodes = await tx.all(sql.ALL_NODES, run_id=run.id, n=MAX_NODES)
+    history = await tx.all(sql.HISTORY_OF, run_id=run.id, after=run.history - MAX_HISTORY)
+    reading = Reading(tx, run, plan)
+    message = None
+    if plan.final_message is not None and run.status == SUCCEEDED:
+        scope = await reading.values.scope(plan.final_message.paths())
+        message = plan.final_message.render(scope) or None
+    context, scratch = await reading.values.whole_context(), await reading.values.scratch()
+    return WholeRun(run, plan, nodes, history, context, scratch, message)
+
+
+async def history(tx: Tx, run_id: str, after: int, limit: int) -> list[HistoryRow]:
+    """The entries of a run's history after a number, in their order."""
+    run = await find(tx, run_id)
+    rows = await tx.all(sql.HISTORY_OF, run_id=run.id, after=after)
+    return rows[:limit]
+
+
+async def by_trigger(tx: Tx, trigger_id: str, statuses: Sequence[str]) -> RunRow:
+    """The newest run of a trigger with one of these statuses."""
+    row = await tx.one(sql.BY_TRIGGER, trigger_id=trigger_id, statuses=list(statuses))
+    if row is None:
+        raise NotFound(f"Trigger {trigger_id} has no such workflow run")
+    return row
+
+
+class LogQuery(NamedTuple):
+    """Which executions are searched for a text, and from which one on."""
+
+    text: str
+    scope: str
+    at: int
+    last: str
+    limit: int
+
+
+class LogFound(NamedTuple):
+    """Executions whose error or output contains a text, and the last one that was looked at."""
+
+    rows: Sequence[LogRow]
+    last: LogPlace | None
+
+
+async def search_logs(tx: Tx, query: LogQuery) -> LogFound:
+    """The newest executions that contain a text, among some that are looked at in one call."""
+    place = {"at": query.at, "last": query.last}
+    end = await tx.one(sql.LOG_END, **place, scan=SCANNED - 1)
+    first = LogPlace(0, "") if end is None else end
+    found = await tx.all(
+        sql.SEARCH_LOGS[query.scope],
+        **place,
+        first_at=first.started_at,
+        first_id=first.id,
+        text=query.text,
+        limit=query.limit,
+    )
+    if len(found) == query.limit:
+        row = found[-1]
+        return LogFound(found, LogPlace(row.started_at, row.id))
+    return LogFound(found, end)

@@ -1,0 +1,184 @@
+"""What the conditions and templates of a run read, loaded when it is needed.
+
+Outputs are texts and stay so. Only context and scratch are decoded here, which are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from perdure.executions.operations import outputs as load_outputs
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import TooLarge
+from perdure.kernel.storage.port import Tx
+from perdure.workflows import sql
+from perdure.workflows.definition import FromContext
+from perdure.workflows.expressions import Expression
+from perdure.workflows.model import MAX_CONTEXT, SUCCEEDED
+from perdure.workflows.planner import Plan, PlannedPhase
+from perdure.workflows.rows import NodeRow, RunRow
+from perdure.workflows.steps import result_of, state_of
+from perdure.workflows.templates import Template
+from perdure.workflows.values import (
+    Config,
+    Paths,
+    config_of,
+    context_of,
+    outputs_read,
+    pointer_of,
+    reads_of,
+    scope_of,
+    scratch_of,
+)
+
+MAX_ITEM_OUTPUTS = 1000
+
+
+class LoadedView:
+    """What the steps of a phase read, at hand."""
+
+    def __init__(
+        self, scope: Mapping[str, Any], context: Mapping[str, Any], config: Config, last: str
+    ) -> None:
+        self._scope, self._context, self._config, self._last = scope, context, config, last
+
+    def holds(self, condition: Expression, output: str) -> bool:
+        return condition.holds({**self._scope, "output": output})
+
+    def context(self) -> Mapping[str, Any]:
+        return self._context
+
+    def is_gate_on(self, name: str) -> bool:
+        return name in self._config.gates
+
+    def last_output(self) -> str:
+        return self._last
+
+
+class RunValues:
+    """The values of one run in one transaction."""
+
+    def __init__(
+        self, tx: Tx, run: RunRow, plan: Plan, node_of: Callable[[str], Awaitable[NodeRow | None]]
+    ) -> None:
+        self._tx, self._run, self._plan, self._node_of = tx, run, plan, node_of
+        self._context: Mapping[str, Any] | None = None
+        self._scratch: dict[str, Any] | None = None
+        self._outputs: dict[str, Any] = {}
+
+    @property
+    def config(self) -> Config:
+        return config_of(self._run.config)
+
+    async def _load(self) -> None:
+        row = await self._tx.one(sql.GET_VALUES, ids=[self._run.id])
+        self._context = context_of(row.context if row else None)
+        self._scratch = scratch_of(row.scratch if row else None)
+
+    async def context(self) -> Mapping[str, Any]:
+        if self._context is None:
+            await self._load()
+        return self._context or {}
+
+    async def whole_context(self) -> Mapping[str, Any]:
+        """The context with its large values."""
+        context = await self.context()
+        return await self._whole(context, set(context))
+
+    async def scratch(self) -> dict[str, Any]:
+        if self._scratch is None:
+            await self._load()
+        return self._scratch if self._scratch is not None else {}
+
+    async def set_slot(self, key: str, change: Mapping[str, Any]) -> None:
+        """Change one slot of the scratch: what is given of it, the rest stays."""
+        scratch = await self.scratch()
+        slot = scratch.get(key)
+        scratch[key] = {**(slot if isinstance(slot, dict) else {}), **change}
+        text = encode_json(scratch, what="scratch")
+        if len(text) > 2 * MAX_CONTEXT:
+            raise TooLarge(f"the scratch of run {self._run.id} is larger than {2 * MAX_CONTEXT} characters")
+        await self._tx.execute(sql.SET_SCRATCH, id=self._run.id, scratch=text)
+
+    async def scope(self, paths: Paths, /, **more: Any) -> dict[str, Any]:
+        """What these paths read."""
+        wanted = frozenset(paths)
+        context, scratch = await self.context(), await self.scratch()
+        outputs = await self.outputs(outputs_read(self._plan, wanted, context))
+        context = await self._whole(context, {first for first, *_ in wanted})
+        return scope_of(context, scratch, outputs, self.config, **more)
+
+    async def _whole(self, values: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
+        """The values with the large ones among those names in place of their pointers."""
+        pointers = {name: found for name in names if (found := pointer_of(values.get(name))) is not None}
+        if not pointers:
+            return values
+        rows = await self._tx.all(sql.GET_OUTPUTS, ids=sorted(pointers.values()))
+        bodies = {row.id: decode_json(row.body) for row in rows}
+        return {**values, **{name: bodies.get(found) for name, found in pointers.items()}}
+
+    async def outputs(self, names: set[str]) -> dict[str, Any]:
+        """Outputs by the names under which they are known."""
+        missing = sorted(names - self._outputs.keys())
+        nodes = {name: await self._node_of(self._plan.by_output[name]) for name in missing}
+        ids = [node.execution_id for node in nodes.values() if node is not None and node.execution_id]
+        texts = await load_outputs(self._tx, ids) if ids else {}
+        for name, node in nodes.items():
+            self._outputs[name] = None if node is None else await self._output(name, node, texts)
+        return {name: value for name in names if (value := self._outputs[name]) is not None}
+
+    async def _output(self, name: str, node: NodeRow, texts: Mapping[str, str]) -> Any:
+        phase = self._plan[node.node].phase
+        if phase.type == "map":
+            return await self._items(node)
+        result = result_of(phase, node, state_of(node)) if name != node.node else None
+        if result is not None:
+            return result
+        return None if node.execution_id is None else texts.get(node.execution_id, "")
+
+    async def _items(self, node: NodeRow) -> list[str]:
+        """The outputs of the items of a map phase that have succeeded, in their order."""
+        rows = await self._tx.all(
+            sql.GET_ITEMS,
+            run_id=node.run_id,
+            status=SUCCEEDED,
+            position=node.position,
+            n=MAX_ITEM_OUTPUTS,
+        )
+        ids = [row.execution_id for row in rows if row.execution_id is not None]
+        texts = await load_outputs(self._tx, ids) if ids else {}
+        return [texts.get(row.execution_id or "", "") for row in rows]
+
+    async def view(self, planned: PlannedPhase, node: NodeRow) -> LoadedView:
+        """What the steps of a phase may read."""
+        last = ""
+        if node.role == "check" and planned.phase.on_output is not None and node.execution_id is not None:
+            last = (await load_outputs(self._tx, [node.execution_id])).get(node.execution_id, "")
+        if not reads_values(planned):
+            return LoadedView({}, {}, self.config, last)
+        scope = await self.scope(reads_of(planned))
+        return LoadedView(scope, await self.context(), self.config, last)
+
+    async def render(
+        self, planned: PlannedPhase, texts: Sequence[str | None], **more: Any
+    ) -> list[str | None]:
+        """Texts of a phase, rendered."""
+        found = [None if text is None else planned.template(text) for text in texts]
+        parsed: list[Template] = [each for each in found if each is not None]
+        if all(each.is_literal for each in parsed):
+            return list(texts)
+        scope = await self.scope({path for each in parsed for path in each.paths()}, **more)
+        return [None if each is None else each.render(scope) for each in found]
+
+
+def reads_values(planned: PlannedPhase) -> bool:
+    """Whether the steps of a phase read the context or the scratch."""
+    phase = planned.phase
+    blocked = None if phase.on_output is None else phase.on_output.contains_BLOCKED
+    return (
+        phase.generic_loop is not None
+        or bool(planned.skip_conditions)
+        or isinstance(phase.timeout_seconds, FromContext)
+        or blocked is not None
+    )

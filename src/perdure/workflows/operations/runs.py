@@ -1,0 +1,55 @@
+"""Locking and reading runs with their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perdure.executions.model import PhaseStarter
+from perdure.kernel.errors import NotADatabase, NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.workflows import sql
+from perdure.workflows.operations.work import RunWork
+from perdure.workflows.planner import Plan
+from perdure.workflows.rows import RunRow
+from perdure.workflows.snapshots import PLANS
+
+
+async def lock_run(tx: Tx, run_id: str) -> RunRow | None:
+    """Lock a run; None if there is none."""
+    return await tx.one(sql.LOCK_RUNS, ids=[run_id])
+
+
+async def lock_runs(tx: Tx, run_ids: Iterable[str]) -> list[RunRow]:
+    """Lock runs in the order of their ids."""
+    wanted = sorted(set(run_ids))
+    return await tx.all(sql.LOCK_RUNS, ids=wanted) if wanted else []
+
+
+async def plans_of(tx: Tx, runs: Sequence[RunRow]) -> dict[str, Plan]:
+    """The plan of each run, by its id."""
+    digests = {run.definition for run in runs}
+    plans = {digest: found for digest in digests if (found := PLANS.get(digest)) is not None}
+    missing = sorted(digests - plans.keys())
+    if missing:
+        for row in await tx.all(sql.GET_DEFINITIONS, digests=missing):
+            plans[row.digest] = PLANS.put(row.digest, row.body)
+    try:
+        return {run.id: plans[run.definition][run.workflow_name] for run in runs}
+    except KeyError as error:
+        raise NotADatabase(f"the definition of a workflow run is missing: {error}") from None
+
+
+async def load_works(tx: Tx, run_ids: Iterable[str], phases: PhaseStarter) -> dict[str, RunWork]:
+    """Lock runs to work on them; those that do not exist are left out."""
+    runs = await lock_runs(tx, run_ids)
+    return await works_of(tx, runs, phases)
+
+
+async def works_of(tx: Tx, runs: Sequence[RunRow], phases: PhaseStarter) -> dict[str, RunWork]:
+    """Runs that are locked, to work on them."""
+    plans = await plans_of(tx, runs) if runs else {}
+    return {run.id: RunWork(tx, run, plans[run.id], phases) for run in runs}
+
+
+def not_found(run_id: str) -> NotFound:
+    return NotFound(f"Workflow run {run_id} not found")

@@ -1,0 +1,638 @@
+"""A unit of work: a run whose row is locked, its nodes as they are needed, and what is written back.
+
+Whatever moves a run comes through here: `apply` takes a step of one of its phases, and `go_on` follows what
+that means for the others until nothing more happens by itself. The rows of nodes are read and written under
+the lock of their run alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from perdure.executions.model import NewPhase, PhaseStarter
+from perdure.executions.operations import mark_failed, skip
+from perdure.kernel import changes
+from perdure.kernel.clock import from_iso, to_micros
+from perdure.kernel.errors import Conflict, NotFound, PerdureError
+from perdure.kernel.storage.dialect import Write
+from perdure.kernel.storage.port import Tx
+from perdure.workflows import sql, steps
+from perdure.workflows.approval_model import Decision, NewGate
+from perdure.workflows.model import (
+    LIVE,
+    MAX_JUMPS,
+    MAX_LIVE,
+    NODE_ENDED,
+    PAUSED,
+    PENDING,
+    READY,
+    RUN,
+    RUNNING,
+    SUCCEEDED,
+    WAITING,
+    WAITING_APPROVAL,
+    Label,
+    NodeKey,
+    PhaseEnd,
+    Role,
+    error_text,
+    parse_label,
+)
+from perdure.workflows.operations.gates import open_gate, withdraw_gates
+from perdure.workflows.operations.orders import new_phase, seed_of
+from perdure.workflows.operations.reading import RunValues
+from perdure.workflows.planner import Board, Plan, PlannedPhase
+from perdure.workflows.rows import CountRow, HistoryRow, NodeRow, RunRow
+from perdure.workflows.steps import Execute, Fail, Gate, Note, Step, Succeed, Wait, remember, state_of
+
+CHANNEL: Final = "workflows"
+DUE: Final = "due"
+"""The key under which is published that something is to be done for a run: the timer looks at once."""
+RUNS_CHANNEL: Final = "workflow_runs"
+KIND: Final = "workflow_run"
+MAX_SUMMARY: Final = 1000
+RULE: Final = "skipped: trigger rule not satisfied"
+ALL: Final = 100_000
+
+
+def run_key(ns: int | None, run_id: str) -> str:
+    """What is published when a run has moved."""
+    return str(ns) + "/" + run_id
+
+
+class RunWork:
+    """A run that a transaction works on."""
+
+    def __init__(self, tx: Tx, run: RunRow, plan: Plan, phases: PhaseStarter) -> None:
+        self.tx = tx
+        self.run = run
+        self.plan = plan
+        self.board = Board(plan, run)
+        self.values = RunValues(tx, run, plan, self.phase)
+        self._phases = phases
+        self._history: list[HistoryRow] = []
+        self._new: list[NodeRow] = []
+        self._executing: list[tuple[NodeRow, Execute]] = []
+        self._skipped: list[NodeRow] = []
+        self._marked: list[tuple[str, str]] = []
+        self._all_loaded = False
+
+    @property
+    def is_live(self) -> bool:
+        return self.run.status in LIVE
+
+    # --- nodes --------------------------------------------------------------------------------------------
+
+    async def phase(self, name: str) -> NodeRow | None:
+        """A phase of the run."""
+        return await self.node(NodeKey(name))
+
+    async def node(self, key: NodeKey) -> NodeRow | None:
+        """A node of the run."""
+        found = self.board.nodes.get(key)
+        if found is None and not (self._all_loaded and not key.item):
+            row = await self.tx.one(sql.GET_NODE, run_id=self.run.id, node=key.node, item=key.item)
+            if row is not None:
+                self.board.add([row])
+        return self.board.nodes.get(key)
+
+    async def _load(self, names: Iterable[str]) -> None:
+        wanted = sorted(names)
+        if wanted:
+            self.board.add(await self.tx.all(sql.GET_NODES, run_ids=[self.run.id], names=wanted))
+
+    async def load_all(self) -> None:
+        """Read all phases, without the items of maps."""
+        if not self._all_loaded:
+            self.board.add(await self.tx.all(sql.GET_PHASES, run_id=self.run.id))
+            self._all_loaded = True
+
+    async def _load_in(self, status: str, limit: int) -> None:
+        found = await self.tx.all(sql.GET_IN_STATUS, run_id=self.run.id, status=status, n=limit)
+        self.board.add(found)
+
+    async def begin(self, nodes: Sequence[NodeRow]) -> None:
+        """Start a run that has just been created with these nodes, or was admitted."""
+        self.board.add(nodes)
+        self._all_loaded = True
+        for node in self.board.begin():
+            await self._became_ready(node)
+        await self.go_on()
+
+    async def retry(self) -> None:
+        """Begin anew what has not been done."""
+        await self.load_all()
+        again = self.board.unfinished()
+        for name in again:
+            node = self.board.nodes[NodeKey(name)]
+            state = state_of(node)
+            state.soft = 0
+            remember(node, state)
+        for node in self.board.reset(again):
+            if self.plan[node.node].runs_after(node.succeeded_before, node.failed_before):
+                self.board.move(node, "dependencies ended")
+                await self._became_ready(node)
+            else:
+                self.board.end(node, "skipped")
+                self._skip(node, RULE)
+        await self.go_on()
+
+    # --- steps --------------------------------------------------------------------------------------------
+
+    async def phase_ended(self, node: NodeRow, end: PhaseEnd) -> None:
+        """Take the end of an execution."""
+        planned = self.plan[node.node]
+        node.rollout_id, node.dirty = None, True
+        view = await self.values.view(planned, node)
+        found = steps.after(planned, node, end, view)
+        for note in found.notes:
+            self._note(note)
+        await self._keep_slot(planned, node, found.step)
+        await self.apply(node, found.step)
+
+    async def _keep_slot(self, planned: PlannedPhase, node: NodeRow, step: Step) -> None:
+        """Write down in the scratch how far a loop has come: its iteration, and where its output stands."""
+        loop = planned.phase.generic_loop
+        if loop is None or node.execution_id is None:
+            return
+        done = node.iteration - (isinstance(step, Execute) and step.label.kind == "iter")
+        change: dict[str, Any] = {"iteration": done, "lastOutputExecutionId": node.execution_id}
+        if state_of(node).completed:
+            change["ready"] = True
+        await self.values.set_slot(loop.scratch_key or planned.name, change)
+
+    async def apply(self, node: NodeRow, step: Step) -> None:
+        """Take a step of a node."""
+        if isinstance(step, Execute):
+            self._execute(node, step)
+        elif isinstance(step, Succeed):
+            await self.succeed(node, step)
+        elif isinstance(step, Fail):
+            if step.marks and node.execution_id is not None:
+                self._marked.append((node.execution_id, step.error))
+            await self.fail(node, step.error)
+        elif isinstance(step, Gate):
+            await self._open(node, step)
+        elif isinstance(step, Wait):
+            await self._wait(node)
+        else:
+            self._prepare(node)
+
+    def _execute(self, node: NodeRow, step: Execute) -> None:
+        """Execute a part of a phase. One that has a worker's place keeps it; others wait for one."""
+        node.role, node.label, node.dirty = step.role, str(step.label), True
+        if node.status == RUNNING and not self.run.held:
+            self._executing.append((node, step))
+        elif node.status != READY:
+            self.board.move(node, "queued again")
+
+    async def succeed(self, node: NodeRow, step: Succeed) -> None:
+        """End a node that has done what it should."""
+        node.execution_id = step.output or node.execution_id
+        node.ended_at = self.tx.now
+        message = self.plan[node.node].phase.messages.get("on_success") if not node.item else None
+        summary = step.summary
+        if message is not None and summary is None:
+            (summary,) = await self._rendered(node, message)
+        self._enter(self._name(node), True, summary)
+        self.board.end(node, "succeeded")
+        if node.item:
+            await self._item_ended(node)
+
+    async def fail(self, node: NodeRow, error: str, *, run_error: str | None = None) -> None:
+        """End a node that has failed, or go to the phase that its failure leads to."""
+        planned = self.plan[node.node]
+        node.ended_at, node.error = self.tx.now, error_text(error)
+        summary = node.error
+        message = planned.phase.messages.get("on_failure") if not node.item else None
+        if message is not None:
+            (rendered,) = await self._rendered(node, message, error=error)
+            summary = rendered or summary
+        self._enter(self._name(node), False, summary)
+        if node.item:
+            self.board.end(node, "failed")
+            await self._item_ended(node)
+            return
+        goes_to = planned.phase.on_failure
+        if goes_to is not None and goes_to.action == "goto" and await self._jump(node, goes_to.phase or ""):
+            return
+        fails_run = planned.fails_run or (goes_to is not None and goes_to.action == "goto")
+        if fails_run and self.run.error is None:
+            self.run.error = run_error or error_text(f"phase {self._name(node)} failed: {error}")
+        self.board.end(node, "failed", fails_run=fails_run)
+
+    def _name(self, node: NodeRow) -> str:
+        return str(Label(node.node, "item", node.item)) if node.item else node.node
+
+    async def _rendered(self, node: NodeRow, *texts: str | None, **more: Any) -> list[str | None]:
+        """Messages of a phase. One that cannot be rendered is shown as it is written."""
+        try:
+            return await self.values.render(self.plan[node.node], texts, **more)
+        except PerdureError:
+            return list(texts)
+
+    async def _jump(self, node: NodeRow, target: str) -> bool:
+        """Go to another phase after a failure: it and what depends on it begin anew."""
+        state = state_of(node)
+        if target not in self.plan.phases or state.jumps >= MAX_JUMPS:
+            return False
+        await self.load_all()
+        again = {target, *self.plan.after(target)}
+        waiting = [self.board.nodes[NodeKey(name)] for name in again if NodeKey(name) in self.board.nodes]
+        if any(each.status == WAITING for each in waiting):
+            return False
+        state.jumps += 1
+        remember(node, state)
+        if any(each.rollout_id is not None for each in waiting):
+            self.tend()
+        if node.node not in again:
+            self.board.end(node, "failed")
+        self.board.reset(again)
+        for each in waiting:
+            each.iteration = each.cycle = 0
+            each.role = None
+        forced = self.board.nodes[NodeKey(target)]
+        self.board.move(forced, "dependencies ended")
+        await self._became_ready(forced)
+        return True
+
+    def _note(self, note: Note) -> None:
+        self._enter(note.label, True, note.summary)
+
+    def _enter(self, label: str, success: bool, summary: str | None) -> None:
+        """Write an entry of the history; the run's current phase follows it."""
+        run = self.run
+        run.history += 1
+        cut = None if summary is None else error_text(summary)[:MAX_SUMMARY]
+        self._history.append(HistoryRow(run.id, run.history, label, self.tx.now, int(success), cut))
+        run.current_phase = label
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    async def _open(self, node: NodeRow, step: Gate) -> None:
+        """Wait for a person."""
+        phase = self.plan[node.node].phase
+        output = None if node.execution_id is None else "${" + node.node + ".output}"
+        asked = step.message or step.question or (output if step.kind == "reply" else None)
+        texts = [None if step.question is not None and step.message is None else asked, step.artifact]
+        message, artifact = await self._rendered(node, *texts)
+        state = state_of(node)
+        state.gate = step.reason
+        remember(node, state)
+        gate = NewGate(
+            gate=step.name,
+            label=step.label,
+            summary=message or step.question or f"{self.run.workflow_name}: {phase.label or step.label}",
+            kind=step.kind,
+            artifact=artifact,
+            requested_by=self.run.triggered_by,
+            assignees=phase.assignees,
+            expires_after=None if phase.expires_after is None else to_micros(phase.expires_after),
+            on_expiry=phase.on_expiry,
+        )
+        self.board.move(node, "waits")
+        self.run.gates += 1
+        node.approval_id = await open_gate(self.tx, self.run, str(node.key), gate)
+        what = "reply" if step.kind == "reply" else "approval"
+        self._enter(WAITING_APPROVAL, True, f"Waiting for {what}: {step.name} ({node.approval_id})")
+
+    async def resumed(self, node: NodeRow, decision: Decision) -> None:
+        """Take the answer of a person."""
+        planned, state = self.plan[node.node], state_of(node)
+        self.run.gates -= 1
+        node.approval_id, node.dirty = None, True
+        self.run.current_phase = self._name(node)
+        if not decision.proceeds:
+            await self.fail(node, decision.error, run_error=decision.error)
+            return
+        if state.gate == "interrupt":
+            # Its graph goes on in its own thread, whose line comes first in the order of locks.
+            state.gate, state.answer = None, decision.approval_id
+            remember(node, state)
+            node.due_at = self.tx.now
+            self.tx.hint(CHANNEL, DUE)
+            return
+        loop = planned.phase.generic_loop
+        if state.gate == "loop" and loop is not None and decision.kind == "reply":
+            await self._keep_answer(loop.scratch_key or planned.name, node, decision)
+        await self.apply(node, steps.resumed(planned, node, await self.values.view(planned, node)))
+
+    async def _keep_answer(self, key: str, node: NodeRow, decision: Decision) -> None:
+        """Add question and answer to the scratch: by the rows in which their texts stand."""
+        slot = (await self.values.scratch()).get(key)
+        known = slot.get("qa") if isinstance(slot, dict) else None
+        entry = {
+            "questionExecutionId": node.execution_id,
+            "approvalId": decision.approval_id,
+            "sender": decision.responded_by,
+            "at": decision.responded_at,
+        }
+        await self.values.set_slot(key, {"qa": [*(known if isinstance(known, list) else []), entry]})
+
+    async def _wait(self, node: NodeRow) -> None:
+        """Wait for a time."""
+        phase = self.plan[node.node].phase
+        due_at = self.tx.now + to_micros(phase.seconds or 0.0)
+        if phase.until_time is not None:
+            (text,) = await self._rendered(node, phase.until_time)
+            try:
+                due_at = self.tx.now + from_iso((text or "").strip()) - self.tx.wall
+            except ValueError:
+                await self.fail(node, f"until_time is {text!r}; it must be a time in ISO 8601")
+                return
+        node.started_at = node.started_at or self.tx.now
+        self.board.move(node, "waits")
+        node.due_at = due_at
+        self.tx.hint(CHANNEL, DUE)
+
+    def _prepare(self, node: NodeRow) -> None:
+        """Let the timer make ready what a workflow or a map needs, outside of this transaction."""
+        node.started_at = node.started_at or self.tx.now
+        self.board.move(node, "waits")
+        node.due_at = self.tx.now
+        self.tx.hint(CHANNEL, DUE)
+
+    def tend(self) -> None:
+        """Let the timer look after the run in a transaction of its own."""
+        self.run.due_at = self.tx.now
+        self.tx.hint(CHANNEL, DUE)
+
+    async def answer_order(self, node: NodeRow, resume: str) -> NewPhase:
+        """What goes on in the thread of a graph that asked; `resume` is the answer as JSON."""
+        step = Execute(cast(Role, node.role or "work"), parse_label(node.label or node.node))
+        found = await self._order(node, step)
+        if isinstance(found, str):
+            raise Conflict(found)
+        return msgspec.structs.replace(found, thread_id=state_of(node).thread_id, resume=resume)
+
+    def answered(self, node: NodeRow, rollout_id: str) -> None:
+        """A graph goes on with an answer."""
+        state = state_of(node)
+        state.answer = state.thread_id = None
+        remember(node, state)
+        self.board.move(node, "started")
+        node.rollout_id = rollout_id
+
+    # --- items of a map -----------------------------------------------------------------------------------
+
+    async def expand(self, node: NodeRow, items: Sequence[tuple[Any, str | None]]) -> None:
+        """Start the items of a map phase: each a value, or the row in which it stands."""
+        if not items:
+            node.due_at = None
+            await self.succeed(node, Succeed("no items"))
+            return
+        new = [steps.new_item(node, number) for number in range(1, len(items) + 1)]
+        for item, (value, output) in zip(new, items, strict=True):
+            remember(item, steps.NodeState(value=value, output=output))
+        self.board.add(new)
+        self._new += new
+        await self._begin_items(node, new)
+
+    async def expand_again(self, node: NodeRow) -> None:
+        """Try the items of a map phase again that have not succeeded."""
+        items = await self.tx.all(sql.ALL_ITEMS, run_id=self.run.id, node=node.node)
+        self.board.add(items)
+        for item in items:
+            if item.status != SUCCEEDED:
+                self.board.move(item, "reset")
+                item.error = item.ended_at = item.rollout_id = None
+        await self._begin_items(node, items)
+
+    async def _begin_items(self, node: NodeRow, items: Sequence[NodeRow]) -> None:
+        node.due_at = None
+        left = [item for item in items if item.status == PENDING]
+        state = state_of(node)
+        state.total, state.done, state.lost = len(items), len(items) - len(left), 0
+        remember(node, state)
+        for item in left[: self.plan[node.node].phase.max_parallel or MAX_LIVE]:
+            self.board.move(item, "dependencies ended")
+            await self._became_ready(item)
+
+    async def _item_ended(self, item: NodeRow) -> None:
+        """Count an item that has ended; the next one takes its place, and the last one ends the phase."""
+        node = await self.phase(item.node)
+        if node is None or node.status != WAITING:
+            return
+        state = state_of(node)
+        state.done += 1
+        state.lost += item.status != SUCCEEDED
+        remember(node, state)
+        if state.done < state.total:
+            await self._next_item(node)
+        elif state.lost:
+            await self.fail(node, f"{state.lost} of {state.total} items failed")
+        else:
+            await self.succeed(node, Succeed(f"{state.total} items"))
+
+    async def _next_item(self, node: NodeRow) -> None:
+        """Let the next item of a map phase begin."""
+        # Those that began in this transaction are still pending in the database.
+        begun = sum(key.node == node.node for key in self.board.nodes)
+        found = await self.tx.all(
+            sql.GET_ITEMS, run_id=self.run.id, status=PENDING, position=node.position, n=begun + 1
+        )
+        self.board.add(found)
+        for each in found:
+            following = self.board.nodes[each.key]
+            if self.board.move(following, "dependencies ended"):
+                await self._became_ready(following)
+                return
+
+    # --- going on -----------------------------------------------------------------------------------------
+
+    async def go_on(self) -> None:
+        """Follow what has happened until nothing more happens by itself; then the run's status follows."""
+        while True:
+            while not self.board.is_settled:
+                await self._load(self.board.needs())
+                settled = self.board.settle()
+                for node in settled.skipped:
+                    self._skip(node, RULE)
+                for node in settled.ready:
+                    await self._became_ready(node)
+            await self._take_places()
+            if not await self._start():
+                break
+        self._conclude()
+
+    def _skip(self, node: NodeRow, reason: str) -> None:
+        node.ended_at, node.error = self.tx.now, reason
+        self.run.skipped += 1
+        self._skipped.append(node)
+
+    async def _became_ready(self, node: NodeRow) -> None:
+        """Skip a phase on its own conditions, or begin it; one that needs a worker waits for a place."""
+        planned = self.plan[node.node]
+        if planned.skip_conditions and not node.item:
+            scope = await self.values.scope(
+                {path for each in planned.skip_conditions for path in each.paths()}
+            )
+            for condition in planned.skip_conditions:
+                if condition.holds(scope):
+                    # It was started in so far as it was looked at: a retry does not begin it anew.
+                    node.started_at = self.tx.now
+                    self.board.end(node, "skipped")
+                    self._skip(node, f"skipped: {condition.text}")
+                    return
+        step = steps.begin(planned, node)
+        if not isinstance(step, Execute):
+            await self.apply(node, step)
+
+    async def _take_places(self) -> None:
+        """Give the places of workers that are free to the nodes that are ready, in their order."""
+        run = self.run
+        free = min(run.max_parallel or MAX_LIVE, MAX_LIVE) - run.running_nodes
+        if run.held or free <= 0 or not run.ready_nodes or run.status not in (RUNNING, PAUSED):
+            return
+        if sum(each.status == READY for each in self.board.nodes.values()) < run.ready_nodes:
+            await self._load_in(READY, free)
+        ready = [each for each in self.board.nodes.values() if each.status == READY]
+        for node in sorted(ready, key=lambda each: (each.position, each.item))[:free]:
+            step = steps.begin(self.plan[node.node], node)
+            self.board.move(node, "started")
+            if isinstance(step, Execute):
+                self._execute(node, step)
+            else:
+                await self.apply(node, step)
+
+    async def _start(self) -> bool:
+        """Enqueue what is to be executed; True if something has ended by that."""
+        starting, self._executing = self._executing, []
+        orders: list[NewPhase] = []
+        nodes: list[NodeRow] = []
+        for node, step in starting:
+            found = await self._order(node, step)
+            if isinstance(found, str):
+                await self.fail(node, found)
+            else:
+                nodes.append(node)
+                orders.append(found)
+        answers = await self._phases.create(self.tx, orders) if orders else []
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, NotFound):
+                await self.fail(node, answer.message)
+            else:
+                node.rollout_id = answer
+                node.started_at = node.started_at or self.tx.now
+        return not self.board.is_settled or bool(self._executing)
+
+    async def _order(self, node: NodeRow, step: Execute) -> NewPhase | str:
+        """What a worker is to execute, or why it cannot be."""
+        planned = self.plan[node.node]
+        try:
+            (assistant,) = await self.values.render(planned, [planned.phase.assistant])
+        except PerdureError as error:
+            return error.message
+        context = await self.values.context() if steps.reads_context(planned.phase) else {}
+        return new_phase(self.run, planned.phase, node, step, assistant, self.values.config, context)
+
+    def _conclude(self) -> None:
+        """Let the run's status follow from what its nodes do."""
+        run = self.run
+        if run.status not in (RUNNING, PAUSED):
+            return
+        if not run.open_nodes:
+            self.finish("failed" if run.failed_nodes else "succeeded")
+            return
+        waits = run.gates > 0 and not run.running_nodes and not run.ready_nodes
+        paused = bool(run.held) or (waits and run.waiting_nodes == run.gates)
+        run.status = RUN.step(run.status, "paused" if paused else "resumed")
+        if run.status == PAUSED and run.gates:
+            run.current_phase = WAITING_APPROVAL
+
+    def finish(self, event: str, error: str | None = None) -> None:
+        """End the run."""
+        run = self.run
+        if not RUN.moves(run.status, event):
+            return
+        run.status = RUN.step(run.status, event)
+        run.finished_at, run.active, run.held, run.queued_at = self.tx.now, None, None, None
+        run.due_at = None
+        if error is not None:
+            run.error = error_text(error)
+        marker = self._marker() if run.status == SUCCEEDED else None
+        if marker is not None:
+            self._enter(marker, True, None)
+        if run.parent_run_id is not None:
+            self.tend()
+        self.tx.hint(CHANNEL, DUE)
+
+    def _marker(self) -> str | None:
+        """What the last phase with a marker for the success of the run sets."""
+        found = [each.phase.on_success for each in self.plan.phases.values()]
+        markers = [each.set_phase for each in found if each is not None and each.set_phase is not None]
+        return next(reversed(markers), None)
+
+    async def stop(self, event: str, error: str | None) -> None:
+        """End the run before its time: its nodes and its gates end with it, its phases are stopped later."""
+        await self.load_all()
+        for status in (READY, RUNNING, WAITING, PENDING):
+            await self._load_in(status, ALL)
+        self.board.cancel()
+        for node in self.board.nodes.values():
+            if node.status in NODE_ENDED and node.ended_at is None:
+                node.ended_at, node.dirty = self.tx.now, True
+        if self.run.gates:
+            await withdraw_gates(self.tx, [self.run.id])
+            self.run.gates = 0
+        self._executing = []
+        self.finish(event, error)
+        self.tend()
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    async def save(self) -> list[Write]:
+        """Write what belongs to other tables, and give what is to be written of the run's own."""
+        run = self.run
+        reasons = sorted({node.error or "" for node in self._skipped})
+        for reason in reasons:
+            nodes = [node for node in self._skipped if node.error == reason]
+            await skip(self.tx, [seed_of(run, self._name(node)) for node in nodes], reason)
+        for execution_id, error in self._marked:
+            await mark_failed(self.tx, [execution_id], error)
+            run.succeeded, run.failed = run.succeeded - 1, run.failed + 1
+        run.updated_at = self.tx.now
+        self.tx.hint(RUNS_CHANNEL, run_key(self.tx.ns, run.id))
+        if run.status != run.was_status:
+            changes.tell(self.tx, KIND, [(run.id, run.status)])
+        new = {node.key for node in self._new}
+        moved = [node for node in self.board.nodes.values() if node.dirty and node.key not in new]
+        return [
+            sql.MOVE_NODES.of(moved),
+            sql.ADD_NODES.of(self._new),
+            sql.ADD_HISTORY.of(self._history),
+        ]
+
+
+def counted(tx: Tx, runs: Iterable[RunRow], *, new: bool = False) -> Write:
+    """How the counts of runs by workflow and status change."""
+    totals: dict[tuple[str, str], int] = {}
+    for run in runs:
+        if new or run.status != run.was_status:
+            totals[run.workflow_name, run.status] = totals.get((run.workflow_name, run.status), 0) + 1
+            if not new:
+                before = run.workflow_name, run.was_status
+                totals[before] = totals.get(before, 0) - 1
+    return sql.ADD_COUNTS.of(
+        [CountRow(name, status, tx.shard, more) for (name, status), more in sorted(totals.items()) if more]
+    )
+
+
+async def save_all(tx: Tx, works: Sequence[RunWork]) -> None:
+    """Write back runs that were locked and moved."""
+    if not works:
+        return
+    writes: dict[Any, list[Any]] = {}
+    for work in works:
+        for bulk, rows in await work.save():
+            writes.setdefault(bulk, []).extend(rows)
+    runs = [work.run for work in works]
+    moved, *_ = await tx.write(sql.MOVE_RUNS.of(runs))
+    if moved != len(runs):
+        raise Conflict("a workflow run changed while it was locked")
+    await tx.defer(*[(bulk, rows) for bulk, rows in writes.items() if rows], counted(tx, runs))
+    for work in works:
+        work.run.was_status = work.run.status

@@ -1,0 +1,321 @@
+"""What happens to the phases of a run when one of them ends. Everything here is pure.
+
+A `Plan` is a workflow, read once. A `Board` has the nodes of a run that a transaction works on: it moves them
+by the transition table, counts what depends on them, and says which are ready and which are skipped. A node
+that is not loaded is asked for by `needs`, so that a run of a thousand phases is not read at each end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from perdure.workflows import expressions, templates
+from perdure.workflows.definition import Phase, Workflow
+from perdure.workflows.expressions import Expression
+from perdure.workflows.graph import dependencies_of, holds
+from perdure.workflows.model import (
+    CANCELLED,
+    FAILED,
+    NODE,
+    NODE_ENDED,
+    PENDING,
+    READY,
+    RUNNING,
+    SKIPPED,
+    SUCCEEDED,
+    WAITING,
+    NodeKey,
+)
+from perdure.workflows.rows import NodeRow, RunRow
+from perdure.workflows.templates import Template
+
+
+class PlannedPhase:
+    """A phase with its conditions and templates parsed, and its place in the graph."""
+
+    def __init__(
+        self, phase: Phase, position: int, depends_on: tuple[str, ...], dependents: tuple[str, ...]
+    ) -> None:
+        self.phase = phase
+        self.name = phase.name
+        self.position = position
+        self.depends_on = depends_on
+        self.dependents = dependents
+
+    @cached_property
+    def skip_conditions(self) -> tuple[Expression, ...]:
+        """The phase is skipped if one of them holds."""
+        return tuple(expressions.parse(text) for text in self.phase.conditions)
+
+    @cached_property
+    def until(self) -> Expression | None:
+        """When the loop of the phase ends."""
+        loop = self.phase.generic_loop
+        return None if loop is None or loop.until is None else expressions.parse(loop.until)
+
+    @cached_property
+    def _templates(self) -> dict[str, Template]:
+        return {}
+
+    def template(self, text: str) -> Template:
+        """A template of the phase, parsed once."""
+        found = self._templates.get(text)
+        if found is None:
+            found = self._templates[text] = templates.parse(text)
+        return found
+
+    @property
+    def fails_run(self) -> bool:
+        """Whether the run fails when the phase does."""
+        return self.phase.on_failure is None or self.phase.on_failure.action == "fail"
+
+    def runs_after(self, succeeded: int, failed: int) -> bool:
+        """Whether the phase runs after those that it depends on have ended so."""
+        return holds(self.phase.trigger_rule, len(self.depends_on), succeeded, failed)
+
+
+class Plan:
+    """A workflow whose phases have been put in order."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.workflow = workflow
+        before = dependencies_of([(phase.name, phase.depends_on) for phase in workflow.phases])
+        after: dict[str, list[str]] = {name: [] for name in before}
+        for name, wanted in before.items():
+            for other in dict.fromkeys(wanted):
+                after[other].append(name)
+        self.phases: Mapping[str, PlannedPhase] = {
+            phase.name: PlannedPhase(
+                phase, number, tuple(dict.fromkeys(before[phase.name])), tuple(after[phase.name])
+            )
+            for number, phase in enumerate(workflow.phases)
+        }
+
+    def __getitem__(self, name: str) -> PlannedPhase:
+        return self.phases[name]
+
+    @property
+    def first_phase(self) -> str:
+        return next(iter(self.phases))
+
+    @cached_property
+    def by_output(self) -> Mapping[str, str]:
+        """The phase behind each name under which an output is known: its own, or its `output_var`."""
+        aliases = {each.phase.output_var: name for name, each in self.phases.items() if each.phase.output_var}
+        return {**aliases, **{name: name for name in self.phases}}
+
+    @cached_property
+    def final_message(self) -> Template | None:
+        text = self.workflow.final_message
+        return None if text is None else templates.parse(text)
+
+    def after(self, name: str) -> set[str]:
+        """Every phase that depends on this one, directly or through others."""
+        found: set[str] = set()
+        pending = list(self[name].dependents)
+        while pending:
+            each = pending.pop()
+            if each not in found:
+                found.add(each)
+                pending += self[each].dependents
+        return found
+
+    def before(self, name: str) -> set[str]:
+        """Every phase that this one depends on, directly or through others."""
+        found: set[str] = set()
+        pending = list(self[name].depends_on)
+        while pending:
+            each = pending.pop()
+            if each not in found:
+                found.add(each)
+                pending += self[each].depends_on
+        return found
+
+    def new_nodes(self, run_id: str) -> list[NodeRow]:
+        """The nodes of a run that begins."""
+        return [
+            new_node(run_id, each.name, each.position, waiting_on=len(each.depends_on))
+            for each in self.phases.values()
+        ]
+
+
+def new_node(run_id: str, name: str, position: int, *, item: int = 0, waiting_on: int = 0) -> NodeRow:
+    """A node that waits for so many others."""
+    return NodeRow(
+        run_id=run_id,
+        node=name,
+        item=item,
+        position=position,
+        status=NODE.start["planned"],
+        waiting_on=waiting_on,
+        succeeded_before=0,
+        failed_before=0,
+        iteration=0,
+        cycle=0,
+        role=None,
+        label=None,
+        rollout_id=None,
+        execution_id=None,
+        approval_id=None,
+        child_run_id=None,
+        due_at=None,
+        started_at=None,
+        ended_at=None,
+        error=None,
+        state=None,
+    )
+
+
+class Settled(NamedTuple):
+    """Nodes that became ready, and nodes that were skipped, when others had ended."""
+
+    ready: list[NodeRow]
+    skipped: list[NodeRow]
+
+
+_COUNTED = {READY: "ready_nodes", RUNNING: "running_nodes", WAITING: "waiting_nodes"}
+
+
+class Board:
+    """The nodes of a run that a transaction works on, and the counts of them in the run's row."""
+
+    def __init__(self, plan: Plan, run: RunRow, nodes: Iterable[NodeRow] = ()) -> None:
+        self.plan = plan
+        self.run = run
+        self.nodes: dict[NodeKey, NodeRow] = {}
+        self._ended: list[NodeRow] = []
+        self.add(nodes)
+
+    def add(self, nodes: Iterable[NodeRow]) -> None:
+        """Take nodes that were read or made; one that is here already stays as it is."""
+        for node in nodes:
+            self.nodes.setdefault(node.key, node)
+
+    def begin(self) -> list[NodeRow]:
+        """Start a run whose nodes are new; gives those that wait for nothing."""
+        first = [node for node in self.nodes.values() if not node.waiting_on and not node.item]
+        for node in first:
+            self.move(node, "dependencies ended")
+        return first
+
+    def move(self, node: NodeRow, event: str) -> bool:
+        """Apply an event to a node and count it; False, and nothing changes, if there is no such step."""
+        if not NODE.moves(node.status, event):
+            return False
+        was, node.status = node.status, NODE.step(node.status, event)
+        node.dirty = True
+        self._count(node, was, -1)
+        self._count(node, node.status, 1)
+        if not node.item:
+            self.run.open_nodes += (was in NODE_ENDED) - (node.status in NODE_ENDED)
+        return True
+
+    def _count(self, node: NodeRow, status: str, more: int) -> None:
+        """Count nodes by status. A map phase that waits for its items counts by its items."""
+        name = _COUNTED.get(status)
+        is_map = not node.item and self.plan[node.node].phase.type == "map"
+        if name is not None and not (is_map and status == WAITING):
+            setattr(self.run, name, getattr(self.run, name) + more)
+
+    def end(self, node: NodeRow, event: str, *, fails_run: bool = False) -> bool:
+        """End a node: succeeded, failed or skipped. What depends on it is told by `settle`."""
+        if not self.move(node, event):
+            return False
+        node.rollout_id = node.due_at = None
+        if not node.item:
+            self.run.failed_nodes += fails_run
+            self._ended.append(node)
+        return True
+
+    def needs(self) -> set[str]:
+        """The nodes that `settle` needs and that are not loaded: the dependents of those that have ended."""
+        wanted = {name for node in self._ended for name in self.plan[node.node].dependents}
+        return {name for name in wanted if NodeKey(name) not in self.nodes}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing has ended that its dependents do not know of."""
+        return not self._ended
+
+    def settle(self) -> Settled:
+        """Tell the dependents of what has ended. Those that are skipped have ended too: settle again."""
+        ended, self._ended = self._ended, []
+        settled = Settled([], [])
+        for node in ended:
+            for name in self.plan[node.node].dependents:
+                self._arrive(self.nodes[NodeKey(name)], node, settled)
+        return settled
+
+    def _arrive(self, node: NodeRow, before: NodeRow, settled: Settled) -> None:
+        node.waiting_on -= 1
+        node.succeeded_before += self.counts_as_success(before)
+        node.failed_before += before.status == FAILED and not self.counts_as_success(before)
+        node.dirty = True
+        if node.waiting_on > 0 or node.status != PENDING:
+            return
+        if self.plan[node.node].runs_after(node.succeeded_before, node.failed_before):
+            self.move(node, "dependencies ended")
+            settled.ready.append(node)
+        else:
+            self.end(node, "skipped")
+            settled.skipped.append(node)
+
+    def counts_as_success(self, node: NodeRow) -> bool:
+        """Whether dependents take a node that has ended for one that succeeded: also one that may fail."""
+        if node.status == SUCCEEDED:
+            return True
+        on_failure = self.plan[node.node].phase.on_failure
+        return node.status == FAILED and on_failure is not None and on_failure.action == "continue"
+
+    # --- going back ---------------------------------------------------------------------------------------
+
+    def reset(self, names: Iterable[str]) -> list[NodeRow]:
+        """Let phases begin anew; gives those that have nothing to wait for any more.
+
+        All nodes of the run are loaded. What a phase waits for is counted again.
+        """
+        again = {name for name in names if NodeKey(name) in self.nodes}
+        self._ended = [node for node in self._ended if node.node not in again]
+        for name in again:
+            node = self.nodes[NodeKey(name)]
+            if node.status == FAILED and self.plan[name].fails_run:
+                self.run.failed_nodes -= 1
+            self.move(node, "reset")
+            node.dirty = True
+            node.due_at = node.rollout_id = node.ended_at = node.error = None
+        for name in again:
+            self._recount(self.nodes[NodeKey(name)])
+        return [node for node in self._in_order(again) if not node.waiting_on]
+
+    def _recount(self, node: NodeRow) -> None:
+        before = [self.nodes[NodeKey(name)] for name in self.plan[node.node].depends_on]
+        ended = [each for each in before if each.status in NODE_ENDED]
+        node.waiting_on = len(before) - len(ended)
+        node.succeeded_before = sum(map(self.counts_as_success, ended))
+        node.failed_before = sum(each.status == FAILED and not self.counts_as_success(each) for each in ended)
+
+    def _in_order(self, names: Iterable[str]) -> Iterator[NodeRow]:
+        found = [self.nodes[NodeKey(name)] for name in names]
+        return iter(sorted(found, key=lambda node: node.position))
+
+    def unfinished(self) -> set[str]:
+        """The phases that a retry of the run begins anew: all but those that did what they should.
+
+        A phase that was skipped on its own condition is done, and so is one that may fail.
+        """
+        return {node.node for node in self.nodes.values() if not node.item and not self._is_done(node)}
+
+    def _is_done(self, node: NodeRow) -> bool:
+        if node.status == FAILED:
+            return not self.plan[node.node].fails_run
+        return node.status == SUCCEEDED or (node.status == SKIPPED and bool(node.started_at))
+
+    def cancel(self) -> list[NodeRow]:
+        """Cancel every loaded node that has not ended; gives those that change."""
+        cancelled = [node for node in self.nodes.values() if node.status not in NODE_ENDED]
+        for node in cancelled:
+            self.move(node, CANCELLED)
+            node.rollout_id = node.due_at = node.approval_id = None
+        return cancelled

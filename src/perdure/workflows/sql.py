@@ -1,0 +1,376 @@
+"""The SQL of workflow runs, written once for both engines."""
+
+from __future__ import annotations
+
+from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
+from perdure.kernel.storage.filters import Listing
+from perdure.workflows import rows
+from perdure.workflows.tables import ADMISSION, COUNTS, DEFINITIONS, HISTORY, NODES, OUTPUTS, RUNS
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+# Add runs.
+ADD_RUNS = BulkInsert(RUNS, rows.NewRunRow, folds=False)
+# Lock runs, in the order of their ids.
+LOCK_RUNS = statement(
+    "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}",
+    row=rows.RunRow,
+)
+# Runs by their ids.
+GET_RUNS = statement(
+    "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id {among:ids} ORDER BY id", row=rows.RunRow
+)
+# Write back runs whose status is still the one that was read.
+MOVE_RUNS = BulkUpdate(
+    RUNS,
+    rows.RunRow,
+    sets=(
+        "current_phase",
+        "status",
+        "restart_count",
+        "updated_at",
+        "finished_at",
+        "active",
+        "held",
+        "queued_at",
+        "admitted_at",
+        "due_at",
+        "open_nodes",
+        "failed_nodes",
+        "ready_nodes",
+        "running_nodes",
+        "waiting_nodes",
+        "gates",
+        "history",
+        "total_cost_usd",
+        "total_tokens",
+        "turns",
+        "succeeded",
+        "skipped",
+        "deferred",
+        "failed",
+        "lost_workers",
+        "error",
+    ),
+    keys=("ns", "id"),
+    guards=("status",),
+)
+# The live run of a workflow and a trigger.
+LIVE_RUN = statement(
+    """
+    SELECT {columns} FROM workflow_runs
+    WHERE ns = :ns AND workflow_name = :workflow_name AND trigger_id = :trigger_id AND active IS NOT NULL
+    {lock}
+    """,
+    row=rows.RunRow,
+)
+# The context and the scratch of runs.
+GET_VALUES = statement(
+    "SELECT id, context, scratch FROM workflow_runs WHERE ns = :ns AND id {among:ids}", row=rows.ValuesRow
+)
+# Nothing more is to be done for a run, unless that was asked for anew.
+TENDED = statement("UPDATE workflow_runs SET due_at = NULL WHERE ns = :ns AND id = :id AND due_at = :due_at")
+# Write the scratch of a run.
+SET_SCRATCH = statement("UPDATE workflow_runs SET scratch = :scratch WHERE ns = :ns AND id = :id")
+# The runs that a run has started and that are live, or that have ended and may be tried again.
+CHILDREN = statement(
+    """
+    SELECT id, parent_node, status FROM workflow_runs
+    WHERE ns = :ns AND parent_run_id {among:ids} AND status {among:statuses} ORDER BY id LIMIT :n
+    """,
+    row=rows.ChildRow,
+)
+
+# --- nodes ------------------------------------------------------------------------------------------------
+
+# Add nodes.
+ADD_NODES = BulkInsert(NODES, rows.NodeRow, folds=False)
+# Nodes by the executions that they wait for. Nodes are read and written under the lock of their run.
+NODES_OF_ROLLOUTS = statement(
+    """
+    SELECT {columns} FROM workflow_nodes
+    WHERE ns = :ns AND rollout_id {among:ids} ORDER BY run_id, node, item
+    """,
+    row=rows.NodeRow,
+)
+# Phases of runs by their names.
+GET_NODES = statement(
+    """
+    SELECT {columns} FROM workflow_nodes
+    WHERE ns = :ns AND run_id {among:run_ids} AND node {among:names} AND item = 0
+    ORDER BY run_id, node, item
+    """,
+    row=rows.NodeRow,
+)
+# An item of a map phase, or the phase itself.
+GET_NODE = statement(
+    """
+    SELECT {columns} FROM workflow_nodes
+    WHERE ns = :ns AND run_id = :run_id AND node = :node AND item = :item
+    """,
+    row=rows.NodeRow,
+)
+# All phases of a run, in their order, without the items of maps.
+GET_PHASES = statement(
+    """
+    SELECT {columns} FROM workflow_nodes
+    WHERE ns = :ns AND run_id = :run_id AND item = 0 ORDER BY position
+    """,
+    row=rows.NodeRow,
+)
+# Nodes of a run in some statuses, in the order in which they are started.
+GET_IN_STATUS = statement(
+    """
+    SELECT {columns} FROM workflow_nodes
+    WHERE ns = :ns AND run_id = :run_id AND status = :status
+    ORDER BY position, item LIMIT :n
+    """,
+    row=rows.NodeRow,
+)
+# Items of a map phase in a status, in their order.
+GET_ITEMS = statement(
+    """
+    SELECT {columns} FROM workflow_nodes
+    WHERE ns = :ns AND run_id = :run_id AND status = :status AND position = :position AND item > 0
+    ORDER BY position, item LIMIT :n
+    """,
+    row=rows.NodeRow,
+)
+# The execution whose output is that of a whole run: the last phase, in their order, that has one.
+LAST_OUTPUT = statement(
+    """
+    SELECT execution_id FROM workflow_nodes
+    WHERE ns = :ns AND run_id = :run_id AND status = :status AND item = 0 AND execution_id IS NOT NULL
+    ORDER BY position DESC LIMIT 1
+    """,
+    row=str,
+)
+# All items of a map phase.
+ALL_ITEMS = statement(
+    """
+    SELECT {columns} FROM workflow_nodes
+    WHERE ns = :ns AND run_id = :run_id AND node = :node AND item > 0 ORDER BY item
+    """,
+    row=rows.NodeRow,
+)
+# Write back nodes.
+MOVE_NODES = BulkUpdate(
+    NODES,
+    rows.NodeRow,
+    sets=(
+        "status",
+        "waiting_on",
+        "succeeded_before",
+        "failed_before",
+        "iteration",
+        "cycle",
+        "role",
+        "label",
+        "rollout_id",
+        "execution_id",
+        "approval_id",
+        "child_run_id",
+        "due_at",
+        "started_at",
+        "ended_at",
+        "error",
+        "state",
+    ),
+    keys=("ns", "run_id", "node", "item"),
+)
+# The executions that nodes of a run wait for.
+HELD_ROLLOUTS = statement(
+    "SELECT rollout_id FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id AND rollout_id IS NOT NULL",
+    row=str,
+)
+# The phases of a run that have a status of an execution under way.
+LIVE_PHASES = statement(
+    """
+    SELECT id FROM rollouts
+    WHERE ns = :ns AND parent = :run_id AND status {among:statuses} ORDER BY id LIMIT :n
+    """,
+    row=str,
+)
+
+# --- history, outputs, definitions ------------------------------------------------------------------------
+
+# Add entries of the history.
+ADD_HISTORY = BulkInsert(HISTORY, rows.HistoryRow, folds=False)
+# Add large values.
+ADD_OUTPUTS = BulkInsert(OUTPUTS, rows.OutputRow, on_conflict="NOTHING")
+# Large values by their ids.
+GET_OUTPUTS = statement(
+    "SELECT id, body FROM workflow_outputs WHERE ns = :ns AND id {among:ids}", row=rows.OutputBody
+)
+# Add definitions; what is there stays.
+ADD_DEFINITIONS = BulkInsert(DEFINITIONS, rows.DefinitionRow, on_conflict="NOTHING")
+# Definitions by their digests.
+GET_DEFINITIONS = statement(
+    "SELECT digest, body FROM workflow_definitions WHERE ns = :ns AND digest {among:digests}",
+    row=rows.DefinitionBody,
+)
+
+# The output of the last execution of a skill in a run that succeeded.
+ITERATION_OUTPUT = statement(
+    """
+    SELECT output_text FROM executions
+    WHERE ns = :ns AND workflow_run_id = :run_id AND skill = :skill AND success = :success
+    ORDER BY started_at DESC LIMIT 1
+    """,
+    row=str,
+)
+# What people answered.
+ANSWERS = statement(
+    "SELECT id, response FROM workflow_approvals WHERE ns = :ns AND id {among:ids}", row=rows.AnswerRow
+)
+
+# --- admission --------------------------------------------------------------------------------------------
+
+# Make the row that admission locks.
+OPEN_ADMISSION = BulkInsert(ADMISSION, rows.AdmissionRow, on_conflict="NOTHING")
+# Lock the admission of a namespace.
+LOCK_ADMISSION = statement("SELECT updated_at FROM workflow_admission WHERE ns = :ns {lock}", row=int)
+# How many runs of a namespace are running, counted up to a number. Those that others started do not count.
+RUNNING = statement(
+    """
+    SELECT count(*) FROM (SELECT 1 AS one FROM workflow_runs
+      WHERE ns = :ns AND status = :running AND parent_run_id IS NULL LIMIT :cap) AS running
+    """,
+    row=int,
+)
+# The runs that wait to be admitted, those first that have waited longest.
+QUEUED = statement(
+    """
+    SELECT id FROM workflow_runs WHERE ns = :ns AND queued_at IS NOT NULL ORDER BY queued_at, id LIMIT :n
+    """,
+    row=str,
+)
+# The namespaces in which runs wait to be admitted.
+QUEUED_NAMESPACES = statement("SELECT DISTINCT ns FROM workflow_runs WHERE queued_at IS NOT NULL", row=int)
+
+# --- what is due ------------------------------------------------------------------------------------------
+
+# Runs for which something is to be done now, in all namespaces.
+DUE_RUNS = statement(
+    """
+    SELECT {columns} FROM workflow_runs WHERE due_at <= :now ORDER BY due_at LIMIT :n
+    """,
+    row=rows.DueRun,
+)
+# Nodes whose time has come, in all namespaces.
+DUE_NODES = statement(
+    """
+    SELECT {columns} FROM workflow_nodes WHERE due_at <= :now ORDER BY due_at LIMIT :n
+    """,
+    row=rows.DueNode,
+)
+# When something is to be done for a run next.
+NEXT_RUN = statement("SELECT min(due_at) FROM workflow_runs WHERE due_at > 0", row=int)
+# When the time of a node comes next.
+NEXT_NODE = statement("SELECT min(due_at) FROM workflow_nodes WHERE due_at > 0", row=int)
+
+# --- counts -----------------------------------------------------------------------------------------------
+
+# Add to the counts of runs by workflow and status.
+ADD_COUNTS = BulkInsert(
+    COUNTS, rows.CountRow, on_conflict="UPDATE SET total = workflow_counts.total + excluded.total"
+)
+# How many runs have some statuses.
+COUNT = statement(
+    "SELECT sum(total) FROM workflow_counts WHERE ns = :ns AND status {among:statuses}", row=int
+)
+# How many runs of a workflow have some statuses.
+COUNT_NAMED = statement(
+    """
+    SELECT sum(total) FROM workflow_counts
+    WHERE ns = :ns AND workflow_name = :name AND status {among:statuses}
+    """,
+    row=int,
+)
+# How many runs of each workflow have each status.
+COUNTS_BY_NAME = statement(
+    """
+    SELECT workflow_name, status, sum(total) AS total FROM workflow_counts
+    WHERE ns = :ns GROUP BY workflow_name, status ORDER BY workflow_name, status
+    """,
+    row=rows.NameCount,
+)
+
+# --- lists ------------------------------------------------------------------------------------------------
+
+# The runs of one status.
+LIST = Listing("{columns}", "workflow_runs WHERE ns = :ns AND status = :status", rows.RunRow)
+# The runs of a namespace, to be counted.
+ALL_RUNS = Listing("{columns}", "workflow_runs WHERE ns = :ns", rows.RunRow)
+BEFORE = "(started_at, id) < (:at, :last)"
+IN_STATUSES = "status {among:statuses}"
+NEWEST_FIRST = " ORDER BY started_at DESC, id DESC"
+CONDITIONS = {"name": "workflow_name = :name", "repo": "repo = :repo", "since": "started_at >= :since"}
+# Runs whose ids begin with some digits.
+BY_PREFIX = statement(
+    "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2",
+    row=rows.RunRow,
+)
+# The newest run of a trigger with one of some statuses.
+BY_TRIGGER = statement(
+    """
+    SELECT {columns} FROM workflow_runs
+    WHERE ns = :ns AND trigger_id = :trigger_id AND status {among:statuses}
+    ORDER BY started_at DESC, id DESC LIMIT 1
+    """,
+    row=rows.RunRow,
+)
+# All nodes of a run, in their order.
+ALL_NODES = statement(
+    """
+    SELECT {columns} FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id ORDER BY position, item LIMIT :n
+    """,
+    row=rows.NodeRow,
+)
+# The entries of a run's history after a number.
+HISTORY_OF = statement(
+    """
+    SELECT {columns} FROM workflow_history WHERE ns = :ns AND run_id = :run_id AND seq > :after ORDER BY seq
+    """,
+    row=rows.HistoryRow,
+)
+# The last of so many executions before a place, the newest first.
+LOG_END = statement(
+    """
+    SELECT started_at, id FROM executions WHERE ns = :ns AND (started_at, id) < (:at, :last)
+    ORDER BY started_at DESC, id DESC LIMIT 1 OFFSET :scan
+    """,
+    row=rows.LogPlace,
+)
+_LOG = """
+    FROM executions
+    WHERE ns = :ns AND (started_at, id) < (:at, :last) AND (started_at, id) >= (:first_at, :first_id)
+    """
+_LOG_ORDER = " ORDER BY started_at DESC, id DESC LIMIT :limit"
+# The executions between two places whose error contains a text.
+_SEARCH_ERRORS = statement(
+    "SELECT id, workflow_run_id, skill, started_at, error, NULL AS output_text"
+    + _LOG
+    + " AND {has:error,text}"
+    + _LOG_ORDER,
+    row=rows.LogRow,
+)
+# The executions between two places whose output contains a text.
+_SEARCH_OUTPUTS = statement(
+    "SELECT id, workflow_run_id, skill, started_at, NULL AS error, output_text"
+    + _LOG
+    + " AND {has:output_text,text}"
+    + _LOG_ORDER,
+    row=rows.LogRow,
+)
+# The executions between two places whose error or output contains a text.
+_SEARCH_BOTH = statement(
+    "SELECT id, workflow_run_id, skill, started_at, error, output_text"
+    + _LOG
+    + " AND ({has:error,text} OR {has:output_text,text})"
+    + _LOG_ORDER,
+    row=rows.LogRow,
+)
+SEARCH_LOGS = {"errors": _SEARCH_ERRORS, "outputs": _SEARCH_OUTPUTS, "all": _SEARCH_BOTH}
+
+name_statements(globals())

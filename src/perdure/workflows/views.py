@@ -1,0 +1,211 @@
+"""From rows of runs to what callers see. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from perdure.kernel.checks import check_text
+from perdure.kernel.clock import to_iso, to_iso_or_none
+from perdure.kernel.errors import InvalidInput
+from perdure.workflows.definition import Workflow
+from perdure.workflows.graph import dependencies_of
+from perdure.workflows.model import ENDED, FAILED, LIVE, RUNNING, SKIPPED, SUCCEEDED, WAITING, NodeStatus
+from perdure.workflows.records import (
+    Difference,
+    HistoryEntry,
+    NodeInfo,
+    Outcomes,
+    PhaseInfo,
+    WorkflowDetail,
+    WorkflowInfo,
+    WorkflowRunSummary,
+)
+from perdure.workflows.rows import HistoryRow, LogPlace, NodeRow, RunRow
+
+MAX_DIFFERENCES: Final = 500
+_CURSOR = re.compile(r"(?P<rank>[0-9])-(?P<at>[0-9]{1,18})-(?P<id>.{1,255})", re.DOTALL)
+_MARKS: Final = {SUCCEEDED: "[x]", FAILED: "[!]", SKIPPED: "[-]", RUNNING: "[>]", WAITING: "[?]"}
+_SAME: Final = (
+    "workflow_name",
+    "trigger_id",
+    "trigger_type",
+    "triggered_by",
+    "repo",
+    "issue_number",
+    "status",
+    "current_phase",
+    "error",
+    "restart_count",
+    "parent_run_id",
+    "parent_node",
+    "open_nodes",
+    "total_cost_usd",
+    "total_tokens",
+    "turns",
+)
+"""The fields of a run that are those of its row."""
+
+
+def summary_fields(row: RunRow) -> dict[str, Any]:
+    """The fields of a run in a list."""
+    return {
+        "workflow_run_id": row.id,
+        "started_at": to_iso(row.started_at),
+        "updated_at": to_iso(row.updated_at),
+        "finished_at": to_iso_or_none(row.finished_at),
+        "admitted_at": to_iso_or_none(row.admitted_at),
+        "waiting_approvals": row.gates,
+        "held": bool(row.held),
+        "executions": Outcomes(
+            succeeded=row.succeeded, skipped=row.skipped, deferred=row.deferred, failed=row.failed
+        ),
+        **{name: getattr(row, name) for name in _SAME},
+    }
+
+
+def summary_of(row: RunRow) -> WorkflowRunSummary:
+    """The record of a run in a list."""
+    return WorkflowRunSummary(**summary_fields(row))
+
+
+def node_of(row: NodeRow) -> NodeInfo:
+    """The record of a node."""
+    return NodeInfo(
+        node=row.node,
+        item=row.item,
+        status=cast(NodeStatus, row.status),
+        label=row.label,
+        iteration=row.iteration,
+        cycle=row.cycle,
+        rollout_id=row.rollout_id,
+        execution_id=row.execution_id,
+        approval_id=row.approval_id,
+        child_run_id=row.child_run_id,
+        due_at=to_iso_or_none(row.due_at),
+        started_at=to_iso_or_none(row.started_at),
+        ended_at=to_iso_or_none(row.ended_at),
+        error=row.error,
+    )
+
+
+def entry_of(row: HistoryRow) -> HistoryEntry:
+    """The record of an entry of the history."""
+    return HistoryEntry(
+        phase=row.phase, timestamp=to_iso(row.timestamp), success=bool(row.success), summary=row.summary
+    )
+
+
+def checklist_of(workflow: Workflow, nodes: Sequence[NodeRow]) -> str | None:
+    """The phases of a run with a mark each, if its workflow asks for that."""
+    if not workflow.status_checklist:
+        return None
+    labels = {phase.name: phase.label or phase.name for phase in workflow.phases}
+    return "\n".join(
+        f"- {_MARKS.get(node.status, '[ ]')} {labels[node.node]}" for node in nodes if not node.item
+    )
+
+
+# --- definitions ------------------------------------------------------------------------------------------
+
+
+def info_of(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowInfo:
+    """The record of a workflow in a list."""
+    return WorkflowInfo(**_info_fields(workflow, file, enabled))
+
+
+def detail_of(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowDetail:
+    """The record of a workflow with its definition."""
+    definition = msgspec.to_builtins(workflow)
+    return WorkflowDetail(**_info_fields(workflow, file, enabled), definition=definition)
+
+
+def _info_fields(workflow: Workflow, file: str | None, enabled: bool) -> dict[str, Any]:
+    before = dependencies_of([(phase.name, phase.depends_on) for phase in workflow.phases])
+    phases = [
+        PhaseInfo(
+            name=phase.name,
+            type=phase.type,
+            label=phase.label,
+            depends_on=list(before[phase.name]),
+            trigger_rule=phase.trigger_rule,
+        )
+        for phase in workflow.phases
+    ]
+    return {
+        "name": workflow.name,
+        "description": workflow.description,
+        "trigger": workflow.trigger,
+        "enabled": enabled,
+        "file": file,
+        "phases": phases,
+    }
+
+
+# --- the order of lists -----------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A place in the list of runs: after this one."""
+
+    rank: int
+    at: int
+    id: str
+
+
+FIRST: Final = Place(0, 2**62, "")
+"""Before all runs. Times fall from the first run of a rank to its last."""
+
+
+def rank_of(status: str) -> int:
+    """Where runs of a status stand: running, paused, queued, then the rest."""
+    return LIVE.index(status) if status in LIVE else len(LIVE)
+
+
+def statuses_after(statuses: Iterable[str], place: Place) -> list[tuple[str, Place]]:
+    """The statuses whose runs may come after a place, each with the place in its own list."""
+    found = []
+    for status in (*LIVE, *ENDED):
+        rank = rank_of(status)
+        if status in statuses and rank >= place.rank:
+            found.append((status, place if rank == place.rank else FIRST))
+    return found
+
+
+def cursor_of(row: RunRow) -> str:
+    return f"{rank_of(row.status)}-{row.started_at}-{row.id}"
+
+
+def place_of(cursor: str | None) -> Place:
+    """The place that a cursor names; the beginning without one."""
+    if cursor is None:
+        return FIRST
+    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
+    if found is None:
+        raise InvalidInput(f"{cursor[:64]!r} is not a cursor of this list")
+    return Place(int(found["rank"]), int(found["at"]), found["id"])
+
+
+def log_place(cursor: str | None) -> LogPlace:
+    """The place among executions that a cursor names; the newest one without one."""
+    place = place_of(None if cursor is None else f"0-{cursor}")
+    return LogPlace(place.at, place.id)
+
+
+# --- differences ------------------------------------------------------------------------------------------
+
+
+def differences(left: Any, right: Any, path: str = "") -> list[Difference]:
+    """The values in which two structures differ, by the paths to them."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        found: list[Difference] = []
+        for key in [*left, *(key for key in right if key not in left)]:
+            inner = f"{path}.{key}" if path else str(key)
+            found += differences(left.get(key), right.get(key), inner)
+            if len(found) >= MAX_DIFFERENCES:
+                break
+        return found[:MAX_DIFFERENCES]
+    return [] if left == right else [Difference(path=path, left=left, right=right)]
