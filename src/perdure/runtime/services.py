@@ -41,7 +41,7 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
 from perdure.runtime.cron_files import CronFiles
-from perdure.runtime.definition_files import DefinitionFiles
+from perdure.runtime.definition_files import DefinitionFiles, Definitions
 from perdure.runtime.job_target import JobTarget
 from perdure.runtime.memory_work import vectors_of
 from perdure.runtime.phases import ComposedInputs
@@ -49,6 +49,7 @@ from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.scheduled_jobs import ScheduledJobs
 from perdure.runtime.stores import KINDS, PHASES, open_configured
+from perdure.runtime.workflow_target import WorkflowTarget
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
@@ -97,8 +98,23 @@ class Services:
         self.job_registry = JobRegistry()
         """The functions of jobs that this process executes; domains add theirs here."""
         self.job_executor = JobExecutor(storage, self.job_registry, KINDS)
+        self.definitions = WorkflowRegistry()
+        """The workflows of this process: those of its files, and those that programs add here."""
+        cap = settings.max_workflows
+        self.workflows = Workflows(
+            storage,
+            self.definitions,
+            PHASES,
+            config=workflow_config(settings),
+            cap=cap,
+            namespace=namespace,
+        )
+        self.workflow_timer = WorkflowTimer(storage, PHASES, cap=cap)
         self.schedule_targets = Targets(
-            RunTarget(KINDS, self.threads.policy), RolloutTarget(KINDS), JobTarget()
+            RunTarget(KINDS, self.threads.policy),
+            RolloutTarget(KINDS),
+            JobTarget(),
+            WorkflowTarget(self.workflows, PHASES),
         )
         self.conditions = Conditions()
         """The conditions under which schedules do not fire; programs add theirs here."""
@@ -110,6 +126,7 @@ class Services:
         """The schedules of jobs that code defines; domains add theirs here."""
         self.definition_files = DefinitionFiles(settings)
         """The workflow and cron files; domains take their definitions here."""
+        self.definition_files.add(self._take_workflows)
         self.definition_files.add(CronFiles(self.schedules, self.job_registry, self.conditions).take)
         self.traces = Traces(storage, namespace=namespace)
         self.diagnostics = Diagnostics(
@@ -123,23 +140,15 @@ class Services:
         self.messaging = Messaging(
             storage, PHASES, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
         )
-        self.definitions = WorkflowRegistry()
-        """The workflows of this process: those of its files, and those that programs add here."""
-        cap = settings.max_workflows
-        self.workflows = Workflows(
-            storage,
-            self.definitions,
-            PHASES,
-            config=workflow_config(settings),
-            cap=cap,
-            namespace=namespace,
-        )
-        self.workflow_timer = WorkflowTimer(storage, PHASES, cap=cap)
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.memory = Memory(storage, namespace=namespace, vectors=vectors_of(storage, settings))
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
+
+    async def _take_workflows(self, found: Definitions) -> str | None:
+        """Take the workflows of files, before the crons that start them."""
+        return self.definitions.load(found.workflows, found.broken)
 
     @property
     def rollouts(self) -> Rollouts:
