@@ -12,9 +12,9 @@ from perdure.kernel.storage.port import Tx
 from perdure.runtime.job_target import origin_of
 from perdure.schedules.model import FAILED, SUCCESS, Order, Outcome
 from perdure.workflows import sql
+from perdure.workflows.hints import RUNS_CHANNEL, run_key
 from perdure.workflows.model import LIVE, SUCCEEDED
 from perdure.workflows.operations.dispatch import NewWorkflowRun, dispatch
-from perdure.workflows.operations.work import RUNS_CHANNEL, run_key
 from perdure.workflows.rows import RunRow
 from perdure.workflows.service import Workflows
 

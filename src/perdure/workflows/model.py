@@ -160,6 +160,11 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     iteration: int = 0
     cycle: int = 0
 
+    @property
+    def text(self) -> str:
+        """It as JSON."""
+        return msgspec.json.encode(self).decode()
+
 
 class PhaseEnd(NamedTuple):
     """How the execution of a phase ended."""

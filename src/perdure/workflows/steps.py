@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from perdure.executions.model import CONDITION_MET, SOFT
+from perdure.kernel.codec import decode_json
 from perdure.workflows.definition import Blocked, FromContext, GenericLoop, Phase, Ready
 from perdure.workflows.expressions import Expression, Missing, look_up
 from perdure.workflows.model import Label, PhaseEnd, Role
@@ -25,6 +26,7 @@ DEFAULT_ITERATIONS: Final = 5
 COMMAND_SECONDS: Final = 300.0
 CHECK_SECONDS: Final = 30.0
 MAX_ITERATIONS: Final = 10_000
+MAX_QUESTION: Final = 64 << 10
 
 EXECUTES: Final = frozenset({"agent", "command", "bash", "script", "callable", "http"})
 """The types of phases that a worker executes."""
@@ -423,6 +425,17 @@ def gate_of(phase: Phase, node: NodeRow, reason: GateReason) -> Gate:
         check = checks.contains_BLOCKED if reason == "blocked" else checks.contains_READY
         return Gate(reason, f"{phase.name}_{reason}", phase.name, "approve", check.message if check else None)
     return Gate(reason, phase.approval_gate or phase.name, phase.name, "approve", message, artifact)
+
+
+def question_of(interrupts: str) -> str:
+    """What a graph asks, as a text for people."""
+    if len(interrupts) > MAX_QUESTION:
+        return interrupts[:MAX_QUESTION]
+    found = decode_json(interrupts)
+    if isinstance(found, dict):
+        found = [each for group in found.values() for each in (group if isinstance(group, list) else [group])]
+    values = [each.get("value", each) if isinstance(each, dict) else each for each in found or []]
+    return "\n".join(each if isinstance(each, str) else interrupts for each in values)
 
 
 # --- after a gate -----------------------------------------------------------------------------------------

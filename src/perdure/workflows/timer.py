@@ -17,12 +17,12 @@ from perdure.kernel.errors import Conflict, InvalidInput, PerdureError, StorageC
 from perdure.kernel.ids import uuid
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.workflows import sql
+from perdure.workflows.hints import CHANNEL, DUE
 from perdure.workflows.inputs import Reading, filled, strings_in
 from perdure.workflows.model import MAX_INLINE, MAX_ITEMS, QUEUED, NodeKey
 from perdure.workflows.operations import dispatch, due, lifecycle
 from perdure.workflows.operations.due import Item
 from perdure.workflows.operations.runs import plans_of
-from perdure.workflows.operations.work import CHANNEL, DUE
 from perdure.workflows.planner import PlannedPhase
 from perdure.workflows.rows import DueNode, DueRun, NodeRow, RunRow
 from perdure.workflows.steps import state_of

@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.kernel.checks import check_object
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import InvalidInput, TooLarge
 from perdure.workflows.expressions import Expression
 from perdure.workflows.model import MAX_BODY, MAX_CONTEXT, MAX_INLINE
 from perdure.workflows.planner import Plan, PlannedPhase
@@ -94,6 +94,19 @@ def context_of(text: str | None) -> Mapping[str, Any]:
 def scratch_of(text: str | None) -> dict[str, Any]:
     """The scratch of a run."""
     return {} if text is None else dict(decode_json(text))
+
+
+def scratch_text(scratch: Mapping[str, Any], run_id: str) -> str:
+    """The scratch of a run as it is stored. It is bounded, so that the transaction may encode it."""
+    text = encode_json(scratch, what="scratch")
+    if len(text) > 2 * MAX_CONTEXT:
+        raise TooLarge(f"the scratch of run {run_id} is larger than {2 * MAX_CONTEXT} characters")
+    return text
+
+
+def body_of(text: str) -> Any:
+    """A large value out of its row."""
+    return decode_json(text)
 
 
 # --- what is read -----------------------------------------------------------------------------------------

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseReport, PhaseStarter, outcome_of
-from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Listener
 from perdure.workflows import sql
 from perdure.workflows.approval_model import Decision
 from perdure.workflows.model import LIVE, MAX_RESTARTS, WAITING, PhaseEnd, parse_node
 from perdure.workflows.operations.runs import load_works, lock_runs, works_of
-from perdure.workflows.operations.work import RunWork, save_all
+from perdure.workflows.operations.saving import save_all
+from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import RunRow
-from perdure.workflows.steps import remember, state_of
+from perdure.workflows.steps import question_of, remember, state_of
 
-MAX_QUESTION: Final = 64 << 10
 REMEMBERED: Final = 16
 """How many lost workers a run remembers."""
 
@@ -142,17 +141,6 @@ def phase_end(end: Ended) -> PhaseEnd:
         execution_id=report.execution_id,
         interrupted=interrupted,
     )
-
-
-def question_of(interrupts: str) -> str:
-    """What a graph asks, as a text for people."""
-    if len(interrupts) > MAX_QUESTION:
-        return interrupts[:MAX_QUESTION]
-    found = decode_json(interrupts)
-    if isinstance(found, dict):
-        found = [each for group in found.values() for each in (group if isinstance(group, list) else [group])]
-    values = [each.get("value", each) if isinstance(each, dict) else each for each in found or []]
-    return "\n".join(each if isinstance(each, str) else interrupts for each in values)
 
 
 # --- the answer of a person -------------------------------------------------------------------------------

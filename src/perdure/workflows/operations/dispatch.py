@@ -14,10 +14,12 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
+from perdure.workflows.hints import CHANNEL, DUE, KIND
 from perdure.workflows.model import PENDING, QUEUE_SECONDS, QUEUED, RUN, RUNNING
 from perdure.workflows.operations.overrides import is_enabled
 from perdure.workflows.operations.runs import load_works, plans_of
-from perdure.workflows.operations.work import ALL, CHANNEL, DUE, KIND, RunWork, counted, save_all
+from perdure.workflows.operations.saving import counted, save_all
+from perdure.workflows.operations.work import ALL, RunWork
 from perdure.workflows.planner import Plan
 from perdure.workflows.rows import AdmissionRow, DefinitionRow, NewRunRow, NodeRow, OutputRow
 from perdure.workflows.snapshots import PLANS, Snapshot

@@ -31,7 +31,8 @@ from perdure.workflows.model import (
 )
 from perdure.workflows.operations.dispatch import NewWorkflowRun, Parent, create_run, new_run
 from perdure.workflows.operations.runs import load_works, lock_run, lock_runs, plans_of, works_of
-from perdure.workflows.operations.work import RunWork, save_all
+from perdure.workflows.operations.saving import save_all
+from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import DueNode, DueRun, NodeRow, OutputRow, RunRow
 from perdure.workflows.snapshots import Snapshot
 from perdure.workflows.steps import Succeed, state_of

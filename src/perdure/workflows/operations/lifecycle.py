@@ -11,7 +11,8 @@ from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
 from perdure.workflows.model import CANCELLED, FAILED, PAUSED, RUN, RUNNING
 from perdure.workflows.operations.runs import load_works, not_found
-from perdure.workflows.operations.work import RunWork, save_all
+from perdure.workflows.operations.saving import save_all
+from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import RunRow
 
 CHILDREN: Final = 1000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-import msgspec
-
 from perdure.executions.model import ExecutionSeed, NewPhase, TriggerType
 from perdure.workflows.definition import COMMANDS, Phase
 from perdure.workflows.model import Pointer, skill_of
@@ -80,7 +78,7 @@ def new_phase(
     )
     retry = phase.retry if step.role != "check" else None
     return NewPhase(
-        input=msgspec.json.encode(pointer).decode(),
+        input=pointer.text,
         execution=seed_of(run, label),
         agent=agent,
         assistant=name,

@@ -9,13 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from perdure.executions.operations import outputs as load_outputs
-from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import TooLarge
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
 from perdure.workflows.definition import FromContext
 from perdure.workflows.expressions import Expression
-from perdure.workflows.model import MAX_CONTEXT, SUCCEEDED
+from perdure.workflows.model import SUCCEEDED
 from perdure.workflows.planner import Plan, PlannedPhase
 from perdure.workflows.rows import NodeRow, RunRow
 from perdure.workflows.steps import result_of, state_of
@@ -23,6 +21,7 @@ from perdure.workflows.templates import Template
 from perdure.workflows.values import (
     Config,
     Paths,
+    body_of,
     config_of,
     context_of,
     outputs_read,
@@ -30,6 +29,7 @@ from perdure.workflows.values import (
     reads_of,
     scope_of,
     scratch_of,
+    scratch_text,
 )
 
 MAX_ITEM_OUTPUTS = 1000
@@ -96,9 +96,7 @@ class RunValues:
         scratch = await self.scratch()
         slot = scratch.get(key)
         scratch[key] = {**(slot if isinstance(slot, dict) else {}), **change}
-        text = encode_json(scratch, what="scratch")
-        if len(text) > 2 * MAX_CONTEXT:
-            raise TooLarge(f"the scratch of run {self._run.id} is larger than {2 * MAX_CONTEXT} characters")
+        text = scratch_text(scratch, self._run.id)
         await self._tx.execute(sql.SET_SCRATCH, id=self._run.id, scratch=text)
 
     async def scope(self, paths: Paths, /, **more: Any) -> dict[str, Any]:
@@ -115,7 +113,7 @@ class RunValues:
         if not pointers:
             return values
         rows = await self._tx.all(sql.GET_OUTPUTS, ids=sorted(pointers.values()))
-        bodies = {row.id: decode_json(row.body) for row in rows}
+        bodies = {row.id: body_of(row.body) for row in rows}
         return {**values, **{name: bodies.get(found) for name, found in pointers.items()}}
 
     async def outputs(self, names: set[str]) -> dict[str, Any]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from perdure.access.operations import audit
-from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import TooLarge
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
-from perdure.workflows.model import MAX_CONTEXT
 from perdure.workflows.operations.runs import lock_run, not_found
 from perdure.workflows.rows import OutputRow
-from perdure.workflows.values import Stored, scratch_of
+from perdure.workflows.values import Stored, scratch_of, scratch_text
 
 
 async def update(tx: Tx, run_id: str, patch: Stored) -> None:
@@ -21,10 +18,8 @@ async def update(tx: Tx, run_id: str, patch: Stored) -> None:
     if await lock_run(tx, run_id) is None:
         raise not_found(run_id)
     row = await tx.one(sql.GET_VALUES, ids=[run_id])
-    merged = {**scratch_of(None if row is None else row.scratch), **decode_json(patch.text)}
-    text = encode_json(merged, what="scratch")
-    if len(text) > 2 * MAX_CONTEXT:
-        raise TooLarge(f"the scratch of run {run_id} would be larger than {2 * MAX_CONTEXT} characters")
+    merged = {**scratch_of(None if row is None else row.scratch), **scratch_of(patch.text)}
+    text = scratch_text(merged, run_id)
     await tx.write(sql.ADD_OUTPUTS.of([OutputRow(name, run_id, tx.now, body) for name, body in patch.large]))
     await tx.execute(sql.SET_SCRATCH, id=run_id, scratch=text)
     await audit(tx, "update_scratch", [run_id])

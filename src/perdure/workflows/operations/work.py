@@ -21,6 +21,7 @@ from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql, steps
 from perdure.workflows.approval_model import Decision, NewGate
+from perdure.workflows.hints import CHANNEL, DUE, KIND, RUNS_CHANNEL, run_key
 from perdure.workflows.model import (
     LIVE,
     MAX_JUMPS,
@@ -45,22 +46,12 @@ from perdure.workflows.operations.gates import open_gate, withdraw_gates
 from perdure.workflows.operations.orders import new_phase, seed_of
 from perdure.workflows.operations.reading import RunValues
 from perdure.workflows.planner import Board, Plan, PlannedPhase
-from perdure.workflows.rows import CountRow, HistoryRow, NodeRow, RunRow
+from perdure.workflows.rows import HistoryRow, NodeRow, RunRow
 from perdure.workflows.steps import Execute, Fail, Gate, Note, Step, Succeed, Wait, remember, state_of
 
-CHANNEL: Final = "workflows"
-DUE: Final = "due"
-"""The key under which is published that something is to be done for a run: the timer looks at once."""
-RUNS_CHANNEL: Final = "workflow_runs"
-KIND: Final = "workflow_run"
 MAX_SUMMARY: Final = 1000
 RULE: Final = "skipped: trigger rule not satisfied"
 ALL: Final = 100_000
-
-
-def run_key(ns: int | None, run_id: str) -> str:
-    """What is published when a run has moved."""
-    return str(ns) + "/" + run_id
 
 
 class RunWork:
@@ -605,34 +596,3 @@ class RunWork:
             sql.ADD_NODES.of(self._new),
             sql.ADD_HISTORY.of(self._history),
         ]
-
-
-def counted(tx: Tx, runs: Iterable[RunRow], *, new: bool = False) -> Write:
-    """How the counts of runs by workflow and status change."""
-    totals: dict[tuple[str, str], int] = {}
-    for run in runs:
-        if new or run.status != run.was_status:
-            totals[run.workflow_name, run.status] = totals.get((run.workflow_name, run.status), 0) + 1
-            if not new:
-                before = run.workflow_name, run.was_status
-                totals[before] = totals.get(before, 0) - 1
-    return sql.ADD_COUNTS.of(
-        [CountRow(name, status, tx.shard, more) for (name, status), more in sorted(totals.items()) if more]
-    )
-
-
-async def save_all(tx: Tx, works: Sequence[RunWork]) -> None:
-    """Write back runs that were locked and moved."""
-    if not works:
-        return
-    writes: dict[Any, list[Any]] = {}
-    for work in works:
-        for bulk, rows in await work.save():
-            writes.setdefault(bulk, []).extend(rows)
-    runs = [work.run for work in works]
-    moved, *_ = await tx.write(sql.MOVE_RUNS.of(runs))
-    if moved != len(runs):
-        raise Conflict("a workflow run changed while it was locked")
-    await tx.defer(*[(bulk, rows) for bulk, rows in writes.items() if rows], counted(tx, runs))
-    for work in works:
-        work.run.was_status = work.run.status
