@@ -69,7 +69,7 @@ def start(
         _serve(settings, options, None, as_json=as_json)
         return
     facts = _start(settings, options, log_file, timeout)
-    _show_start(facts, Output(as_json=as_json, no_color=no_color))
+    _show_start(facts, options, Output(as_json=as_json, no_color=no_color))
 
 
 def _serve(settings: Settings, options: ServeOptions, descriptor: int | None, *, as_json: bool) -> None:
@@ -142,7 +142,9 @@ def _arguments(options: ServeOptions) -> list[str]:
     return arguments
 
 
-def _show_start(facts: dict[str, Any], output: Output, stopped: dict[str, Any] | None = None) -> None:
+def _show_start(
+    facts: dict[str, Any], options: ServeOptions, output: Output, stopped: dict[str, Any] | None = None
+) -> None:
     from perdure.cli.hosting.serve import start_lines
 
     if output.as_json:
@@ -152,7 +154,8 @@ def _show_start(facts: dict[str, Any], output: Output, stopped: dict[str, Any] |
     output.print(f"{first} in the background (process {facts['pid']})")
     for line in (*lines, f"  log        {facts['log_file']}"):
         output.print(line)
-    output.print("\nStop it with `perdure stop`, look at it with `perdure status`.")
+    which = "" if options.database is None else " and the same --database"
+    output.print(f"\nLook at it with `perdure status`, stop it with `perdure stop`{which}.")
 
 
 # --- stop and status --------------------------------------------------------------------------------------
@@ -360,7 +363,7 @@ def restart(
         stopped = _stop(record, None, force=force)
         output.print(_stopped_text(stopped))
     check_stopped(settings)
-    _show_start(_start(settings, options, log_file, timeout), output, stopped)
+    _show_start(_start(settings, options, log_file, timeout), options, output, stopped)
 
 
 def _as_before(
