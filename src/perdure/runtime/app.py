@@ -31,6 +31,7 @@ from perdure.runtime.reloads import Reloads
 from perdure.runtime.services import Services
 from perdure.runtime.tls import SETTINGS as TLS_SETTINGS
 from perdure.runtime.tls import Tls
+from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 
 READY_SECONDS = 5.0
@@ -176,11 +177,12 @@ class App(StoreApp):
         settings: Settings | None = None,
         items: ItemSetup | None = None,
         http: HttpSection | None = None,
+        lifetime: Lifetime | None = None,
     ) -> None:
         super().__init__(store, settings)
         self.namespace = store.namespace
         self.http = http or HttpSection()
-        self._services = Services(store, self.settings, items, self.http)
+        self._services = Services(store, self.settings, items, self.http, lifetime)
         self._services.start_timers(self.settings)
 
     @property

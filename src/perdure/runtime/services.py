@@ -57,6 +57,7 @@ from perdure.schedules.timer import ScheduleTimer
 from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
+from perdure.threads.records import Lifetime
 from perdure.threads.service import Threads
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides
@@ -77,6 +78,7 @@ class Services:
         settings: Settings,
         items: ItemSetup | None = None,
         http: HttpSection | None = None,
+        lifetime: Lifetime | None = None,
     ) -> None:
         setup = items or ItemSetup()
         storage, namespace = store.storage, store.namespace
@@ -88,7 +90,9 @@ class Services:
         self.assistants = Assistants(storage, namespace=namespace)
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
         self.executions = Executions(storage, namespace=namespace)
-        self.threads = Threads(storage, KINDS, namespace=namespace, policy=policy_of(settings, http))
+        self.threads = Threads(
+            storage, KINDS, namespace=namespace, policy=policy_of(settings, http, lifetime)
+        )
         log = event_log(storage, settings)
         PHASES.policy = self.threads.policy
         inputs = ComposedInputs(WorkflowInputs(storage), TurnInputs(storage))
@@ -245,8 +249,10 @@ def workflow_config(settings: Settings) -> Config:
     )
 
 
-def policy_of(settings: Settings, http: HttpSection | None = None) -> Policy:
-    """What the settings say about runs, and the project about their webhooks."""
+def policy_of(
+    settings: Settings, http: HttpSection | None = None, lifetime: Lifetime | None = None
+) -> Policy:
+    """What the settings say about runs, and the project about their webhooks and threads."""
     http = http or HttpSection()
     return Policy(
         timeout=settings.job_timeout,
@@ -254,6 +260,7 @@ def policy_of(settings: Settings, http: HttpSection | None = None) -> Policy:
         lease=settings.job_heartbeat,
         grace=settings.job_heartbeat,
         check_webhook=_no_webhook if "webhooks" in http.disabled else _check_of(settings, http),
+        lifetime=lifetime,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from langgraph_sdk.errors import (
     NotFoundError,
     UnprocessableEntityError,
 )
+from tests.kernel.support import until_true
 from tests.server.langgraph.conftest import serving
 from tests.server.langgraph.project import project
 
@@ -152,6 +153,11 @@ async def test_a_lifetime_is_shown_when_it_is_asked_for(client: LangGraphClient)
     assert without["ttl"] is None
 
 
+async def _others(client: LangGraphClient, known: Sequence[str]) -> list[str]:
+    """The threads beside those that are known."""
+    return [each["thread_id"] for each in await client.threads.search() if each["thread_id"] not in known]
+
+
 async def test_a_project_says_how_long_its_threads_live(tmp_path: Path) -> None:
     ttl = {"strategy": "keep_latest", "sweep_interval_minutes": 60, "default_ttl": 43_200}
     folder = project(tmp_path / "project", ("noop",), checkpointer={"ttl": ttl})
@@ -162,6 +168,11 @@ async def test_a_project_says_how_long_its_threads_live(tmp_path: Path) -> None:
             for each in (thread_id, (await client.threads.create())["thread_id"]):
                 shown: Any = await client.threads.get(each, include=["ttl"])
                 assert (shown["ttl"]["strategy"], shown["ttl"]["ttl_minutes"]) == ("keep_latest", 43_200)
+            await client.crons.create("noop", schedule="* * * * * *", input={}, on_run_completed="keep")
+            known = [thread_id, each]
+            await until_true(lambda: _others(client, known))
+            shown = await client.threads.get((await _others(client, known))[0], include=["ttl"])
+            assert (shown["ttl"]["strategy"], shown["ttl"]["ttl_minutes"]) == ("keep_latest", 43_200)
             own = (await client.threads.create(ttl=5))["thread_id"]
             shown = await client.threads.get(own, include=["ttl"])
             assert (shown["ttl"]["strategy"], shown["ttl"]["ttl_minutes"]) == ("delete", 5)

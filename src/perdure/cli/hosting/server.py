@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import typer
 
 from perdure.agents.http_section import HttpSection, load_http
@@ -81,10 +80,8 @@ def open_app(settings: Settings, url: str | None = None) -> App:
     """The app for the database of the settings; `url` is the URL of its server."""
     options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
     auth, items, http = auth_here(), items_here(), http_here()
-    app = App(open_configured(settings, **options), settings, items, http)
+    app = App(open_configured(settings, **options), settings, items, http, lifetime_here())
     app.auth = auth
-    threads = app.services.threads
-    threads.policy = msgspec.structs.replace(threads.policy, lifetime=lifetime_here())
     return app
 
 
