@@ -13,7 +13,7 @@ import msgspec
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.agents.agent import Agent
 from perdure.agents.context import Cancelled, Context, Interrupted
-from perdure.agents.records import RecordedSpan
+from perdure.agents.records import Phase, RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphState, GraphSteps, GraphTuple
 from perdure.graphs.service import Graphs
 from perdure.graphs.tables import TABLES as GRAPH_TABLES
@@ -166,6 +166,7 @@ class MemoryContext:
         self.stream_mode = tuple(stream_mode)
         self.command = command
         self.logger = logging.LoggerAdapter(logging.getLogger("tests.agent"), {})
+        self.phase: Phase | None = None
         self.answers = list(answers)
         self.events: list[tuple[str, Any]] = []
         self.shown: list[Shown | None] = []

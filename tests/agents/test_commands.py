@@ -14,8 +14,9 @@ import pytest
 from tests.agents.support import PATIENCE, MemoryContext, Thread, run, start
 
 from perdure.agents.agent import Agent
-from perdure.agents.commands import Command, secret_variables
+from perdure.agents.commands import Command
 from perdure.agents.context import AgentError, Cancelled, Interrupted
+from perdure.agents.processes import secret_variables
 from perdure.kernel.errors import InvalidInput
 from perdure.worker.registry import Agents
 

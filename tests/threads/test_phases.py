@@ -170,8 +170,8 @@ async def test_the_input_is_rendered_when_a_phase_is_claimed(world: World) -> No
         async def render(self, ns: int, orders: Sequence[PhaseOrder]) -> list[PhaseInput]:
             return [
                 PhaseInput(error="{{ is left in the command")
-                if order.input["node"] == "bad"
-                else PhaseInput(input={"prompt": f"do {order.input['node']}", "attempt": order.attempt})
+                if order.input == {"node": "bad"}
+                else PhaseInput(input={"was": order.input, "attempt": order.attempt})
                 for order in orders
             ]
 
@@ -182,8 +182,8 @@ async def test_the_input_is_rendered_when_a_phase_is_claimed(world: World) -> No
     (turn,) = await phases.create(phase(parent=None, input='"hello"'))
     claimed = {each.run.run_id: each for each in await phases.claim()}
     assert set(claimed) == {good, turn}
-    assert claimed[good].run.kwargs.input == {"prompt": "do plan", "attempt": 1}
-    assert claimed[turn].run.kwargs.input == "hello"
+    assert claimed[good].run.kwargs.input == {"was": {"node": "plan", "label": "plan"}, "attempt": 1}
+    assert claimed[turn].run.kwargs.input == {"was": "hello", "attempt": 1}
     (end,) = phases.tries
     assert (end.rollout_id, end.note.error) == (bad, "InputNotRendered: {{ is left in the command")
     assert [each.rollout_id for each in phases.ends] == [bad]

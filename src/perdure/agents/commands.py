@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,9 +54,16 @@ from perdure.agents.messages import (
     Usage,
     foreign_line,
 )
+from perdure.agents.processes import (
+    CHUNK,
+    exit_code,
+    how_it_ended,
+    signal_group,
+    start_process,
+    wait_for_exit,
+)
 from perdure.agents.records import AgentSpec
 from perdure.kernel.codec import encode_json
-from perdure.kernel.config import PREFIX, SECRETS, VARIABLES
 from perdure.kernel.errors import InvalidInput, NotSupported
 
 MAX_LINE = 4 << 20
@@ -65,8 +71,6 @@ GRACE_SECONDS = 5.0
 KEPT_LINES = 20
 KEPT_WIDTH = 500
 ERRORS_SECONDS = 1.0
-LOOK_SECONDS = 0.05
-CHUNK = 1 << 16
 USAGE = tuple(name for name in Usage.__struct_fields__ if name not in Message.__struct_fields__)
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -124,7 +128,8 @@ class CommandAgent:
             # A program sees what was done, and may continue from there instead of repeating it.
             ctx.end_replay()
             start["values"] = await ctx.load()
-        process = await _start(self.command)
+        command = self.command
+        process = await start_process(command.argv, cwd=command.cwd, env=command.env, limit=command.max_line)
         conversation = _Conversation(ctx, process, self.command)
         async with conversation.until_it_ends():
             return await conversation.exchange(start)
@@ -149,36 +154,8 @@ def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
         "session_id": ctx.session_id,
         "traceparent": ctx.traceparent,
         "trace_content": ctx.trace_content,
+        "phase": msgspec.to_builtins(ctx.phase),
     }
-
-
-async def _start(command: Command) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    try:
-        return await asyncio.create_subprocess_exec(
-            *command.argv,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            limit=command.max_line,
-            cwd=command.cwd,
-            env=_environment(command),
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise AgentError(f"cannot start {command.argv[0]!r}: {reason}", error=type(error).__name__) from error
-
-
-def _environment(command: Command) -> dict[str, str]:
-    secret = secret_variables()
-    return {name: text for name, text in os.environ.items() if name not in secret} | dict(command.env)
-
-
-def secret_variables() -> frozenset[str]:
-    """Names of the environment variables with perdure's secrets, or with paths of secret files."""
-    names = [name for secret in SECRETS for name in VARIABLES.get(secret, (PREFIX + secret.upper(),))]
-    return frozenset((*names, *(name + "_FILE" for name in names), PREFIX + "TOKEN"))
 
 
 class _Conversation:
@@ -273,7 +250,13 @@ class _Conversation:
             case Log():
                 self._ctx.logger.log(LEVELS.get(message.level.lower(), logging.INFO), "%s", message.message)
             case Error():
-                raise AgentError(message.message, error=message.error, retriable=message.retriable)
+                raise AgentError(
+                    message.message,
+                    error=message.error,
+                    retriable=message.retriable,
+                    stop_reason=message.stop_reason,
+                    output=message.output,
+                )
             case Record():
                 self._ctx.graph.put(message.steps)
             case Span():
@@ -365,7 +348,9 @@ class _Conversation:
             return
         await self._settle_errors()
         output = "\n".join(self._last)
-        raise AgentError(f"{self._name} {_how(code)}" + (f"; its last output:\n{output}" if output else ""))
+        last = f"; its last output:\n{output}" if output else ""
+        stop_reason = None if code is None else f"error_exit_{exit_code(code)}"
+        raise AgentError(f"{self._name} {how_it_ended(code)}{last}", stop_reason=stop_reason)
 
     @contextlib.asynccontextmanager
     async def until_it_ends(self) -> AsyncIterator[None]:
@@ -398,25 +383,14 @@ class _Conversation:
             if grace:
                 await self._wait(grace)
         finally:
-            _kill_group(self._process)
+            signal_group(self._process)
             await self._wait(self._command.grace)
             await self._settle_errors()
             self._process._transport.close()  # type: ignore[attr-defined]
 
     async def _wait(self, grace: float) -> int | None:
         """The exit code of the process, or None if it still runs after `grace` seconds."""
-        clock = asyncio.get_running_loop()
-        deadline = clock.time() + grace
-        tasks = [asyncio.create_task(self._process.wait()), asyncio.create_task(self._discard())]
-        try:
-            # A child process may keep the pipes open, and then the exit is not announced.
-            while self._process.returncode is None and (left := deadline - clock.time()) > 0:
-                await asyncio.wait(tasks[:1], timeout=min(left, LOOK_SECONDS))
-            return self._process.returncode
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        return await wait_for_exit(self._process, grace, self._discard())
 
     async def _discard(self) -> None:
         """Read and discard the output, so that the process does not block on writing."""
@@ -426,21 +400,3 @@ class _Conversation:
     async def _settle_errors(self) -> None:
         await asyncio.wait({self._errors}, timeout=ERRORS_SECONDS)
         self._errors.cancel()
-
-
-def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill the process group: the process and its child processes."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        elif process.returncode is None:
-            process.kill()
-
-
-def _how(code: int | None) -> str:
-    if code is None:
-        return "closed its stdout and did not end"
-    if code >= 0:
-        return f"exited with {code}"
-    names = {each.value: each.name for each in signal.Signals}
-    return f"was killed by {names.get(-code, f'signal {-code}')}"

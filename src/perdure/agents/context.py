@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
-from perdure.agents.records import RecordedSpan
+from perdure.agents.records import Phase, RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.kernel.errors import PerdureError
@@ -72,17 +72,26 @@ def enter_branch(branch: Branch) -> Branch:
 class AgentError(PerdureError, RuntimeError):
     """The agent failed.
 
-    `error` is the class that callers see; a `retriable` error is retried while attempts are left.
+    `error` is the class that callers see; a `retriable` error is retried while attempts are left. Of a phase,
+    `stop_reason` says why it stopped, and `output` is what it has all the same.
     """
 
     code = "agent_error"
 
     def __init__(
-        self, message: str | None = None, *, error: str = "AgentError", retriable: bool = False
+        self,
+        message: str | None = None,
+        *,
+        error: str = "AgentError",
+        retriable: bool = False,
+        stop_reason: str | None = None,
+        output: str | None = None,
     ) -> None:
         super().__init__(message)
         self.error = error
         self.retriable = retriable
+        self.stop_reason = stop_reason
+        self.output = output
 
 
 class Interrupted(BaseException):
@@ -196,6 +205,8 @@ class Context(Protocol):
     from_checkpoint: str | None
     """The checkpoint from which the run starts, instead of the thread's latest."""
     logger: logging.LoggerAdapter[Any]
+    phase: Phase | None
+    """The phase of a workflow that the agent executes; None for a run that a caller asked for."""
 
     async def emit(self, data: Any, event: str = "custom") -> None:
         """Append an event to the run's stream. It is durable soon after this returns.
@@ -247,9 +258,14 @@ class Context(Protocol):
         cache_creation_input_tokens: int | None = None,
         turns: int | None = None,
         duration_ms: int | None = None,
+        api_duration_ms: int | None = None,
         stop_reason: str | None = None,
     ) -> None:
-        """Write to the session what this attempt has taken so far; the last figures count."""
+        """Write to the session what this attempt has taken so far; the last figures count.
+
+        Those of a phase are also in its execution at once. A `stop_reason` that tells of a failure, such as
+        `max_tokens` or `error_quota`, lets the phase fail.
+        """
         ...
 
     async def transcript(self, line: Mapping[str, Any]) -> bool:

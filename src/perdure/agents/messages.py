@@ -142,6 +142,7 @@ class Usage(Message, tag="usage"):
     cache_creation_input_tokens: int | None = None
     turns: int | None = None
     duration_ms: int | None = None
+    api_duration_ms: int | None = None
     stop_reason: str | None = None
 
 
@@ -170,6 +171,10 @@ class Error(Message, tag="error"):
     message: str
     error: str = "AgentError"
     retriable: bool = False
+    stop_reason: str | None = None
+    """Of a phase: why it stopped."""
+    output: str | None = None
+    """Of a phase: what it has all the same."""
 
 
 TAGS: frozenset[Any] = frozenset(each.__struct_config__.tag for each in Message.__subclasses__())

@@ -34,6 +34,27 @@ class AgentDescription(msgspec.Struct, kw_only=True, frozen=True):
     """Why something is missing."""
 
 
+class Phase(msgspec.Struct, kw_only=True, frozen=True):
+    """The phase of a workflow, or the turn of a chat, that an agent executes."""
+
+    workflow_run_id: str | None = None
+    label: str | None = None
+    """Its name within the workflow, with the number of its iteration or fix: `review_fix_1`."""
+    iteration: int = 0
+    prompt: str | None = None
+    previous_output: str | None = None
+    """What the iteration before it returned."""
+    model: str | None = None
+    variant: str | None = None
+    skills: list[str] = msgspec.field(default_factory=list)
+    context: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What the workflow was started with."""
+    outputs: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What earlier phases returned, by their names."""
+    workspace: str | None = None
+    """The directory of the workflow run on this machine."""
+
+
 class SpanEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Something that happened within a span."""
 

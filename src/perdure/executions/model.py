@@ -185,6 +185,7 @@ class PhaseReport:
     """Why the attempt failed, as a text."""
     execution_id: str | None = None
     """The execution that has ended with the attempt; what follows is what it has taken."""
+    session_id: str | None = None
     cost_usd: float = 0.0
     tokens: int = 0
 

@@ -178,7 +178,8 @@ async def _on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
             continue
         report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
         closed.append((row, _finish_of(end, report)))
-        report.execution_id, report.tokens, report.cost_usd = row.id, row.tokens, row.cost_usd or 0.0
+        report.execution_id, report.session_id = row.id, row.session_id
+        report.tokens, report.cost_usd = row.tokens, row.cost_usd or 0.0
         report.error = report.error or _lapse(end)
         report.turns = row.turns if report.turns is None else report.turns
     await _close(tx, closed)

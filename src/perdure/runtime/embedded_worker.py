@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.runtime.app import App
+from perdure.runtime.services import workspaces_of
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
 from perdure.worker.worker import Worker
@@ -13,6 +14,7 @@ from perdure.worker.worker import Worker
 def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
     """A worker on the database of an app, with the app's settings; options have precedence."""
     app.agents = agents
+    options.setdefault("workspaces", workspaces_of(app.settings, app.services.storage))
     return Worker(
         app.services.run_queue.in_namespace(app.namespace).in_this_process(),
         agents,

@@ -45,6 +45,7 @@ from perdure.runtime.definition_files import DefinitionFiles, Definitions
 from perdure.runtime.job_target import JobTarget
 from perdure.runtime.memory_work import vectors_of
 from perdure.runtime.phases import ComposedInputs
+from perdure.runtime.private_files import state_directory
 from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.scheduled_jobs import ScheduledJobs
@@ -235,8 +236,21 @@ def event_log(storage: Storage, settings: Settings) -> EventLog:
     """The logs of sessions: files beside a SQLite file, or in the state directory; else a table."""
     if not isinstance(storage, SqliteStorage) or storage.path == ":memory:":
         return TableEventLog(storage)
-    folder = Path(settings.state_dir) if settings.state_dir else Path(storage.path).parent
-    return FileEventLog(folder / "agent-sessions", sync=settings.session_sync)
+    return FileEventLog(state_folder(settings, storage) / "agent-sessions", sync=settings.session_sync)
+
+
+def state_folder(settings: Settings, storage: Storage | None = None) -> Path:
+    """Where files are that outlive a process: as the settings say, beside a SQLite file, or the user's."""
+    if settings.state_dir:
+        return Path(settings.state_dir)
+    if isinstance(storage, SqliteStorage) and storage.path != ":memory:":
+        return Path(storage.path).parent
+    return state_directory()
+
+
+def workspaces_of(settings: Settings, storage: Storage | None = None) -> str:
+    """The folder with the working directories of workflow runs."""
+    return str(state_folder(settings, storage) / "workspaces")
 
 
 def workflow_config(settings: Settings) -> Config:

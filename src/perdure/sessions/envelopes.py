@@ -61,6 +61,7 @@ def result(
     cost_usd: float | None = None,
     turns: int | None = None,
     duration_ms: int | None = None,
+    api_duration_ms: int | None = None,
     stop_reason: str | None = None,
     **tokens: int | None,
 ) -> Envelope:
@@ -73,6 +74,7 @@ def result(
     told: Envelope = {
         "num_turns": turns,
         "duration_ms": duration_ms,
+        "duration_api_ms": api_duration_ms,
         **{f"total_{name}": tokens.get(name) for name in TOKENS},
     }
     for name, count in told.items():
@@ -89,9 +91,9 @@ def result(
 def without_content(line: Envelope) -> Envelope:
     """The line without texts, arguments and results: who said something, which tools, which usage."""
     if line["type"] == "result":
-        return line
+        return {name: value for name, value in line.items() if name != "result"}
     if "message" not in line:
-        return {**line, "content": ""}
+        return {**line, "error": ""} if "error" in line else {**line, "content": ""}
     body = line["message"]
     content = body["content"]
     kept = "" if isinstance(content, str) else [_without_content(each) for each in content]

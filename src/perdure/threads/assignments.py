@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -43,11 +43,19 @@ def assignment_of(claimed: ClaimedRun) -> Assignment:
     )
 
 
-async def rendered(inputs: PhaseInputs, ns: int, phases: Sequence[Assignment]) -> Mapping[str, PhaseInput]:
-    """The inputs of phases by their ids."""
-    orders = [_order(each) for each in phases]
-    found = await inputs.render(ns, orders) if orders else []
-    return dict(zip((order.rollout_id for order in orders), found, strict=True))
+async def with_inputs(
+    inputs: PhaseInputs, ns: int, claimed: list[Assignment]
+) -> tuple[list[Assignment], list[Finish]]:
+    """The same with the inputs of phases, and how those end for which there is none."""
+    phases = [each for each in claimed if each.run.kind == PHASE]
+    if not phases:
+        return claimed, []
+    rendered = await inputs.render(ns, [_order(each) for each in phases])
+    given = dict(zip((each.run.run_id for each in phases), rendered, strict=True))
+    failed = [_not_rendered(each, given[each.run.run_id]) for each in phases]
+    ends = [each for each in failed if each is not None]
+    refused = {each.held.run_id for each in ends}
+    return [_with_input(each, given) for each in claimed if each.run.run_id not in refused], ends
 
 
 def _order(assignment: Assignment) -> PhaseOrder:
@@ -61,26 +69,17 @@ def _order(assignment: Assignment) -> PhaseOrder:
     )
 
 
-def not_rendered(phases: Sequence[Assignment], inputs: Mapping[str, PhaseInput]) -> list[Finish]:
-    """How the attempts of the phases end for which there is no input."""
-    return [
-        Finish(
-            each.held,
-            "error",
-            Failure(error=NOT_RENDERED, message=given.error),
-            permanent=True,
-            stop_reason=FATAL,
-        )
-        for each in phases
-        if (given := inputs.get(each.run.run_id)) is not None and given.error is not None
-    ]
+def _not_rendered(assignment: Assignment, given: PhaseInput) -> Finish | None:
+    if given.error is None:
+        return None
+    failure = Failure(error=NOT_RENDERED, message=given.error)
+    return Finish(assignment.held, "error", failure, permanent=True, stop_reason=FATAL)
 
 
-def with_input(assignment: Assignment, inputs: Mapping[str, PhaseInput]) -> Assignment:
+def _with_input(assignment: Assignment, given: Mapping[str, PhaseInput]) -> Assignment:
     """The assignment with the input that was made for it."""
     run = assignment.run
-    given = inputs.get(run.run_id)
-    if given is None:
+    if run.run_id not in given:
         return assignment
-    kwargs = msgspec.structs.replace(run.kwargs, input=given.input)
+    kwargs = msgspec.structs.replace(run.kwargs, input=given[run.run_id].input)
     return msgspec.structs.replace(assignment, run=msgspec.structs.replace(run, kwargs=kwargs))

@@ -15,7 +15,7 @@ from perdure.access.model import MAX_NAME, Caller
 from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants.model import description_rows, registrations
 from perdure.assistants.operations import describe, is_described, outdated, register
-from perdure.executions.model import PHASE, WORKFLOWS_QUEUE, PhaseInputs, check_not_built_in
+from perdure.executions.model import WORKFLOWS_QUEUE, PhaseInputs, check_not_built_in
 from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.rows import tuple_of
@@ -39,7 +39,7 @@ from perdure.streams.model import NewEvent
 from perdure.streams.operations import PAGE_BYTES
 from perdure.streams.operations import read as read_stream
 from perdure.streams.service import Streams
-from perdure.threads.assignments import assignment_of, not_rendered, rendered, with_input
+from perdure.threads.assignments import assignment_of, with_inputs
 from perdure.threads.encoding import (
     MAX_TEXT,
     check_lease,
@@ -59,13 +59,13 @@ from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
 from perdure.threads.operations.finish import Finish, Finished
 from perdure.threads.operations.graphs import RecordSteps
-from perdure.threads.operations.sessions import enter_sessions
-from perdure.threads.operations.settle import StreamAppend, load_runs
+from perdure.threads.operations.sessions import enter_sessions, record_usage
+from perdure.threads.operations.settle import last_of, load_runs
 from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
 from perdure.threads.rows import Created, checkpoint_of, run_of
-from perdure.threads.session_lines import check_session_lines, write_lines
+from perdure.threads.session_lines import check_session_lines, check_usage, write_lines
 from perdure.threads.work import (
     APPENDED,
     ENDED,
@@ -74,7 +74,9 @@ from perdure.threads.work import (
     Ending,
     Lease,
     SessionLines,
+    UsageReport,
     Verdict,
+    or_raise,
 )
 
 if TYPE_CHECKING:
@@ -292,19 +294,16 @@ class RunQueue(WatchedService):
 
     async def _with_inputs(self, claimed: list[Assignment]) -> list[Assignment]:
         """The same with the inputs of phases rendered. One whose input cannot be made fails at once."""
-        phases = [each for each in claimed if each.run.kind == PHASE]
-        if not phases or self._inputs is None:
+        if self._inputs is None:
             return claimed
         try:
-            inputs = await rendered(self._inputs, await self.ns(), phases)
+            ready, failed = await with_inputs(self._inputs, await self.ns(), claimed)
         except BaseException:
             self._unclaimed([NewAttempt(each.run.run_id, each.attempt_id, each.attempt) for each in claimed])
             raise
-        failed = not_rendered(phases, inputs)
         if failed:
             await self._finish(failed)
-        refused = {each.held.run_id for each in failed}
-        return [with_input(each, inputs) for each in claimed if each.held.run_id not in refused]
+        return ready
 
     def _unclaimed(self, claimed: Sequence[Iterable[Any]]) -> None:
         """Release runs whose claimer was cancelled meanwhile."""
@@ -360,7 +359,7 @@ class RunQueue(WatchedService):
         With `after`, the number of the event that they follow, a repeated call is not carried out again.
         """
         (answer,) = await self.append_all([Append(held, events, after)])
-        return _or_raise(answer)
+        return or_raise(answer)
 
     @call(POST(WORK + "/events"), scope="worker", max_body=MAX_BODY, repeatable=True)
     async def append_all(
@@ -373,7 +372,7 @@ class RunQueue(WatchedService):
         rows = sum(max(len(each.events), 1) for each in calls)
         size = sum(len(event.body) for each in calls for event in each.events)
         answers = await self._each(self._append_batch, calls, rows=rows, size=size)
-        return [_last_of(answer) for answer in answers]
+        return [last_of(answer) for answer in answers]
 
     async def _append_batch(self, calls: Sequence[AppendEvents]) -> Sequence[Any]:
         return self._offered(await self.write(execute.append_events, calls))
@@ -396,7 +395,7 @@ class RunQueue(WatchedService):
         new = SaveCheckpoint(check_lease(held), checked(checkpoint), check_sent(events), after)
         size = len(new.checkpoint.values) + sum(len(event.body) for event in events)
         (state,) = await self._each(self._save_batch, [new], size=size)
-        saved: State = _or_raise(state)
+        saved: State = or_raise(state)
         return checkpoint_of(saved.row)
 
     async def _save_batch(self, calls: Sequence[SaveCheckpoint]) -> Sequence[Any]:
@@ -416,7 +415,7 @@ class RunQueue(WatchedService):
         call = RecordSteps(check_lease(held), new, check_sent(events), after)
         rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
         (answer,) = await self._each(self._record_batch, [call], rows=rows)
-        return _or_raise(_last_of(answer))
+        return or_raise(last_of(answer))
 
     async def _record_batch(self, calls: Sequence[RecordSteps]) -> Sequence[Any]:
         return self._offered(await self.write(graph_operations.record_steps, calls))
@@ -470,7 +469,7 @@ class RunQueue(WatchedService):
         call = SaveStep(check_lease(held), origin, name, body, check_sent(events), after, within)
         size = len(body) + sum(len(event.body) for event in events)
         (answer,) = await self._each(self._keep_batch, [call], rows=1 + len(events), size=size)
-        _or_raise(answer)
+        or_raise(answer)
 
     async def _keep_batch(self, calls: Sequence[SaveStep]) -> Sequence[Any]:
         return self._offered(await self.write(execute.keep_steps, calls))
@@ -496,6 +495,17 @@ class RunQueue(WatchedService):
         size = sum(len(line) for each in check_session_lines(logs) for line in each.lines)
         return [*await self._each(self._log_batch, logs, rows=len(logs), size=size)]
 
+    @call(POST(WORK + "/usage"), scope="worker", repeatable=True)
+    async def report_usage(
+        self, reports: Annotated[Sequence[UsageReport], Meta(max_length=MAX_BATCH)]
+    ) -> Annotated[list[int | PerdureError], APPENDED]:
+        """Store what attempts of phases have taken so far; each item is answered by itself, with 0."""
+        answers = await self._each(self._usage_batch, check_usage(reports), rows=len(reports))
+        return [each if isinstance(each, PerdureError) else 0 for each in answers]
+
+    async def _usage_batch(self, reports: Sequence[UsageReport]) -> Sequence[PerdureError | None]:
+        return await self.write(record_usage, reports)
+
     async def _log_batch(self, calls: Sequence[SessionLines]) -> Sequence[int | PerdureError]:
         fenced = await self.write(enter_sessions, calls)
         write = partial(write_lines, self.log, self.storage.signals, await self.ns())
@@ -506,7 +516,7 @@ class RunQueue(WatchedService):
     async def finish(self, ending: Ending) -> Run:
         """End an attempt. Doing it twice does it once."""
         (answer,) = await self.finish_all([ending])
-        return _or_raise(answer)
+        return or_raise(answer)
 
     @call(POST(WORK + "/finish"), scope="worker", max_body=MAX_BODY, repeatable=True)
     async def finish_all(
@@ -584,17 +594,3 @@ class RunQueue(WatchedService):
             if isinstance(placed, tuple) and self._number is not None:
                 self.streams.offer(self._number, *placed)
         return answers
-
-
-def _or_raise(answer: T | PerdureError) -> T:
-    if isinstance(answer, PerdureError):
-        raise answer
-    return answer
-
-
-def _last_of(answer: StreamAppend | int | PerdureError) -> int | PerdureError:
-    """The number of the last event of a stream."""
-    if not isinstance(answer, tuple):
-        return answer
-    _, place = answer
-    return place.last_seq

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from perdure.kernel.codec import check_json
 from perdure.kernel.errors import PerdureError
-from perdure.kernel.eventlog.port import EventLog, LogName, check_name
+from perdure.kernel.eventlog.port import EventLog, LogName, check_name, check_session_id
 from perdure.kernel.eventlog.writing import append_lines
 from perdure.kernel.signals.port import Signals
 from perdure.threads.encoding import check_lease
-from perdure.threads.work import SessionLines
+from perdure.threads.work import SessionLines, UsageReport
 
 
 def check_session_lines(logs: Sequence[SessionLines]) -> Sequence[SessionLines]:
@@ -21,6 +21,14 @@ def check_session_lines(logs: Sequence[SessionLines]) -> Sequence[SessionLines]:
         for number, line in enumerate(each.lines, each.first):
             check_json(line, f"line {number}")
     return logs
+
+
+def check_usage(reports: Sequence[UsageReport]) -> Sequence[UsageReport]:
+    """Refuse the usage of an attempt or a session that there cannot be."""
+    for each in reports:
+        check_lease(each.held)
+        check_session_id(each.session_id)
+    return reports
 
 
 async def write_lines(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import field
@@ -13,6 +13,8 @@ from perdure.graphs.records import GraphSteps
 from perdure.kernel.errors import PerdureError, error_named
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
+
+T = TypeVar("T")
 
 Verdict = Literal["go", "interrupt", "rollback", "lost"]
 """What a worker is told of a run that it holds: go on, stop as asked, or that it holds it no longer."""
@@ -133,6 +135,20 @@ class SessionLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an attempt of a phase has taken so far, and the session that it writes to."""
+
+    held: Lease
+    session_id: str
+    cost_usd: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    turns: Count | None = None
+    api_duration_ms: Count | None = None
+
+
 # --- answers item by item ---------------------------------------------------------------------------------
 
 
@@ -160,6 +176,13 @@ class Results(msgspec.Struct, kw_only=True):
     """What became of each ending, in the order of the request."""
 
     results: list[Ended]
+
+
+def or_raise(answer: T | PerdureError) -> T:
+    """The answer to one item, or its error raised."""
+    if isinstance(answer, PerdureError):
+        raise answer
+    return answer
 
 
 def _refusal(error: PerdureError) -> Refusal:

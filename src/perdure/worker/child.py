@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import msgspec
 
 from perdure.agents.context import (
+    AgentError,
     Cancelled,
     StepKeys,
     call_from_thread,
@@ -25,7 +26,7 @@ from perdure.agents.context import (
     executing,
 )
 from perdure.agents.loading import import_target
-from perdure.agents.records import RecordedSpan
+from perdure.agents.records import Phase, RecordedSpan
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.items.records import ItemOp, ItemResult
@@ -97,6 +98,8 @@ class ChildContext:
         self.stream_mode = tuple(start["stream_mode"])
         self.command: Mapping[str, Any] | None = start["command"]
         self.from_checkpoint: str | None = start.get("from_checkpoint")
+        phase = start.get("phase")
+        self.phase: Phase | None = None if phase is None else msgspec.convert(phase, Phase)
         logger = logging.getLogger("perdure.agent")
         logger.addHandler(LogLines(pipe))
         logger.setLevel(logging.INFO)
@@ -389,8 +392,16 @@ def main() -> NoReturn:
         traceback.print_exc()
         retriable = RetryPolicy(load_settings().job_retriable).is_retriable(error)
         failure = failure_of(error)
+        known = error if isinstance(error, AgentError) else AgentError()
         pipe.send(
-            {"type": "error", "error": failure.error, "message": failure.message, "retriable": retriable}
+            {
+                "type": "error",
+                "error": failure.error,
+                "message": failure.message,
+                "retriable": retriable,
+                "stop_reason": known.stop_reason,
+                "output": known.output,
+            }
         )
     _exit(0)
 

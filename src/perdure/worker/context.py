@@ -20,8 +20,8 @@ from perdure.agents.context import (
     enclosing_step,
     executing,
 )
-from perdure.agents.records import RecordedSpan
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.agents.records import Phase, RecordedSpan
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphState, GraphSteps, GraphTuple
 from perdure.graphs.view import state_values
 from perdure.items.calls import ItemCalls
 from perdure.items.records import ItemOp, ItemResult
@@ -84,8 +84,12 @@ class RunGraphs:
         self._call_in_control_loop = call_in_control_loop
         self._check = check
         self._control = asyncio.get_running_loop()
+        self.last: GraphState | None = None
+        """The last state that the graph has stored."""
 
     def put(self, steps: GraphSteps) -> None:
+        for self.last in steps.states[-1:]:
+            pass
         self._emitter.put_steps(steps)
 
     async def ready(self) -> None:
@@ -147,6 +151,7 @@ class RunContext:
         session: SessionWriter,
         *,
         store: LightningStore | None = None,
+        phase: Phase | None = None,
         still_owned: Callable[[], bool] = lambda: True,
         lease_over: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -162,6 +167,7 @@ class RunContext:
         self.stream_mode = tuple(run.kwargs.stream_mode)
         self.command: Mapping[str, Any] | None = _command(assignment)
         self.from_checkpoint = run.kwargs.checkpoint_id
+        self.phase = phase
         ids = {"run_id": run.run_id, "thread_id": run.thread_id, "attempt": assignment.attempt}
         self.logger: logging.LoggerAdapter[Any] = RunLogger(
             logging.getLogger(f"perdure.agent.{run.agent}"), ids

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Cancelled, Interrupted, Retriable
 from perdure.graphs.records import GraphSteps
 from perdure.kernel.clock import boottime
@@ -25,13 +26,14 @@ from perdure.worker.context import METADATA, RunContext
 from perdure.worker.emitter import Emitter, last_of
 from perdure.worker.isolation import AgentLoops, Ended, Job
 from perdure.worker.options import WorkerOptions
+from perdure.worker.phase import PhaseWork, phase_of
 from perdure.worker.retry_policy import RetryPolicy, failure_of
 from perdure.worker.session_writer import SessionWriter
 from perdure.worker.span_queue import SpanQueue
 from perdure.worker.tracing import Tracing
+from perdure.worker.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from perdure.agents.agent import Agent
     from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,9 @@ class WorkerDeps(msgspec.Struct, frozen=True, kw_only=True):
     spans: SpanQueue | None = None
     active: Callable[[], int] = lambda: 1
     """How many runs the worker executes now."""
+    built_in: Mapping[str, Agent] = {}
+    """The agents that execute commands, scripts, calls and requests of phases."""
+    workspaces: Workspaces = Workspaces(None)
 
 
 class AgentResult(msgspec.Struct, frozen=True):
@@ -95,6 +100,9 @@ class Execution:
         )
         self.tracing = Tracing(deps.spans, assignment, deps.options)
         self._session = SessionWriter(deps.queue, assignment, deps.options, self._still_owned)
+        self._phase = (
+            None if assignment.phase is None else PhaseWork(assignment, self._session, deps.workspaces)
+        )
         self.context = RunContext(
             assignment,
             deps.queue,
@@ -102,6 +110,7 @@ class Execution:
             self.tracing,
             self._session,
             store=deps.store,
+            phase=None if self._phase is None else phase_of(assignment, self._phase.place()),
             still_owned=self._still_owned,
             lease_over=self.lease_over,
         )
@@ -167,7 +176,7 @@ class Execution:
         run, number = self.assignment.run, self.assignment.attempt
         begun = {"run_id": run.run_id, "attempt": number}
         self._emitter.put(NewEvent(METADATA, encode_json(begun)))
-        agent = self._deps.agents[run.agent]
+        agent = self._agent()
         job = self._deps.loops.start(lambda: self._main(agent), self.name)
         await asyncio.wait(
             (job.done, self._stop_request), timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED
@@ -177,12 +186,25 @@ class Execution:
             await self._stop(job, agent)
         return job.done.result() if job.done.done() else Ended(error=TimeoutError("the agent did not stop"))
 
+    def _agent(self) -> Agent:
+        """The agent of the run. Those that are built in execute phases, and nothing a caller asks for."""
+        name, deps = self.assignment.run.agent, self._deps
+        return deps.built_in[name] if self._is_built_in else deps.agents[name]
+
+    @property
+    def _is_built_in(self) -> bool:
+        return self._phase is not None and self.assignment.run.agent in self._deps.built_in
+
     async def _main(self, agent: Agent) -> AgentResult | None:
         """Run the agent's code in its own loop, and encode its return value there."""
         await self.context.enter()
         if self.lease_over():
             raise Cancelled(LOST)
+        if self._phase is not None:
+            self._phase.begin(agent, built_in=self._is_built_in)
         values = await agent.run(self.context, self.context.input)
+        if self._phase is not None:
+            values = self._phase.returned(values, self.context.graph.last)
         return (
             None
             if values is None
@@ -218,18 +240,28 @@ class Execution:
         if action in ("interrupt", "rollback"):
             keeps = action == "interrupt" and isinstance(self._emitter.failure, Fenced | None)
             graph = self._emitter.take_steps() if keeps else None
-            await self._finish(Ending(held=self.lease, result="stopped", graph=graph))
+            stopped = Ending(held=self.lease, result="stopped", graph=graph)
+            await self._finish(await self._with_report(stopped, ended))
             return "stopped"
         if action == TIMEOUT:
             failure = took_too_long(self.timeout)
-            return await self._end(Ending(held=self.lease, result="timeout", error=failure))
+            late = Ending(held=self.lease, result="timeout", error=failure)
+            return await self._end(await self._with_report(late, ended))
         if action == SHUTDOWN and ended.error is not None and not isinstance(ended.error, Interrupted):
             await self._emitter.drain()
             return HANDED_BACK
         ending = self._ending(ended)
         if ending.result != "retriable":
             self.context.end_replay()
-        return await self._end(ending)
+        return await self._end(await self._with_report(ending, ended))
+
+    async def _with_report(self, ending: Ending, ended: Ended) -> Ending:
+        """The ending of a phase with what it tells; its session says how it ended, and is written first."""
+        if self._phase is None:
+            return ending
+        reported = self._phase.report(ending, ended.error)
+        await self._session.drain()
+        return reported
 
     def _ending(self, ended: Ended) -> Ending:
         # A run whose events could not be written has not succeeded.
@@ -298,7 +330,7 @@ class Execution:
         if self._emitter.failure is not None:
             return None
         steps = self._emitter.take_steps()
-        over = self.assignment.run.temporary and ending.result == "success"
+        over = self.assignment.run.temporary and ending.result == "success" and self._phase is None
         return last_of(steps) if steps is not None and over else steps
 
     async def _finish(self, ending: Ending) -> None:

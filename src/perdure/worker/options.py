@@ -47,6 +47,13 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueName, ...] = RUN_QUEUES
     """The queues that it claims from: `agents` has the runs of callers, `workflows` the phases."""
 
+    workspaces: str | None = None
+    """The folder with the working directories of workflow runs; without one, no command is executed."""
+    http_allow_private: bool = False
+    """Whether requests of phases may go to private addresses."""
+    http_allowed_hosts: tuple[str, ...] = ()
+    """The hosts to which they may go; none is all."""
+
     session_log: bool = True
     """Whether what agents say is written to sessions."""
     session_content: bool = True
@@ -66,6 +73,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "stats_interval": settings.stats_interval,
             "trace_sample": settings.trace_sample,
             "trace_content": settings.trace_content,
+            "http_allow_private": settings.webhook_allow_private,
+            "http_allowed_hosts": tuple(settings.webhook_allowed_hosts),
             "session_log": settings.session_log,
             "session_content": settings.session_content,
         }

@@ -11,11 +11,13 @@ from perdure.agents.commands import Command, CommandAgent
 from perdure.agents.functions import FunctionAgent
 from perdure.agents.records import AgentSpec
 from perdure.assistants.model import check_description
+from perdure.executions.model import check_not_built_in
 from perdure.kernel.checks import check_name
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.langgraph.detect import is_builder, is_graph, names_config, names_runtime
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 class Agents(Mapping[str, Agent]):
@@ -32,6 +34,29 @@ class Agents(Mapping[str, Agent]):
 
     def __init__(self) -> None:
         self._agents: dict[str, Agent] = {}
+        self.callables: dict[str, Callable[..., Any]] = {}
+        """The functions that phases of the type `callable` may call, by name."""
+
+    def callable(self, name: str) -> Callable[[C], C]:
+        """Register the decorated function for phases of the type `callable`, and return it unchanged.
+
+        It is called with the input of the phase, or with a context and the input.
+        """
+
+        def decorate(function: C) -> C:
+            self.register_callable(name, function)
+            return function
+
+        return decorate
+
+    def register_callable(self, name: str, function: Callable[..., Any]) -> None:
+        """Let phases of the type `callable` call a function by this name."""
+        check_name(name, "the name of a callable")
+        if not callable(function):
+            raise InvalidInput(f"callable {name!r} is a {type(function).__name__}, which cannot be called")
+        if name in self.callables:
+            raise Conflict(f"callable {name!r} is registered twice")
+        self.callables[name] = function
 
     def agent(self, name: str, *, description: str | None = None) -> Callable[[T], T]:
         """Register the decorated object, and return it unchanged."""
@@ -50,7 +75,7 @@ class Agents(Mapping[str, Agent]):
         From another registry, the agent with the same name is taken. `is_factory` says that a function with
         one parameter creates graphs, whatever the parameter is called.
         """
-        check_name(name, "the name of an agent")
+        check_not_built_in(check_name(name, "the name of an agent"))
         if name in self._agents:
             raise Conflict(f"agent {name!r} is registered twice")
         if isinstance(target, Agents):
@@ -67,6 +92,8 @@ class Agents(Mapping[str, Agent]):
             if name in self._agents:
                 raise Conflict(f"agent {name!r} is registered twice")
             self._agents[name] = others[name]
+        for name, function in others.callables.items():
+            self.register_callable(name, function)
 
     @property
     def names(self) -> list[str]:

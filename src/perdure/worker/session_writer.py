@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -21,11 +21,13 @@ from perdure.kernel.eventlog.port import (
     project_of,
 )
 from perdure.kernel.retry import retry_until
+from perdure.sessions import envelopes
 from perdure.sessions.envelopes import Envelope, without_content
 from perdure.sessions.transcripts.reading import DELTAS, format_of, messages_of_record
 from perdure.threads.queue import RunQueue
-from perdure.threads.work import Assignment, SessionLines
+from perdure.threads.work import Assignment, SessionLines, UsageReport
 from perdure.worker.options import WorkerOptions
+from perdure.worker.usage import UsageMeter
 from perdure.worker.waiters import Waiters
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ MAX_LINE = 16 << 20
 """How long a line may be before its tool result is cut, in characters."""
 LINGER_SECONDS = 0.02
 """How long a first line waits for more."""
+MAX_RESULT = 65_536
+"""How much of the output of a phase its session shows."""
 PATIENCE_SECONDS = 30.0
 """How long a line is tried to be written; an agent never fails because of its log."""
 
@@ -64,9 +68,17 @@ class SessionWriter:
         self._own: Envelope = {"runId": run.run_id}
         if assignment.attempt > 1:
             self._own["attempt"] = assignment.attempt
-        default = run.run_id if run.temporary else run.thread_id
+        # A phase that goes on in its thread goes on in its session.
+        default = run.run_id if run.temporary and assignment.phase is None else run.thread_id
         self._log = LogName(CHAT_PROJECT, default_session_id(default))
         self._cwd: str | None = None
+        self.meter = None if assignment.phase is None else UsageMeter()
+        """What the attempt of a phase has taken so far."""
+        self._reported: UsageReport | None = None
+        """What is known of that already."""
+        self._opening: Envelope | None = None
+        """The line that comes before the first one of the attempt."""
+        self._began = boottime()
         self._named = False
         """Whether the agent itself has named its session."""
         self._transcribes = False
@@ -99,9 +111,39 @@ class SessionWriter:
         self._named = True
         return session_id
 
+    def work_in(self, directory: str) -> None:
+        """Let the session be one of a working directory, unless the agent names another."""
+        self._log, self._cwd = self._log._replace(project=project_of(directory)), directory
+
+    def open_with(self, prompt: str) -> None:
+        """Let the session begin with a prompt; a tool that writes its own session has it there."""
+        self._opening = envelopes.message("user", prompt)
+
+    def conclude(self, stop_reason: str, output: str, error: str | None) -> None:
+        """Add how the attempt of a phase ended. A tool that writes its own session has said so there."""
+        if self._transcribes:
+            return
+        # They are no news to the meter: what they tell is what it knows.
+        totals = {} if self.meter is None else self.meter.totals()
+        meter, self.meter = self.meter, None
+        if error is not None:
+            self.put({"type": "assistant", "isApiErrorMessage": True, "error": error})
+        taken = round((boottime() - self._began) * 1000)
+        result: Envelope = {"type": "result", "subtype": stop_reason, "result": output[:MAX_RESULT]}
+        self.put({**result, **totals, "duration_ms": taken, "is_error": error is not None})
+        self.meter = meter
+
     def put(self, line: Envelope | None) -> None:
         """Add a line of the agent, from any thread."""
-        if line is None or not self._enabled:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self.put(opening)
+        if line is None:
+            return
+        if self.meter is not None:
+            self.meter.read({**line, **self._own})
+            self._begin_soon()
+        if not self._enabled:
             return
         shown = line if self._content else without_content(line)
         place = {} if self._cwd is None else {"cwd": self._cwd}
@@ -117,6 +159,9 @@ class SessionWriter:
         self._transcribes = self._transcribes or format_of(record) is not None
         if not self._transcribes:
             return False
+        if self.meter is not None and record.get("type") not in DELTAS:
+            self.meter.read(record)
+            self._begin_soon()
         if not self._enabled or not self._content or record.get("type") in DELTAS:
             return True
         if not self._named:
@@ -141,7 +186,12 @@ class SessionWriter:
                 return
             self._pending.append(_Pending(self._log, body))
             self._bytes += len(body)
-            if self._scheduled:
+        self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        """Send what is pending a little later."""
+        with self._lock:
+            if self._scheduled or self._stopped:
                 return
             self._scheduled = True
         self._control.call_soon_threadsafe(self._schedule)
@@ -155,6 +205,7 @@ class SessionWriter:
         async with self._sending:
             while batch := self._take():
                 await self._send(batch)
+            await self._report()
 
     def close(self) -> None:
         """Drop what is pending, and take nothing more."""
@@ -197,13 +248,29 @@ class SessionWriter:
         bodies = [line.body for line in taken]
         return SessionLines(self._lease, log.session_id, log.project, bodies, first)
 
+    async def _report(self) -> None:
+        """Tell what the attempt of a phase has taken, if that is news."""
+        if self.meter is None:
+            return
+        report = self.meter.report(self._lease, self.session_id)
+        if report != self._reported:
+            await self._insist(lambda: self._queue.report_usage([report]), "its usage is lost")
+            self._reported = report
+
     async def _send(self, batch: SessionLines) -> None:
+        lost = f"{len(batch.lines)} lines of session {batch.session_id} are lost"
+        await self._insist(lambda: self._queue.log_all([batch]), lost)
+
+    async def _insist(
+        self, action: Callable[[], Awaitable[list[int | PerdureError]]], what_if_not: str
+    ) -> None:
+        """Send something for a while; an agent never fails because it did not arrive."""
         until = boottime() + PATIENCE_SECONDS
 
         async def send() -> None:
-            (answer,) = await self._queue.log_all([batch])
-            if isinstance(answer, PerdureError):
-                raise answer
+            for answer in await action():
+                if isinstance(answer, PerdureError):
+                    raise answer
 
         try:
             await retry_until(
@@ -215,11 +282,5 @@ class SessionWriter:
         except Fenced:
             self.close()
         except PerdureError as error:
-            logger.error(
-                "run %s: %d lines of session %s are lost: %s: %s",
-                self._lease.run_id,
-                len(batch.lines),
-                batch.session_id,
-                error.code,
-                error.message,
-            )
+            message = "run %s: %s: %s: %s"
+            logger.error(message, self._lease.run_id, what_if_not, error.code, error.message)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from perdure.executions.model import WORKFLOWS_QUEUE
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.background import Background
 from perdure.kernel.clock import boottime
@@ -22,14 +23,17 @@ from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
+from perdure.worker.built_in import built_in_agents
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
 from perdure.worker.graph_requests import GraphRequestLoop
+from perdure.worker.http_agent import HttpRules
 from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import WorkerOptions
 from perdure.worker.pulse import BEAT_SECONDS, Pulse
 from perdure.worker.retry_policy import RetryPolicy
 from perdure.worker.span_queue import SpanQueue
 from perdure.worker.worker_stats import QueueStats, Statistics
+from perdure.worker.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from perdure.worker.registry import Agents
@@ -73,6 +77,8 @@ class Worker:
         self.statistics = Statistics(self.options.concurrency, metrics, queue_stats)
         self._queue = queue
         self._spans = None if store is None else SpanQueue(store, self.worker_id, rollouts)
+        rules = HttpRules(self.options.http_allow_private, self.options.http_allowed_hosts)
+        serves_phases = WORKFLOWS_QUEUE in self.options.queues
         self._deps = WorkerDeps(
             queue=queue,
             agents=agents,
@@ -82,6 +88,8 @@ class Worker:
             store=store,
             spans=self._spans,
             active=lambda: self.active,
+            built_in=built_in_agents(agents.callables, rules) if serves_phases else {},
+            workspaces=Workspaces(self.options.workspaces),
         )
         self._pulse = Pulse()
         self._graph_requests = (
@@ -92,6 +100,11 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = False
+
+    @property
+    def _names(self) -> list[str]:
+        """The agents whose runs it claims."""
+        return [*self._deps.agents.names, *self._deps.built_in]
 
     @property
     def active(self) -> int:
@@ -127,7 +140,11 @@ class Worker:
         self._claimed = asyncio.Event()
         await retry_until(
             lambda: self._queue.register(
-                self.worker_id, self._deps.agents.specs, self.options.concurrency, self.options.queues
+                self.worker_id,
+                self._deps.agents.specs,
+                self.options.concurrency,
+                self.options.queues,
+                sorted(self._deps.built_in),
             ),
             what=f"worker {self.worker_id}",
             still_owned=lambda: not self._stopping,
@@ -156,7 +173,7 @@ class Worker:
             try:
                 sent = boottime()
                 assignments = await self._queue.claim(
-                    self.worker_id, self._deps.agents.names, free, self.options.interval, self.options.queues
+                    self.worker_id, self._names, free, self.options.interval, self.options.queues
                 )
                 await self._take(assignments, self._pulse.answered(sent))
                 backoff.reset()

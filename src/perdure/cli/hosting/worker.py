@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,6 +46,14 @@ def start(
     name: Annotated[
         str | None, text("NAME", "Worker ID to show in lists and logs (default: generated).", "--name")
     ] = None,
+    queue: Annotated[
+        list[str] | None,
+        text(
+            "QUEUE",
+            "Queue to claim from: agents (runs) or workflows (phases); repeatable (default: both).",
+            "--queue",
+        ),
+    ] = None,
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,7 +78,8 @@ def start(
     )
     logs.configure(settings)
     found = gather_agents(settings, agents or ())
-    if not len(found):
+    queues = _queues(queue)
+    if not len(found) and queues != ("workflows",):
         typer.echo(f"perdure: {EMPTY}", err=True, nl=False)
         raise typer.Exit(1)
     place = url if database is None else None
@@ -78,7 +87,8 @@ def start(
         from perdure.cli.shell.target import DEFAULT_URL
 
         place = DEFAULT_URL
-    opened = _remote(settings, found, place, token, name) if place else _direct(settings, found, name)
+    more = {"worker_id": name, "queues": queues}
+    opened = _remote(settings, found, place, token, more) if place else _direct(settings, found, more)
     worker, services = opened
     reloads = Reloads(settings)
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
@@ -88,18 +98,26 @@ def start(
     run(process)
 
 
+def _queues(given: list[str] | None) -> tuple[str, ...] | None:
+    """The queues that were asked for; None is the default."""
+    from perdure.threads.encoding import check_queues
+
+    return None if not given else check_queues(given)
+
+
 def _remote(
-    settings: Settings, agents: Agents, url: str, token: str | None, name: str | None
+    settings: Settings, agents: Agents, url: str, token: str | None, more: dict[str, Any]
 ) -> tuple[Worker, list[Component]]:
     """A worker for the server at a URL, and what it needs."""
     from perdure.client.lightning import LightningStoreClient
     from perdure.client.run_queue import RemoteRunQueue
     from perdure.langgraph.loopback import Loopback, OverHttp
+    from perdure.runtime.services import workspaces_of
     from perdure.worker.options import WorkerOptions
     from perdure.worker.worker import Worker
 
     namespace = settings.namespace if settings.sources["namespace"] != "default" else None
-    options = WorkerOptions.from_settings(settings, worker_id=name)
+    options = WorkerOptions.from_settings(settings, workspaces=workspaces_of(settings), **more)
     loopback = Loopback(lambda: OverHttp(url, token, namespace))
     store = LightningStoreClient(url, token=token, namespace=namespace)
     queue = RemoteRunQueue(url, token, namespace)
@@ -107,7 +125,7 @@ def _remote(
     return worker, [_Open(store.close), InPhase(Phase.SUPPORT, loopback)]
 
 
-def _direct(settings: Settings, agents: Agents, name: str | None) -> tuple[Worker, list[Component]]:
+def _direct(settings: Settings, agents: Agents, more: dict[str, Any]) -> tuple[Worker, list[Component]]:
     """A worker on a database that this process opens, and what it needs."""
     from perdure.cli.hosting.server import items_here
     from perdure.langgraph.loopback import InProcess, Loopback
@@ -125,7 +143,7 @@ def _direct(settings: Settings, agents: Agents, name: str | None) -> tuple[Worke
         InPhase(Phase.SUPPORT, loopback),
         InPhase(Phase.SUPPORT, app.services.deliveries),
     ]
-    return worker_of(app, agents, worker_id=name), services
+    return worker_of(app, agents, **more), services
 
 
 class _Open:
@@ -152,7 +170,9 @@ def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worke
     output = Output(as_json=as_json)
     count = worker.options.concurrency
     if as_json:
+        queues = list(worker.options.queues)
         facts = {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}
+        facts |= {"queues": queues}
         output.line(facts)
         return
     output.print(f"perdure worker {worker.worker_id} started: {place}, up to {count} concurrent runs")

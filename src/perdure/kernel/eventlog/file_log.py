@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import re
@@ -37,6 +36,7 @@ from perdure.kernel.eventlog.port import (
     check_session_id,
     digest_of,
 )
+from perdure.kernel.folders import make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class FileEventLog:
             return digest
         draft = path.with_name(f"{digest}.{os.getpid()}.{threading.get_ident()}")
         with _storage_errors():
-            _make_folder(path.parent, self.root)
+            make_folder(path.parent, self.root)
             with _descriptor(draft, _APPEND | os.O_CREAT | os.O_TRUNC) as descriptor:
                 _write_all(descriptor, content)
                 os.fsync(descriptor)
@@ -299,7 +299,7 @@ class _OpenFile:
 
     def _open(self) -> int:
         if self._descriptor is None:
-            _make_folder(self._path.parent, self._root)
+            make_folder(self._path.parent, self._root)
             descriptor = self._descriptor = os.open(self._path, _APPEND | os.O_CREAT, 0o600)
             size = os.fstat(descriptor).st_size
             if size and _read(descriptor, size - 1, size) != b"\n":
@@ -348,16 +348,6 @@ def _reading(path: Path) -> Iterator[int | None]:
             yield None
             return
         yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-
-
-def _make_folder(folder: Path, root: Path) -> None:
-    """Make a folder below the root, for its owner alone; a link that leads out of the root is refused."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in (*reversed(folder.parents), folder):
-        if each.is_relative_to(root) and each != root:
-            each.mkdir(mode=0o700, exist_ok=True)
-    if not folder.resolve().is_relative_to(root.resolve()):
-        raise OSError(errno.ELOOP, "a link leads out of the folder of logs", str(folder))
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -7,47 +7,38 @@ no more than 64 KiB of it are taken in.
 from __future__ import annotations
 
 import asyncio
-import base64
-import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-from yarl import URL
 
 from perdure.kernel.codec import decode_json, encode_wire
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.version import VERSION
 from perdure.outbox.model import DeliveryPolicy, Effect, TryLater, Undeliverable
-from perdure.outbox.webhooks.signing import key_of, signed_headers
-from perdure.outbox.webhooks.urls import (
-    Target,
-    UrlPolicy,
-    check_webhook_url,
-    literal_address,
-    refused_address,
-    target_of,
+from perdure.outbox.webhooks.guarded import (
+    Guard,
+    NoAddress,
+    Resolve,
+    authorization_of,
+    pinned_session,
+    reason_of,
 )
+from perdure.outbox.webhooks.signing import key_of, signed_headers
+from perdure.outbox.webhooks.urls import Target, UrlPolicy
 
 DEADLINE_SECONDS = 10.0
-ANSWER_BYTES = 64 << 10
 HOST_SHARE = 8
 """How many deliveries to one host are under way at once, so that a slow one leaves room for others."""
 SHARE_WAIT = 2.0
 LONGEST_RETRY_AFTER = 3600.0
-RESOLVERS = 8
 RETRIED = frozenset({408, 425, 429})
 """Of the answers from 400 to 499, those that may be others the next time."""
-
-Resolve = Callable[[str, int], Sequence[str]]
-"""The addresses of a host, in the order in which they are to be tried; it may block."""
 
 
 class _Answer(NamedTuple):
@@ -75,16 +66,16 @@ class WebhookSender:
         resolve: Resolve | None = None,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
-        self._policy = policy
         self._more_headers = dict(headers or {})
         self._key = _key_in(settings)
-        self._allow_private = settings.webhook_allow_private
-        self._allowed_hosts = settings.webhook_allowed_hosts
-        self._resolve = resolve or _look_up
+        self._guard = Guard(
+            allow_private=settings.webhook_allow_private,
+            allowed_hosts=settings.webhook_allowed_hosts,
+            policy=policy,
+            resolve=resolve,
+        )
         self._deadline = deadline
         self._under_way: Counter[str] = Counter()
-        # A name server that never answers takes threads of nobody else.
-        self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="perdure-webhooks")
 
     async def reload(self, settings: Settings) -> str | None:
         """Sign with the secret of these settings from now on; gives what has changed."""
@@ -106,9 +97,9 @@ class WebhookSender:
                 answer = await self._post(target, effect.id, payload)
         except TimeoutError as error:
             late = f"no answer from {target.host} within {self._deadline:g} s"
-            raise TryLater(late if timer.expired() else _reason(target, error)) from error
+            raise TryLater(late if timer.expired() else reason_of(target, error)) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise TryLater(_reason(target, error)) from error
+            raise TryLater(reason_of(target, error)) from error
         finally:
             self._under_way[target.host] -= 1
             self._under_way += Counter()
@@ -116,37 +107,19 @@ class WebhookSender:
 
     def _checked(self, url: str) -> Target:
         try:
-            check_webhook_url(
-                url,
-                allow_private=self._allow_private,
-                allowed_hosts=self._allowed_hosts,
-                policy=self._policy,
-            )
-            return target_of(url)
+            return self._guard.check(url)
         except InvalidInput as error:
             raise Undeliverable(error.message) from error
 
     async def _addresses(self, target: Target) -> tuple[str, ...]:
-        """The addresses of the host; if any of them is refused, all of them are."""
-        if literal_address(target.host) is not None:
-            return (target.host,)
-        loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._threads, self._resolve, target.host, target.port)
-        except (socket.gaierror, UnicodeError) as error:
-            raise TryLater(f"{target.host} has no address: {type(error).__name__}") from error
-        for address in found:
-            reason = refused_address(address, allow_private=self._allow_private)
-            if reason is not None:
-                raise Undeliverable(f"{target.host}: {reason}")
-        if not found:
-            raise TryLater(f"{target.host} has no address")
-        return tuple(found)
+            return await self._guard.addresses(target)
+        except InvalidInput as error:
+            raise Undeliverable(error.message) from error
+        except NoAddress as error:
+            raise TryLater(str(error)) from error
 
     async def _post(self, target: Target, delivery_id: str, payload: dict[str, Any]) -> _Answer:
-        url = URL(target.url)
-        if (url.raw_host, url.port, url.scheme) != (target.host, target.port, target.scheme):
-            raise Undeliverable(f"webhook to {target.host}: its URL can be read in two ways")
         addresses = await self._addresses(target)
         now = time.time()
         sent_at = datetime.fromtimestamp(now, UTC).isoformat()
@@ -155,8 +128,8 @@ class WebhookSender:
             self._more_headers | _headers(target) | signed_headers(self._key, delivery_id, int(now), body)
         )
         async with (
-            _session(addresses) as session,
-            session.post(url, data=body, headers=headers, allow_redirects=False) as response,
+            pinned_session(addresses) as session,
+            session.post(target.url, data=body, headers=headers, allow_redirects=False) as response,
         ):
             return _Answer(response.status, response.headers.get("Retry-After"))
 
@@ -177,69 +150,8 @@ def _content(effect: Effect) -> tuple[str, dict[str, Any]]:
 
 
 def _headers(target: Target) -> dict[str, str]:
-    headers = {"Content-Type": "application/json", "User-Agent": "perdure/" + VERSION}
-    if target.credentials is not None:
-        headers["Authorization"] = "Basic " + base64.b64encode(target.credentials.encode()).decode()
-    return headers
-
-
-# --- the connection ---------------------------------------------------------------------------------------
-
-
-def _look_up(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
-
-
-class _Pinned(AbstractResolver):
-    """Answers with the addresses that were checked, whatever the name server would say now."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = addresses
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in self._addresses
-        ]
-
-    async def close(self) -> None:
-        return None
-
-
-def _session(addresses: Sequence[str]) -> aiohttp.ClientSession:
-    """A session for one delivery, which can connect to these addresses and to no other."""
-
-    def pinned_socket(info: Any) -> socket.socket:
-        family, kind, protocol, _, address = info
-        if address[0] not in addresses:
-            raise Undeliverable(f"{address[0]} was not among the checked addresses")
-        return socket.socket(family, kind, protocol)
-
-    connector = aiohttp.TCPConnector(
-        resolver=_Pinned(addresses),
-        use_dns_cache=False,
-        force_close=True,
-        socket_factory=pinned_socket,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-        auto_decompress=False,
-        trust_env=False,
-        # Reading stops at twice this size.
-        read_bufsize=ANSWER_BYTES // 2,
-    )
+    own = {"Content-Type": "application/json", "User-Agent": "perdure/" + VERSION}
+    return own | authorization_of(target)
 
 
 # --- what comes back --------------------------------------------------------------------------------------
@@ -267,17 +179,6 @@ def _retry_after(header: str | None) -> float:
         return 0.0
     moment = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
     return min(max(0.0, moment.timestamp() - time.time()), LONGEST_RETRY_AFTER)
-
-
-def _reason(target: Target, error: BaseException) -> str:
-    """What went wrong on the line. The error's own words may hold the URL, so that they are not used."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        detail = "its certificate is not trusted"
-    elif isinstance(error, aiohttp.ClientConnectorError):
-        detail = error.os_error.strerror or type(error.os_error).__name__
-    else:
-        detail = getattr(error, "strerror", None) or type(error).__name__
-    return f"{target.host}:{target.port}: {detail}"
 
 
 def _key_in(settings: Settings) -> bytes | None:

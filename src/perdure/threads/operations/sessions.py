@@ -1,15 +1,17 @@
-"""Which session a run writes to. The lines themselves go to the event log."""
+"""Which session a run writes to, and what the attempts of phases take. Lines go to the event log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.executions.model import PHASE
+from perdure.executions.operations import Progress, Usage, record_progress
 from perdure.kernel.errors import Fenced
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
-from perdure.threads.operations.execute import lost_lease
+from perdure.threads.operations.execute import HasLease, lost_lease
 from perdure.threads.rows import LineHolder, RunSession
-from perdure.threads.work import SessionLines
+from perdure.threads.work import Lease, SessionLines, UsageReport
 
 
 async def enter_sessions(tx: Tx, calls: Sequence[SessionLines]) -> list[Fenced | None]:
@@ -17,21 +19,55 @@ async def enter_sessions(tx: Tx, calls: Sequence[SessionLines]) -> list[Fenced |
 
     A cancelled attempt holds its run until it has confirmed the stop: what it said before is logged.
     """
-    lines = sorted({call.held.thread_id for call in calls})
-    holders = {row.line: row for row in await tx.all(sql.LOCK_HOLDERS, names=lines)}
+    holders = await _holders(tx, calls)
     runs = sorted({call.held.run_id for call in calls})
-    known = {row.id: row.session_id for row in await tx.all(sql.GET_SESSIONS, ids=runs)}
+    known = {row.id: row for row in await tx.all(sql.GET_SESSIONS, ids=runs)}
     answers: list[Fenced | None] = []
     changed: dict[str, RunSession] = {}
+    phases: list[Progress] = []
     for call in calls:
-        held = call.held
-        holder = LineHolder(held.thread_id, held.run_id, held.attempt_id)
-        if holders.get(held.thread_id) != holder or held.run_id not in known:
+        held, run = call.held, known.get(call.held.run_id)
+        if run is None or not _holds(held, holders):
             answers.append(lost_lease(held))
             continue
-        if known[held.run_id] != call.session_id:
-            known[held.run_id] = call.session_id
+        if run.session_id != call.session_id:
+            known[held.run_id] = run._replace(session_id=call.session_id)
             changed[held.run_id] = RunSession(held.run_id, call.session_id)
+            if run.kind == PHASE:
+                phases.append(_progress(held, call.session_id))
         answers.append(None)
     await tx.write(sql.SET_SESSIONS.of([*changed.values()]))
+    if phases:
+        await record_progress(tx, phases)
     return answers
+
+
+async def _holders(tx: Tx, calls: Sequence[HasLease]) -> dict[str, LineHolder]:
+    """Who holds the lines of these calls, which are locked now."""
+    lines = sorted({call.held.thread_id for call in calls})
+    return {row.line: row for row in await tx.all(sql.LOCK_HOLDERS, names=lines)}
+
+
+def _holds(held: Lease, holders: dict[str, LineHolder]) -> bool:
+    return holders.get(held.thread_id) == LineHolder(held.thread_id, held.run_id, held.attempt_id)
+
+
+def _progress(held: Lease, session_id: str, usage: Usage | None = None) -> Progress:
+    return Progress(
+        rollout_id=held.run_id,
+        attempt_id=held.attempt_id,
+        session_id=session_id,
+        usage=usage or Usage(),
+    )
+
+
+async def record_usage(tx: Tx, reports: Sequence[UsageReport]) -> list[Fenced | None]:
+    """Store what the attempts of phases have taken so far; refuse those that no longer hold their phase."""
+    holders = await _holders(tx, reports)
+    held = [report for report in reports if _holds(report.held, holders)]
+    await record_progress(tx, [_progress(each.held, each.session_id, _usage(each)) for each in held])
+    return [None if _holds(each.held, holders) else lost_lease(each.held) for each in reports]
+
+
+def _usage(report: UsageReport) -> Usage:
+    return Usage(**{name: getattr(report, name) for name in Usage.__struct_fields__})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from perdure.executions.model import PHASE, PhaseReport
 from perdure.graphs.operations import delete_runs as delete_graph_runs
 from perdure.kernel import changes
+from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
@@ -51,6 +52,14 @@ WEBHOOK = "webhook"
 
 StreamAppend = tuple[Append, Appended]
 """What was appended to a run's stream, and where it stands."""
+
+
+def last_of(answer: StreamAppend | int | PerdureError) -> int | PerdureError:
+    """The number of the last event of a stream."""
+    if not isinstance(answer, tuple):
+        return answer
+    _, place = answer
+    return place.last_seq
 
 
 @dataclass(slots=True)

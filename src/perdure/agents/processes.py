@@ -1,0 +1,208 @@
+"""Processes of agents: started in a group of their own, without perdure's secrets, and killed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from perdure.agents.context import AgentError
+from perdure.kernel.config import PREFIX, SECRETS, VARIABLES
+
+LOOK_SECONDS: Final = 0.05
+CHUNK: Final = 1 << 16
+STREAM_LIMIT: Final = 1 << 16
+GRACE_SECONDS: Final = 1.0
+"""How long a command that is to end has between SIGTERM and SIGKILL."""
+LAST_SECONDS: Final = 1.0
+"""How long its output is read on after it has ended: a child process may keep the pipe open."""
+
+
+async def start_process(
+    argv: Sequence[str],
+    *,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str],
+    stdin: int = asyncio.subprocess.PIPE,
+    limit: int = STREAM_LIMIT,
+) -> asyncio.subprocess.Process:
+    """Start a process in a group of its own; AgentError if it cannot be started."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=stdin,
+            stdout=pipe,
+            stderr=pipe,
+            limit=limit,
+            cwd=cwd,
+            env=environment(env),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AgentError(f"cannot start {argv[0]!r}: {reason}", error=type(error).__name__) from error
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The worker's environment without perdure's secrets, and what is given."""
+    secret = secret_variables()
+    return {name: text for name, text in os.environ.items() if name not in secret} | dict(given)
+
+
+def secret_variables() -> frozenset[str]:
+    """Names of the environment variables with perdure's secrets, or with paths of secret files."""
+    names = [name for secret in SECRETS for name in VARIABLES.get(secret, (PREFIX + secret.upper(),))]
+    return frozenset((*names, *(name + "_FILE" for name in names), PREFIX + "TOKEN"))
+
+
+async def wait_for_exit(
+    process: asyncio.subprocess.Process, seconds: float, meanwhile: Awaitable[object]
+) -> int | None:
+    """The exit code of a process, or None if it still runs after so many seconds.
+
+    `meanwhile` reads its output, so that it does not block on writing.
+    """
+    clock = asyncio.get_running_loop()
+    deadline = clock.time() + seconds
+    waiting = asyncio.ensure_future(process.wait())
+    reading = asyncio.ensure_future(meanwhile)
+    try:
+        # A child process may keep the pipes open, and then the exit is not announced.
+        while process.returncode is None and (left := deadline - clock.time()) > 0:
+            await asyncio.wait([waiting], timeout=min(left, LOOK_SECONDS))
+        return process.returncode
+    finally:
+        for task in (waiting, reading):
+            task.cancel()
+        await asyncio.wait([waiting, reading])
+
+
+def signal_group(process: asyncio.subprocess.Process, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to the process group: the process and its child processes."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)
+        elif process.returncode is None:
+            process.kill()
+
+
+def how_it_ended(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "closed its stdout and did not end"
+    if code >= 0:
+        return f"exited with {code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
+
+
+def exit_code(code: int) -> int:
+    """An exit code as a shell has it: 128 and the number of the signal that killed the process."""
+    return code if code >= 0 else 128 - code
+
+
+# --- commands whose output is all that is wanted ----------------------------------------------------------
+
+
+class Captured(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    stdout: str
+    stderr: str
+    how: str
+
+
+class Kept:
+    """The beginning and the end of what a process writes: never more than `limit` bytes of it."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit = limit // 4
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._head_limit - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        over = len(self._tail) - self._tail_limit
+        # It may become twice as long before it is cut, so that long outputs are not copied all the time.
+        if over > self._tail_limit:
+            self._drop(over)
+
+    def _drop(self, count: int) -> None:
+        del self._tail[:count]
+        self._dropped += count
+
+    def text(self) -> str:
+        """What was kept, with a mark where something is missing."""
+        over = len(self._tail) - self._tail_limit
+        if over > 0:
+            self._drop(over)
+        head, tail = (bytes(part).decode("utf-8", "replace") for part in (self._head, self._tail))
+        if self._dropped:
+            return f"{head}\n…[truncated {self._dropped} bytes]\n{tail}"
+        return bytes(self._head + self._tail).decode("utf-8", "replace")
+
+
+async def run_captured(
+    argv: Sequence[str],
+    *,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str],
+    limit: int,
+    timeout: float | None = None,
+) -> Captured:
+    """Run a command to its end. It is killed with its children if it takes too long or is cancelled."""
+    process = await start_process(argv, cwd=cwd, env=env, stdin=asyncio.subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = Kept(limit), Kept(limit)
+    reading = asyncio.gather(_read(process.stdout, out), _read(process.stderr, err))
+    try:
+        async with asyncio.timeout(timeout):
+            await _ended(process, reading)
+    except TimeoutError as error:
+        raise AgentError(
+            f"it took longer than {timeout:g} s", error="TimeoutError", output=out.text() or None
+        ) from error
+    finally:
+        await _end(process, reading)
+    code = process.returncode or 0
+    return Captured(exit_code(code), out.text(), err.text(), how_it_ended(code))
+
+
+async def _read(stream: asyncio.StreamReader, kept: Kept) -> None:
+    while data := await stream.read(CHUNK):
+        kept.add(data)
+
+
+async def _ended(process: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
+    """Wait until the process has ended and its output was read."""
+    while process.returncode is None and not reading.done():
+        await asyncio.wait([reading], timeout=LOOK_SECONDS)
+    if process.returncode is None:
+        await process.wait()
+    # A child process in the background may keep the pipes open for ever.
+    await asyncio.wait([reading], timeout=LAST_SECONDS)
+
+
+async def _end(process: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
+    """End the process and its child processes, gently if it still runs."""
+    try:
+        if process.returncode is None:
+            signal_group(process, signal.SIGTERM)
+            await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=GRACE_SECONDS)
+    finally:
+        signal_group(process)
+        if process.returncode is None:
+            await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=GRACE_SECONDS)
+        reading.cancel()
+        await asyncio.wait([reading])
+        process._transport.close()  # type: ignore[attr-defined]

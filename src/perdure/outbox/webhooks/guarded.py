@@ -1,0 +1,157 @@
+"""Connections to addresses that were checked, and to no other: what webhooks and phases go out through."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from perdure.kernel.errors import InvalidInput
+from perdure.outbox.webhooks.urls import (
+    Target,
+    UrlPolicy,
+    check_webhook_url,
+    literal_address,
+    refused_address,
+    target_of,
+)
+
+ANSWER_BYTES = 64 << 10
+RESOLVERS = 8
+
+Resolve = Callable[[str, int], Sequence[str]]
+"""The addresses of a host, in the order in which they are to be tried; it may block."""
+
+
+class NoAddress(OSError):
+    """A host has no address now; it may have one later."""
+
+
+class Guard:
+    """Decides where requests may go: by the URL as it is written, and by the addresses of its host."""
+
+    def __init__(
+        self,
+        *,
+        allow_private: bool = False,
+        allowed_hosts: Sequence[str] = (),
+        policy: UrlPolicy | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._allow_private = allow_private
+        self._allowed_hosts = allowed_hosts
+        self._policy = policy
+        self._resolve = resolve or _look_up
+        # A name server that never answers takes threads of nobody else.
+        self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="perdure-webhooks")
+
+    def check(self, url: str) -> Target:
+        """The URL, taken apart; InvalidInput if no request may go there."""
+        check_webhook_url(
+            url, allow_private=self._allow_private, allowed_hosts=self._allowed_hosts, policy=self._policy
+        )
+        target = target_of(url)
+        parsed = URL(target.url)
+        if (parsed.raw_host, parsed.port, parsed.scheme) != (target.host, target.port, target.scheme):
+            raise InvalidInput(f"webhook to {target.host}: its URL can be read in two ways")
+        return target
+
+    async def addresses(self, target: Target) -> tuple[str, ...]:
+        """The addresses of the host; if any of them is refused, all of them are: InvalidInput."""
+        if literal_address(target.host) is not None:
+            return (target.host,)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._threads, self._resolve, target.host, target.port)
+        except (socket.gaierror, UnicodeError) as error:
+            raise NoAddress(f"{target.host} has no address: {type(error).__name__}") from error
+        for address in found:
+            reason = refused_address(address, allow_private=self._allow_private)
+            if reason is not None:
+                raise InvalidInput(f"{target.host}: {reason}")
+        if not found:
+            raise NoAddress(f"{target.host} has no address")
+        return tuple(found)
+
+
+def authorization_of(target: Target) -> dict[str, str]:
+    """The header for the credentials of a URL, which are not sent within it."""
+    if target.credentials is None:
+        return {}
+    return {"Authorization": "Basic " + base64.b64encode(target.credentials.encode()).decode()}
+
+
+def reason_of(target: Target, error: BaseException) -> str:
+    """What went wrong on the line. The error's own words may hold the URL, so that they are not used."""
+    if isinstance(error, NoAddress):
+        return str(error)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        detail = "its certificate is not trusted"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        detail = error.os_error.strerror or type(error.os_error).__name__
+    else:
+        detail = getattr(error, "strerror", None) or type(error).__name__
+    return f"{target.host}:{target.port}: {detail}"
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class _Pinned(AbstractResolver):
+    """Answers with the addresses that were checked, whatever the name server would say now."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in self._addresses
+        ]
+
+    async def close(self) -> None:
+        return None
+
+
+def pinned_session(addresses: Sequence[str], *, decompress: bool = False) -> aiohttp.ClientSession:
+    """A session for one request, which can connect to these addresses and to no other."""
+
+    def pinned_socket(info: Any) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if address[0] not in addresses:
+            raise OSError(f"{address[0]} was not among the checked addresses")
+        return socket.socket(family, kind, protocol)
+
+    connector = aiohttp.TCPConnector(
+        resolver=_Pinned(addresses),
+        use_dns_cache=False,
+        force_close=True,
+        socket_factory=pinned_socket,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        auto_decompress=decompress,
+        trust_env=False,
+        # Reading stops at twice this size.
+        read_bufsize=ANSWER_BYTES // 2,
+    )

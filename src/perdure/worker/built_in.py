@@ -1,0 +1,253 @@
+"""The agents that every worker has: they execute the commands, scripts, checks, calls and requests of phases.
+
+They have no assistants: what they execute comes out of workflow files, and never from a caller. Each writes
+to its session what it executed and what came of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from perdure.agents.agent import Agent
+from perdure.agents.context import AgentError, Context
+from perdure.agents.functions import in_thread
+from perdure.agents.processes import Captured, run_captured, secret_variables
+from perdure.agents.records import AgentSpec
+from perdure.executions.model import BUILT_IN, CONDITION_MET, CONDITION_NOT_MET, EXIT
+from perdure.threads.work import MAX_OUTPUT
+from perdure.worker.http_agent import HttpAgent, HttpRules
+from perdure.worker.outputs import safe_output
+from perdure.worker.phase import PhaseResult
+
+COMMAND: Final = BUILT_IN + "command"
+SCRIPT: Final = BUILT_IN + "script"
+CHECK: Final = BUILT_IN + "check"
+CALLABLE: Final = BUILT_IN + "callable"
+HTTP: Final = BUILT_IN + "http"
+
+CAPTURED: Final = MAX_OUTPUT - 256
+"""How many bytes of what a command writes are kept, with room for the mark where something is missing."""
+CHECK_SECONDS: Final = 30.0
+"""How long a check may take, unless its phase says otherwise."""
+CHECK_OUTPUT: Final = 8 << 10
+"""How much of the end of what a check wrote is kept."""
+ERROR_OUTPUT: Final = 2000
+GRACE_SECONDS: Final = 1.0
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_TOOL_ID: Final = "command"
+
+Callables = Mapping[str, Callable[..., Any]]
+
+
+def built_in_agents(callables: Callables, rules: HttpRules) -> dict[str, Agent]:
+    """The built-in agents by name, with the callables and the rules for URLs of a worker."""
+    agents: list[Agent] = [
+        CommandAgent(),
+        ScriptAgent(),
+        CheckAgent(),
+        CallableAgent(callables),
+        HttpAgent(AgentSpec(name=HTTP, kind="command"), rules),
+    ]
+    return {agent.spec.name: agent for agent in agents}
+
+
+# --- what a phase says ------------------------------------------------------------------------------------
+
+
+def _text(input: Any, name: str) -> str:
+    value = input.get(name) if isinstance(input, Mapping) else None
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise AgentError(f"the phase has no {name} to execute", error="InvalidInput")
+    return value
+
+
+def _seconds(input: Mapping[str, Any], default: float | None) -> float | None:
+    value = input.get("timeout_seconds")
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    return default
+
+
+def _variables(ctx: Context, input: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that a command gets beside the worker's: outputs of phases, and where it works."""
+    given = input.get("env")
+    found: dict[str, str] = {}
+    for name, value in (given if isinstance(given, Mapping) else {}).items():
+        known = isinstance(name, str) and _VARIABLE.fullmatch(name) and isinstance(value, str)
+        if not known or "\0" in value or name in secret_variables():
+            raise AgentError(f"{str(name)[:64]!r} cannot be a variable of a command", error="InvalidInput")
+        found[name] = value
+    phase = ctx.phase
+    if phase is not None:
+        found |= {"PERDURE_WORKFLOW_RUN_ID": phase.workflow_run_id or "", "PERDURE_PHASE": phase.label or ""}
+        found |= {"PERDURE_WORKSPACE": phase.workspace or "", "PERDURE_ITERATION": str(phase.iteration)}
+    return found
+
+
+def _directory(ctx: Context) -> str:
+    workspace = None if ctx.phase is None else ctx.phase.workspace
+    if workspace is None:
+        raise AgentError("this worker has no folder for workspaces: set PERDURE_STATE_DIR")
+    return workspace
+
+
+def shell(command: str) -> list[str]:
+    """The shell that executes a command: bash, or sh where there is none."""
+    return [shutil.which("bash") or shutil.which("sh") or "sh", "-c", command]
+
+
+# --- commands, scripts and checks -------------------------------------------------------------------------
+
+
+class CommandAgent:
+    """Executes a shell command in the workspace of the workflow run."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.spec = AgentSpec(name=COMMAND, kind="command", description="Executes the commands of phases.")
+
+    async def run(self, ctx: Context, input: Any) -> PhaseResult:
+        command = _text(input, "command")
+        await _say(ctx, "bash", {"command": command})
+        ended = await _execute(ctx, shell(command), input, None)
+        return await _result(ctx, ended)
+
+
+class ScriptAgent:
+    """Executes a script in the workspace of the workflow run."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.spec = AgentSpec(name=SCRIPT, kind="command", description="Executes the scripts of phases.")
+
+    async def run(self, ctx: Context, input: Any) -> PhaseResult:
+        script, runtime = _text(input, "script"), str(input.get("runtime") or "sh")
+        interpreter, suffix = interpreter_of(runtime)
+        await _say(ctx, runtime, {"script": script})
+        # The directory is the worker's alone, and goes with the script.
+        with tempfile.TemporaryDirectory(prefix="perdure-script-") as folder:
+            file = Path(folder) / ("script" + suffix)
+            file.write_text(script, encoding="utf-8", errors="replace")
+            ended = await _execute(ctx, [*interpreter, str(file)], input, None)
+        return await _result(ctx, ended)
+
+
+class CheckAgent:
+    """Executes the condition of a loop: it is met if the command exits with 0."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.spec = AgentSpec(name=CHECK, kind="command", description="Checks the conditions of loops.")
+
+    async def run(self, ctx: Context, input: Any) -> PhaseResult:
+        command = _text(input, "command")
+        await _say(ctx, "bash", {"command": command})
+        ended = await _execute(ctx, shell(command), input, CHECK_SECONDS)
+        written = _both(ended)
+        await ctx.tool_result(_TOOL_ID, written, is_error=bool(ended.code))
+        reason = CONDITION_NOT_MET if ended.code else CONDITION_MET
+        return PhaseResult(f"$ {command}\n{written[-CHECK_OUTPUT:]}", reason)
+
+
+_RUNTIMES: Final[Mapping[str, tuple[str, Sequence[Sequence[str]]]]] = {
+    "python": (".py", ((sys.executable,),)),
+    "js": (".mjs", (("node",), ("bun", "run"), ("deno", "run", "--quiet"))),
+    "ts": (".ts", (("bun", "run"), ("deno", "run", "--quiet"), ("tsx",), ("ts-node",))),
+    "sh": (".sh", (("bash",), ("sh",))),
+}
+"""The file and the interpreters of each runtime; the first that is installed is used."""
+
+
+def interpreter_of(runtime: str) -> tuple[list[str], str]:
+    """How a script of a runtime is executed on this machine, and how its file's name ends."""
+    if runtime not in _RUNTIMES:
+        raise AgentError(f"there is no runtime {runtime[:64]!r}; there are {', '.join(_RUNTIMES)}")
+    suffix, candidates = _RUNTIMES[runtime]
+    for program, *options in candidates:
+        found = shutil.which(program)
+        if found is not None:
+            return [found, *options], suffix
+    names = " or ".join(program for program, *_ in candidates)
+    raise AgentError(f"a {runtime} script needs {names}, which this worker does not have")
+
+
+async def _execute(
+    ctx: Context, argv: Sequence[str], input: Mapping[str, Any], default: float | None
+) -> Captured:
+    return await run_captured(
+        argv,
+        cwd=_directory(ctx),
+        env=_variables(ctx, input),
+        limit=CAPTURED,
+        timeout=_seconds(input, default),
+    )
+
+
+async def _say(ctx: Context, tool: str, input: Mapping[str, Any]) -> None:
+    """Write to the session what is executed, as the call of a tool."""
+    call = {"type": "tool_use", "id": _TOOL_ID, "name": tool, "input": dict(input)}
+    await ctx.message("assistant", [call])
+
+
+async def _result(ctx: Context, ended: Captured) -> PhaseResult:
+    """The output of a command that exited with 0; AgentError for any other."""
+    await ctx.tool_result(_TOOL_ID, _both(ended), is_error=bool(ended.code))
+    if not ended.code:
+        return PhaseResult(ended.stdout)
+    last = (ended.stderr.strip() or ended.stdout.strip())[-ERROR_OUTPUT:]
+    raise AgentError(
+        f"the command {ended.how}" + (f": {last}" if last else ""),
+        error="CommandFailed",
+        stop_reason=f"{EXIT}{ended.code}",
+        output=ended.stdout,
+    )
+
+
+def _both(ended: Captured) -> str:
+    return ended.stdout + (f"\n{ended.stderr}" if ended.stderr and ended.stdout else ended.stderr)
+
+
+# --- Python callables -------------------------------------------------------------------------------------
+
+
+class CallableAgent:
+    """Calls a Python function that the worker's code has registered by name. No name is ever imported."""
+
+    blocking = False
+
+    def __init__(self, callables: Callables) -> None:
+        self.spec = AgentSpec(name=CALLABLE, kind="function", description="Calls Python functions.")
+        self._callables = callables
+
+    async def run(self, ctx: Context, input: Any) -> PhaseResult:
+        name = _text(input, "callable")
+        function = self._callables.get(name)
+        if function is None:
+            known = ", ".join(sorted(self._callables)) or "none"
+            raise AgentError(f"this worker has no callable {name[:64]!r}; it has {known}")
+        given = input.get("input")
+        await _say(ctx, name, {"input": given})
+        result = await _call(function, ctx, given)
+        output = safe_output(result)
+        await ctx.tool_result(_TOOL_ID, output)
+        return PhaseResult(output)
+
+
+async def _call(function: Callable[..., Any], ctx: Context, given: Any) -> Any:
+    """Call a function with the input, or with the context and the input; a sync one in its own thread."""
+    parameters = len(inspect.signature(function).parameters)
+    arguments = {0: (), 1: (given,)}.get(parameters, (ctx, given))
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    result = await in_thread(GRACE_SECONDS, function, *arguments)
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,137 @@
+"""What a worker does around the agent of a phase: its workspace, its session, its output and stop reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from perdure.agents.agent import Agent
+from perdure.agents.context import AgentError, Interrupted
+from perdure.agents.records import Phase
+from perdure.executions.model import FATAL, SUCCESS
+from perdure.graphs.records import GraphState
+from perdure.kernel.codec import decode_json
+from perdure.threads.records import Failure
+from perdure.threads.work import Assignment, Ending
+from perdure.worker.outputs import bounded, question_of, safe_output
+from perdure.worker.session_writer import SessionWriter
+from perdure.worker.workspaces import Workspaces
+
+logger = logging.getLogger(__name__)
+
+STOPPED = "StoppedEarly"
+"""The error of a phase whose agent returned, but said that it was not done."""
+_SAME = ("prompt", "previous_output", "model", "variant")
+
+
+class PhaseResult(msgspec.Struct, frozen=True):
+    """What a built-in agent returns: its output, and why it stopped."""
+
+    output: str
+    stop_reason: str = SUCCESS
+
+
+def phase_of(assignment: Assignment, workspace: str | None) -> Phase | None:
+    """What an agent is told of its phase: what was rendered into its input, and where it works."""
+    facts = assignment.phase
+    if facts is None:
+        return None
+    given = assignment.run.kwargs.input
+    known: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    texts = {name: known[name] for name in _SAME if isinstance(known.get(name), str)}
+    objects = {name: known[name] for name in ("context", "outputs") if isinstance(known.get(name), dict)}
+    skills = known.get("skills")
+    return Phase(
+        workflow_run_id=facts.workflow_run_id,
+        label=facts.label,
+        iteration=facts.iteration,
+        skills=[each for each in skills if isinstance(each, str)] if isinstance(skills, list) else [],
+        workspace=workspace,
+        **texts,
+        **objects,
+    )
+
+
+class PhaseWork:
+    """One attempt of a phase, beside its agent."""
+
+    def __init__(self, assignment: Assignment, session: SessionWriter, workspaces: Workspaces) -> None:
+        self._assignment = assignment
+        self._session = session
+        self._workspaces = workspaces
+        self.output: str | None = None
+        """What the agent returned, as a text."""
+        self.stop_reason: str | None = None
+        self.built_in = False
+
+    def place(self) -> str | None:
+        """Where the phase works, whether that directory exists or not."""
+        facts = self._assignment.phase
+        if facts is None or facts.workflow_run_id is None:
+            return None
+        return self._workspaces.path(facts.workflow_run_id)
+
+    def begin(self, agent: Agent, *, built_in: bool) -> None:
+        """Make the workspace, and let the session begin with the prompt."""
+        self.built_in = built_in
+        if self._session.meter is not None:
+            self._session.meter.counts_turns = not built_in
+        facts, given = self._assignment.phase, self._assignment.run.kwargs.input
+        if facts is not None and facts.workflow_run_id is not None:
+            try:
+                self._session.work_in(self._workspaces.open(facts.workflow_run_id))
+            except AgentError:
+                if built_in:
+                    raise
+                logger.warning("run %s has no workspace", self._assignment.run.run_id, exc_info=True)
+        prompt = given.get("prompt") if isinstance(given, dict) else given
+        if isinstance(prompt, str) and prompt and agent.spec.kind != "graph":
+            # The messages of a graph's state have the prompt among them.
+            self._session.open_with(prompt)
+
+    def returned(self, values: Any, last: GraphState | None) -> Any:
+        """Keep the output of an agent that has returned; gives what becomes the values of the thread."""
+        if isinstance(values, PhaseResult):
+            self.output, self.stop_reason = bounded(values.output), values.stop_reason
+            return None
+        if values is None and last is not None:
+            if last.interrupts:
+                self.output = bounded(question_of(last.interrupts))
+            elif last.body is not None:
+                self.output = safe_output(decode_json(last.body))
+            return None
+        if values is None:
+            self.output = bounded(self._session.meter.text) if self._session.meter is not None else ""
+            return None
+        self.output = safe_output(values)
+        return values
+
+    def report(self, ending: Ending, error: BaseException | None) -> Ending:
+        """The ending with what the phase has to tell of itself."""
+        meter = self._session.meter
+        told = None if meter is None else meter.stop_reason
+        output, reason = self.output, self.stop_reason
+        if isinstance(error, Interrupted):
+            output = bounded(question_of(error.interrupts))
+        elif isinstance(error, AgentError):
+            output = output if error.output is None else bounded(error.output)
+            reason = error.stop_reason or reason
+        if ending.result == "success":
+            if told not in (None, SUCCESS) and not self.built_in:
+                failure = Failure(error=STOPPED, message=f"the agent stopped before it was done: {told}")
+                ending = Ending(held=ending.held, result="error", error=failure, checkpoint=ending.checkpoint)
+                reason = told
+            reason = reason or SUCCESS
+        else:
+            reason = reason or (told if told != SUCCESS else None) or FATAL
+        self._session.conclude(reason, output or "", None if ending.error is None else ending.error.message)
+        return msgspec.structs.replace(
+            ending,
+            output_text=output,
+            stop_reason=reason,
+            turns=None if meter is None else meter.turns,
+            api_duration_ms=None if meter is None else meter.api_duration_ms,
+        )

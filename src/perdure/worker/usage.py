@@ -1,0 +1,105 @@
+"""What an attempt has taken so far, read from what it writes to its session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from perdure.executions.model import FATAL, QUOTA, SUCCESS, TOOL, TRUNCATED, UNKNOWN
+from perdure.sessions.records import Totals
+from perdure.sessions.transcripts.reading import messages_of_record
+from perdure.sessions.transcripts.values import is_number
+from perdure.threads.work import Lease, UsageReport
+
+_REASONS: Final[Mapping[str, tuple[str, ...]]] = {
+    SUCCESS: (SUCCESS, "end_turn", "stop", "stop_sequence", "completed", "tool_use", "condition_met"),
+    TRUNCATED: (TRUNCATED, "max_tokens", "length", "error_max_turns", "max_turns", "pause_turn"),
+    QUOTA: (QUOTA, "error_max_budget_usd", "rate_limit", "insufficient_quota", "overloaded_error"),
+    FATAL: (FATAL, "error_during_execution", "error", "refusal", "aborted"),
+    TOOL: (TOOL,),
+    UNKNOWN: (UNKNOWN,),
+}
+_MEANINGS: Final = {told: reason for reason, tolds in _REASONS.items() for told in tolds}
+_EXIT = re.compile(r"error_exit_[0-9]{1,3}")
+
+
+def stop_reason_of(told: str | None) -> str | None:
+    """The stop reason that an agent, its model or its tool means; None if it says nothing we know."""
+    if told is None:
+        return None
+    return told if _EXIT.fullmatch(told) else _MEANINGS.get(told)
+
+
+class UsageMeter:
+    """Sums over the lines of one attempt: tokens once a message, a cumulative cost as it was told last."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()
+        self._turns: int | None = None
+        self.api_duration_ms: int | None = None
+        self.stop_reason: str | None = None
+        """Why the agent says that it stopped, if it does."""
+        self.text = ""
+        """The last text of the assistant."""
+        self.counts_turns = True
+        """Whether what the assistant says is a turn: a command has none."""
+
+    def read(self, record: Mapping[str, Any]) -> None:
+        """Count a line of the session."""
+        for message in messages_of_record(record):
+            self._totals.add(message)
+            if message.role == "assistant" and message.text:
+                self.text = message.text
+        if record.get("type") == "result":
+            self._turns = _count(record.get("num_turns"), self._turns)
+            self.api_duration_ms = _count(record.get("duration_api_ms"), self.api_duration_ms)
+            self._conclude(record)
+
+    def _conclude(self, record: Mapping[str, Any]) -> None:
+        """The last line that says why the agent stopped counts; an error does so before a reason."""
+        subtype, reason = record.get("subtype"), record.get("stop_reason")
+        told = subtype if record.get("is_error") or subtype not in (None, SUCCESS) else reason
+        known = stop_reason_of(told if isinstance(told, str) else None)
+        if record.get("is_error") and known in (None, SUCCESS):
+            known = FATAL
+        self.stop_reason = known or self.stop_reason
+
+    @property
+    def turns(self) -> int | None:
+        """How many turns there were: as the agent says, or as often as the assistant spoke."""
+        spoken = self._totals.turns if self.counts_turns else 0
+        return self._turns if self._turns is not None else spoken or None
+
+    def totals(self) -> dict[str, Any]:
+        """The figures so far, as the last line of a session has them."""
+        usage = self._totals.usage
+        told = {
+            "num_turns": self.turns,
+            "total_cost_usd": usage.cost_usd,
+            "total_input_tokens": usage.input_tokens,
+            "total_output_tokens": usage.output_tokens,
+            "total_cache_read_input_tokens": usage.cache_read_input_tokens,
+            "total_cache_creation_input_tokens": usage.cache_creation_input_tokens,
+            "duration_api_ms": self.api_duration_ms,
+        }
+        return {name: value for name, value in told.items() if value}
+
+    def report(self, held: Lease, session_id: str) -> UsageReport:
+        """The figures so far."""
+        usage = self._totals.usage
+        return UsageReport(
+            held=held,
+            session_id=session_id,
+            cost_usd=usage.cost_usd,
+            input_tokens=usage.input_tokens or None,
+            output_tokens=usage.output_tokens or None,
+            cache_read_input_tokens=usage.cache_read_input_tokens or None,
+            cache_creation_input_tokens=usage.cache_creation_input_tokens or None,
+            turns=self.turns,
+            api_duration_ms=self.api_duration_ms,
+        )
+
+
+def _count(value: Any, known: int | None) -> int | None:
+    return int(value) if is_number(value) and value >= 0 else known

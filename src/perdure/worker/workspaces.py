@@ -1,0 +1,47 @@
+"""The directories in which the phases of workflow runs work: one for each run, on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from perdure.agents.context import AgentError
+from perdure.kernel.folders import make_folder
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class Workspaces:
+    """The workspaces below a folder. A later phase, or a retry, of the same run finds the same one."""
+
+    def __init__(self, root: str | os.PathLike[str] | None) -> None:
+        self._root = None if root is None else Path(root).absolute()
+
+    def path(self, workflow_run_id: str) -> str | None:
+        """Where the workspace of a run is, whether it exists or not; None without a folder for them."""
+        return None if self._root is None else str(self._root / _checked(workflow_run_id))
+
+    def open(self, workflow_run_id: str) -> str:
+        """The workspace of a run, which is made if it is missing; AgentError if it cannot be used."""
+        name = _checked(workflow_run_id)
+        if self._root is None:
+            raise AgentError("this worker has no folder for workspaces: set PERDURE_STATE_DIR")
+        folder = self._root / name
+        try:
+            make_folder(folder, self._root)
+            status = folder.lstat()
+        except OSError as error:
+            raise AgentError(f"the workspace cannot be made: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise AgentError("the workspace is not a directory: a link has its name")
+        if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+            raise AgentError("the workspace belongs to another user")
+        return str(folder)
+
+
+def _checked(workflow_run_id: str) -> str:
+    if not _RUN_ID.fullmatch(workflow_run_id):
+        raise AgentError("the id of the workflow run cannot be the name of a directory")
+    return workflow_run_id
