@@ -83,6 +83,7 @@ async def test_it_is_told_all_of_its_run() -> None:
         "session_id": ctx.thread_id,
         "traceparent": None,
         "trace_content": True,
+        "phase": None,
     }
 
 

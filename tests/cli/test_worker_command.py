@@ -130,6 +130,7 @@ def test_a_remote_worker_executes_the_runs_of_a_server(folder: Path) -> None:
         Worker(folder, "--url", server.url, "--agents", "./agents.py:agents", "--name", "far") as worker,
     ):
         assert worker.facts == {
+            "queues": ["agents", "workflows"],
             "worker_id": "far",
             "agents": ["greet", "wait"],
             "concurrency": worker.facts["concurrency"],
