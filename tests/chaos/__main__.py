@@ -30,6 +30,7 @@ from tests.chaos.planted import MANNERS, ONE_IN, Manner
 from tests.chaos.postgres_crashes import crash_postgres
 from tests.chaos.rolling_restart import restart_workers_on_postgres
 from tests.chaos.scenario import ROLLOUTS, Run, Scenario, Show
+from tests.chaos.scheduler_kills import kill_schedulers_on_postgres
 from tests.chaos.server_kills import kill_server_on_postgres, kill_server_on_sqlite
 from tests.chaos.sqlite_kills import kill_on_sqlite
 from tests.chaos.torn import tear_logs
@@ -77,6 +78,21 @@ SCENARIOS = (
         200,
         "two workers with different agents on PostgreSQL restarted by turns under runs",
         restart_workers_on_postgres,
+    ),
+    Scenario(
+        "scheduler-kills",
+        "firings",
+        1_000,
+        "three processes on PostgreSQL that fire schedules, killed at random",
+        kill_schedulers_on_postgres,
+    ),
+    Scenario(
+        "year",
+        "hourly",
+        60,
+        "a year of firings of so many hourly schedules, over every change of the clocks",
+        long_runs.fire_for_a_year,
+        when_named=True,
     ),
     Scenario(
         "model",

@@ -82,6 +82,14 @@ def interleave(run: Run) -> None:
     run.advance(count=run.size)
 
 
+def fire_for_a_year(run: Run) -> None:
+    """A year of firings in simulated time, each exactly once."""
+    from tests.schedules import test_year
+
+    run.facts["firings"] += asyncio.run(test_year.simulate(min(run.size, 60)))
+    run.advance(count=run.size)
+
+
 def open_and_close_stores(run: Run) -> None:
     from tests.reliability import test_stress
 
