@@ -155,6 +155,7 @@ class MemoryContext:
         self.spans: list[RecordedSpan] = []
         self.graph = MemoryGraphs(self)
         self.items: Any = None
+        self.memory: Any = None
         self.run_id = run_id
         self.thread_id = "00000000-0000-7000-8000-00000000000a"
         self.assistant_id = "00000000-0000-7000-8000-00000000000b"

@@ -14,4 +14,5 @@ def memory_lines() -> list[Line]:
         ("POST", API + "/memory/events", "", event, NOT_AUDITED),
         ("POST", API + "/memory/events/batch", "", {"events": [event]}, NOT_AUDITED),
         ("POST", API + "/memory/rebuild", "", {}, "rebuild_memory"),
+        ("POST", API + "/work/memory", "", {"query": "hello"}, NOT_AUDITED),
     ]

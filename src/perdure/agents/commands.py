@@ -4,8 +4,9 @@ The process reads one `start` line and writes `event`, `save`, `step`, `load`, `
 `result` and `error` lines, and `session`, `message`, `tool_result` and `usage` lines for its session. Lines
 of Claude Code, Codex and pi are written to the session as they are. The answers are `saved`, `step`, `answer`
 and `session` lines; a `cancel` line tells it to stop. It reads and writes items with `items` lines, answered
-with `items` lines, and asks for the run's resources with a `resources` line, answered with one. An isolated
-graph also writes `record`, `settle`, `find` and `deltas` lines, answered with `found` lines.
+with `items` lines, searches memory with `memory` lines, answered alike, and asks for the run's resources with
+a `resources` line, answered with one. An isolated graph also writes `record`, `settle`, `find` and `deltas`
+lines, answered with `found` lines.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from perdure.agents.messages import (
     Result,
     Save,
     Say,
+    SearchMemory,
     Session,
     Span,
     Step,
@@ -279,6 +281,8 @@ class _Conversation:
                 self._send({"type": "resources", **await self._resources()}, message.id)
             case Items():
                 self._send({"type": "items", **await self._items(message)}, message.id)
+            case SearchMemory():
+                self._send({"type": "memory", **await self._memory(message)}, message.id)
             case _:
                 self._send({"type": "found", "found": await self._found(message)}, message.id)
 
@@ -290,6 +294,16 @@ class _Conversation:
             return {"results": await self._ctx.items.batch(message.ops)}
         except InvalidInput as error:
             return {"refused": error.message}
+
+    async def _memory(self, message: SearchMemory) -> dict[str, Any]:
+        """What a search of memory found, or the reason why it is refused."""
+        if self._ctx.memory is None:
+            return {"refused": "memory is not available here"}
+        try:
+            found = await self._ctx.memory.search(message.query, **message.filters)
+        except InvalidInput as error:
+            return {"refused": error.message}
+        return {"found": msgspec.to_builtins(found)}
 
     async def _resources(self) -> dict[str, Any]:
         """The run's resources, or the reason why there are none to give."""

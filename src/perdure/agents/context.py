@@ -188,6 +188,17 @@ class GraphCheckpoints(Protocol):
         ...
 
 
+class MemorySearch(Protocol):
+    """Memory, as agents search it: what happened, in this run's namespace."""
+
+    async def search(self, query: str, **filters: Any) -> Any:
+        """Find events and summaries (`perdure.memory.records.SearchResult`), each with its events.
+
+        Filters are those of `Memory.search`: `mode`, `kind`, `agent`, `since_ms`, `until_ms` and `limit`.
+        """
+        ...
+
+
 class Context(Protocol):
     """The context of a run, for its agent."""
 
@@ -321,6 +332,11 @@ class Context(Protocol):
     @property
     def items(self) -> ItemCalls | None:
         """Items: values beyond the thread, by namespace and key; None without a database."""
+        ...
+
+    @property
+    def memory(self) -> MemorySearch | None:
+        """Memory: what happened before, in any run; None without a database."""
         ...
 
     async def interrupt(self, value: Any) -> Any:

@@ -76,6 +76,13 @@ class Items(Message, tag="items"):
     ops: list[ItemOp]
 
 
+class SearchMemory(Message, tag="memory"):
+    """Search memory."""
+
+    query: str
+    filters: dict[str, Any] = {}
+
+
 class Record(Message, tag="record"):
     """Store steps of the process's graph."""
 
@@ -187,6 +194,7 @@ DECODER = msgspec.json.Decoder(
     | Load
     | Interrupt
     | Items
+    | SearchMemory
     | Record
     | Settle
     | Find

@@ -28,6 +28,7 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.ids import RandomIds, uuid
 from perdure.kernel.merge import Merger
+from perdure.memory.service import Memory
 from perdure.threads.queue import MAX_WAIT_SECONDS, RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint
 from perdure.threads.work import Append, Assignment, Ending, SessionLines
@@ -73,6 +74,7 @@ class RemoteRunQueue(RunQueue):
         )
         self.transport = RunQueueTransport(session)
         self.graph_requests = GraphRequests.over(self.transport)
+        self.memory = Memory.over(self.transport)
 
     @property
     def url(self) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.fulltext import TextQuery
 from perdure.memory.model import HitRow
 from perdure.memory.records import SearchMode
@@ -11,6 +13,17 @@ from perdure.memory.records import SearchMode
 SHOWN_CHARACTERS = 200
 RRF_CONSTANT = 60
 """The constant of reciprocal rank fusion."""
+
+
+FILTERS = frozenset({"mode", "kind", "agent", "since_ms", "until_ms", "limit"})
+
+
+def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """The filters that an agent gives; InvalidInput for one that does not exist."""
+    unknown = sorted(filters.keys() - FILTERS)
+    if unknown:
+        raise InvalidInput(f"memory has no filter {unknown[0]!r}; it has {', '.join(sorted(FILTERS))}")
+    return dict(filters)
 
 
 def excerpt(text: str, words: Iterable[str] = (), length: int = SHOWN_CHARACTERS) -> str:

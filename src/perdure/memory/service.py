@@ -285,6 +285,23 @@ class Memory(Service):
             documents=0 if counter is None else counter.documents,
         )
 
+    @call(POST("/work/memory"), scope="worker", repeatable=True)
+    async def search_for_agent(
+        self,
+        query: Query,
+        *,
+        mode: SearchMode = "hybrid",
+        kind: DocumentKind | None = None,
+        agent: str | None = None,
+        since_ms: Milliseconds | None = None,
+        until_ms: Milliseconds | None = None,
+        limit: Hits = 10,
+    ) -> SearchResult:
+        """Search memory for an agent of a worker."""
+        return await self.search(
+            query, mode=mode, kind=kind, agent=agent, since_ms=since_ms, until_ms=until_ms, limit=limit
+        )
+
     async def _hits(
         self, query: str, parsed: TextQuery, wanted: TextSearch, mode: SearchMode
     ) -> list[HitRow]:

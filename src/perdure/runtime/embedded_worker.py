@@ -22,6 +22,7 @@ def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
         store=app.store,
         rollouts=app.services.rollouts,
         requests=app.services.graph_requests.in_namespace(app.namespace),
+        memory=app.services.memory.in_namespace(app.namespace),
         metrics=app.metrics,
         queue_stats=app.services.threads.queue_stats,
     )

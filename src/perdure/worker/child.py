@@ -33,6 +33,7 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
+from perdure.memory.records import SearchResult
 from perdure.rollouts.recording import Recorder, enter_span, parse_traceparent, share_span
 from perdure.rollouts.resources import validate_resources
 from perdure.sessions import envelopes
@@ -127,6 +128,10 @@ class ChildContext:
     @property
     def items(self) -> ChildItems:
         return ChildItems(self)
+
+    @property
+    def memory(self) -> ChildMemory:
+        return ChildMemory(self)
 
     def _new_recorder(self) -> Recorder | None:
         """What records spans of this attempt, if it is traced."""
@@ -346,6 +351,19 @@ class ChildItems(ItemCalls):
 
     def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return self._context.call(action)
+
+
+class ChildMemory:
+    """Searches memory, with requests to the worker."""
+
+    def __init__(self, context: ChildContext) -> None:
+        self._context = context
+
+    async def search(self, query: str, **filters: Any) -> SearchResult:
+        answer = await self._context.request({"type": "memory", "query": query, "filters": filters})
+        if "refused" in answer:
+            raise InvalidInput(answer["refused"])
+        return msgspec.convert(answer["found"], SearchResult)
 
 
 def _checkpoint(fields: dict[str, Any] | None) -> Checkpoint | None:

@@ -29,6 +29,9 @@ from perdure.kernel.checks import check_text
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, NotSupported, PerdureError
 from perdure.kernel.retry import retry_until
+from perdure.memory.records import SearchResult
+from perdure.memory.search import check_filters
+from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
 from perdure.sessions import envelopes
 from perdure.streams.model import CONTROL, VALUES, NewEvent, Shown
@@ -131,6 +134,23 @@ class RunItems(ItemCalls):
         return asyncio.run_coroutine_threadsafe(action(), self._control).result()
 
 
+class RunMemory:
+    """Implements `perdure.agents.context.MemorySearch` for one attempt."""
+
+    def __init__(
+        self, memory: Memory, call_in_control_loop: CallInControlLoop, check: Callable[[], None]
+    ) -> None:
+        self._memory = memory
+        self._call_in_control_loop = call_in_control_loop
+        self._check = check
+
+    async def search(self, query: str, **filters: Any) -> SearchResult:
+        self._check()
+        return await self._call_in_control_loop(
+            lambda: self._memory.search_for_agent(query, **check_filters(filters))
+        )
+
+
 class NewStep(NamedTuple):
     """A step to be stored, and the step whose action called it."""
 
@@ -152,6 +172,7 @@ class RunContext:
         *,
         store: LightningStore | None = None,
         phase: Phase | None = None,
+        memory: Memory | None = None,
         still_owned: Callable[[], bool] = lambda: True,
         lease_over: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -193,6 +214,7 @@ class RunContext:
         self.input, self._resumes = _input_and_answers(assignment)
         self.graph = RunGraphs(assignment.held, queue, emitter, self._call_in_control_loop, self._check)
         self.items = RunItems(queue, self._call_in_control_loop, self._check)
+        self.memory = None if memory is None else RunMemory(memory, self._call_in_control_loop, self._check)
 
     # --- called by the worker
 

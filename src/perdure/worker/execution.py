@@ -16,6 +16,7 @@ from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.kernel.retry import retry_until
+from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import VALUES, NewEvent
 from perdure.threads.model import RETRY_BACKOFF, took_too_long
@@ -59,6 +60,7 @@ class WorkerDeps(msgspec.Struct, frozen=True, kw_only=True):
     options: WorkerOptions
     retry_policy: RetryPolicy
     store: LightningStore | None = None
+    memory: Memory | None = None
     spans: SpanQueue | None = None
     active: Callable[[], int] = lambda: 1
     """How many runs the worker executes now."""
@@ -111,6 +113,7 @@ class Execution:
             self._session,
             store=deps.store,
             phase=None if self._phase is None else phase_of(assignment, self._phase.place()),
+            memory=deps.memory,
             still_owned=self._still_owned,
             lease_over=self.lease_over,
         )

@@ -19,6 +19,7 @@ from perdure.kernel.clock import boottime
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.metrics import Metrics
 from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
+from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
 from perdure.threads.queue import RunQueue
@@ -57,7 +58,7 @@ class Worker:
     Both may be called in any event loop. The worker closes the queue when it stops.
     `store` stores the spans of agents and reads the resources of runs; `rollouts` is the service of its
     database, if it has one, which stores spans more quickly. `requests` are those of
-    servers that do not have its graphs.
+    servers that do not have its graphs. `memory` is what its agents search.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Worker:
         store: LightningStore | None = None,
         rollouts: Rollouts | None = None,
         requests: GraphRequests | None = None,
+        memory: Memory | None = None,
         metrics: Metrics | None = None,
         queue_stats: QueueStats | None = None,
     ) -> None:
@@ -86,6 +88,7 @@ class Worker:
             options=self.options,
             retry_policy=RetryPolicy(self.options.retriable),
             store=store,
+            memory=memory,
             spans=self._spans,
             active=lambda: self.active,
             built_in=built_in_agents(agents.callables, rules) if serves_phases else {},

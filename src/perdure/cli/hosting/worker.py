@@ -121,7 +121,7 @@ def _remote(
     loopback = Loopback(lambda: OverHttp(url, token, namespace))
     store = LightningStoreClient(url, token=token, namespace=namespace)
     queue = RemoteRunQueue(url, token, namespace)
-    worker = Worker(queue, agents, options, store=store, requests=queue.graph_requests)
+    worker = Worker(queue, agents, options, store=store, requests=queue.graph_requests, memory=queue.memory)
     return worker, [_Open(store.close), InPhase(Phase.SUPPORT, loopback)]
 
 
