@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.security.runs import API, NOT_AUDITED, Line
+from tests.security.runs import API, NOT_AUDITED, WORK, Line
 
 from perdure.kernel.ids import derived_ulid
 
@@ -14,5 +14,5 @@ def memory_lines() -> list[Line]:
         ("POST", API + "/memory/events", "", event, NOT_AUDITED),
         ("POST", API + "/memory/events/batch", "", {"events": [event]}, NOT_AUDITED),
         ("POST", API + "/memory/rebuild", "", {}, "rebuild_memory"),
-        ("POST", API + "/work/memory", "", {"query": "hello"}, NOT_AUDITED),
+        ("POST", f"{API}{WORK}/memory", "", {"query": "hello"}, NOT_AUDITED),
     ]

@@ -74,6 +74,8 @@ EXPAND_WINDOW_MS = 3_600_000
 CITED_EVENTS = 10
 """How many events a result cites at most."""
 REBUILD_JOB = "memory-rebuild"
+WORK = "/work"
+"""Where the methods of workers are reached."""
 
 Milliseconds = Annotated[int, Meta(ge=0, le=model.LATEST_MS)]
 Query = Annotated[str, Meta(max_length=MAX_QUERY)]
@@ -285,7 +287,7 @@ class Memory(Service):
             documents=0 if counter is None else counter.documents,
         )
 
-    @call(POST("/work/memory"), scope="worker", repeatable=True)
+    @call(POST(WORK + "/memory"), scope="worker", repeatable=True)
     async def search_for_agent(
         self,
         query: Query,
