@@ -109,6 +109,47 @@ def test_killing_the_owner_ends_its_server(binaries: PostgresBinaries) -> None:
     assert not alive(int(pid))
 
 
+_STARTER = """
+import subprocess, sys
+from perdure.testing.processes import end_with_us
+sleeper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+end_with_us(sleeper.pid)
+print(sleeper.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_killing_a_test_run_ends_what_it_started() -> None:
+    command = [sys.executable, "-c", _STARTER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        assert alive(pid)
+        owner.send_signal(signal.SIGKILL)
+    asyncio.run(_until_ended(pid))
+
+
+def test_killing_a_test_run_ends_its_preloaded_processes(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.cli.command import start; "
+        "server = start(Path(sys.argv[1]), 'serve', '--port', '0', '--database', 'memory:'); "
+        "print(server.pid, server.stdout.readline(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline().split()[0])
+        assert alive(pid)
+        owner.send_signal(signal.SIGKILL)
+    asyncio.run(_until_ended(pid))
+
+
+async def _until_ended(pid: int) -> None:
+    async with asyncio.timeout(30):
+        while alive(pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 async def _until_gone(path: Path) -> None:
     async with asyncio.timeout(30):
         while path.exists():  # noqa: ASYNC110, ASYNC240

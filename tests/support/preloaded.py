@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 
 import msgspec
 
@@ -71,6 +72,7 @@ def wait_for_order(control: socket.socket) -> Order | None:
         if control.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(control, 1, DESCRIPTORS)
             if not message:
+                _end_all(running)
                 return None
             pid = os.fork()
             if pid == 0:
@@ -80,6 +82,18 @@ def wait_for_order(control: socket.socket) -> Order | None:
                 os.close(descriptor)
             running[pid] = status
             control.sendall(str(pid).encode())
+
+
+def _end_all(running: dict[int, int]) -> None:
+    """End what is left: nobody waits for it, and its test run may have been killed."""
+    for number, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while running and time.monotonic() < deadline:
+            _report_ends(running)
+            time.sleep(0.01)
 
 
 def _report_ends(running: dict[int, int]) -> None:

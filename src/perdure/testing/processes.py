@@ -4,6 +4,7 @@ Run as a program, this module is a guard: it reads the pids of its parent's serv
 parent closes the pipe or dies, ends those still alive and removes their directory. Standard library only.
 """
 
+import atexit
 import os
 import select
 import shutil
@@ -55,6 +56,43 @@ class Guard:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(seconds)
+
+
+_orphanage: tuple[int, subprocess.Popen[bytes]] | None = None
+"""Our pid, and the guard of processes without a directory."""
+
+
+def end_with_us(pid: int) -> None:
+    """Have a process that we started ended when this process ends, even if it is killed."""
+    global _orphanage
+    if _orphanage is None or _orphanage[0] != os.getpid():
+        command = [sys.executable, "-I", __file__, str(os.getpid())]
+        guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        _orphanage = os.getpid(), guard
+        atexit.register(_end_orphans, *_orphanage)
+    stdin = _orphanage[1].stdin
+    assert stdin is not None
+    stdin.write(f"{pid} {_started(pid)}\n".encode())
+    stdin.flush()
+
+
+def _end_orphans(owner: int, guard: subprocess.Popen[bytes]) -> None:
+    if owner == os.getpid() and guard.stdin is not None:
+        guard.stdin.close()
+        guard.wait()
+
+
+def _started(pid: int) -> str:
+    """When a process was started, which tells it from a later one with its pid; empty if there is none."""
+    if _HAS_PROC:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+    answer = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return "-".join(answer.stdout.split())
 
 
 def _children(pid: int) -> list[int]:
@@ -111,7 +149,8 @@ def _command_line(pid: int) -> str:
     return answer.stdout
 
 
-def _guard(parent: int, directory: str) -> None:
+def _received(parent: int) -> bytes:
+    """What the parent says until it closes the pipe or dies."""
     received = b""
     while True:
         # A process forked by the parent holds the pipe open too, so that its end alone would not tell.
@@ -123,18 +162,31 @@ def _guard(parent: int, directory: str) -> None:
             received += chunk
         elif orphaned:
             break
-    for pid in map(int, received.split()):
-        _end_if_ours(pid, directory)
+    return received
+
+
+def _guard(parent: int, directory: str) -> None:
+    for pid in map(int, _received(parent).split()):
+        # A pid may have been given to another process since: ours names the directory in its command line.
+        if directory in _command_line(pid):
+            _end(pid, signal.SIGQUIT)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _end_if_ours(pid: int, directory: str) -> None:
-    # A pid may have been given to another process since: ours names the directory in its command line.
-    if directory not in _command_line(pid) or not _signal(pid, signal.SIGQUIT):
-        return
-    if not _wait_until(lambda: not alive(pid), 5.0):
+def _guard_orphans(parent: int) -> None:
+    for line in _received(parent).decode().splitlines():
+        pid, _, started = line.partition(" ")
+        if started and _started(int(pid)) == started:
+            _end(int(pid), signal.SIGTERM)
+
+
+def _end(pid: int, how: signal.Signals) -> None:
+    if _signal(pid, how) and not _wait_until(lambda: not alive(pid), 5.0):
         kill_tree(pid)
 
 
 if __name__ == "__main__":
-    _guard(int(sys.argv[1]), sys.argv[2])
+    if len(sys.argv) > 2:
+        _guard(int(sys.argv[1]), sys.argv[2])
+    else:
+        _guard_orphans(int(sys.argv[1]))

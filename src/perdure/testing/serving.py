@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from perdure.testing.processes import end_with_us
 from perdure.testing.servers import ServerFailed, free_port
 
 HEALTH_PATH = "/v1/agl/health"
@@ -61,6 +62,7 @@ class ServerProcess:
             stderr=self._log,
             start_new_session=True,
         )
+        end_with_us(process.pid)
         deadline = time.monotonic() + self._seconds
         while not self._healthy():
             if process.poll() is not None or time.monotonic() > deadline:
