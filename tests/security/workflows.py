@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tests.security.runs import API, Line, silent_worker
 from tests.server.native.support import AGENT
+from tests.workflows.approval_support import ApprovalWorld, Run
 
 from perdure.messaging.service import Messaging
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.stores import KINDS
+from perdure.testing.clock import ManualClock
 from perdure.threads.service import Threads
 
 ANSWERED = ("/messages/wait", "/messages/stream")
@@ -25,6 +27,10 @@ async def workflow_lines(store: DatabaseLightningStore) -> list[Line]:
     place = {"platform": "slack", "channel_id": "general", "user_id": "ann"}
     sessions = f"{API}/messaging/sessions"
     single, own = sessions + "/{session_id}", f"{sessions}/{session.session_id}"
+    world = await ApprovalWorld(store.storage, ManualClock(), "default").begin()
+    approve, reject = [await world.open(Run(f"audited-{number}")) for number in range(2)]
+    reply = await world.open(Run("audited-2"), kind="reply")
+    gate = API + "/approvals/{approval_id}"
     override = API + "/workflow-overrides/{name}"
     return [
         ("POST", sessions, "", place, "create_messaging_session"),
@@ -53,6 +59,16 @@ async def workflow_lines(store: DatabaseLightningStore) -> list[Line]:
             "update_messaging_session",
         ),
         ("POST", single + "/end", own + "/end", None, "end_messaging_session"),
+        (
+            "POST",
+            gate + "/links",
+            f"{API}/approvals/{approve}/links",
+            {"assignee": "ann"},
+            "create_approval_link",
+        ),
+        ("POST", gate + "/approve", f"{API}/approvals/{approve}/approve", {}, "approve_approval"),
+        ("POST", gate + "/reject", f"{API}/approvals/{reject}/reject", {}, "reject_approval"),
+        ("POST", gate + "/reply", f"{API}/approvals/{reply}/reply", {"text": "yes"}, "reply_approval"),
         ("PUT", override, f"{API}/workflow-overrides/build", {"enabled": False}, "set_workflow_override"),
         ("DELETE", override, f"{API}/workflow-overrides/build", None, "clear_workflow_override"),
     ]

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from perdure.cli.commands import (
+    approvals,
     assistants,
     crons,
     items,
@@ -84,6 +85,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "thread": threads.app,
         "session": sessions.app,
         "workflow": workflows.app,
+        "approval": approvals.app,
         "override": overrides.app,
         "cron": crons.app,
         "scheduler": scheduler.app,

@@ -25,6 +25,7 @@ from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.threads.service import Threads
+from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 
@@ -72,6 +73,7 @@ class PerdureClient(Threads):
         self.access = Access.over(self.transport)
         self.messaging = Messaging.over(self.transport)
         self.workflows = Workflows.over(self.transport)
+        self.approvals = Approvals.over(self.transport)
         self.workflow_overrides = WorkflowOverrides.over(self.transport)
         self.diagnostics = Diagnostics.over(self.transport)
 

@@ -11,7 +11,9 @@ from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
 from perdure.runtime.memory_work import MemoryWork
+from perdure.runtime.services import public_url_of
 from perdure.worker.registry import Agents
+from perdure.workflows.approval_notices import ApprovalNotices
 
 __all__ = ["Component", "components_of", "running", "stop_in_phases"]
 
@@ -29,8 +31,17 @@ def components_of(
     services = app.services
     if webhooks:
         sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
-        services.deliveries.add(sender)
+        notices = ApprovalNotices(
+            services.storage,
+            sender,
+            url=app.settings.approval_webhook_url,
+            public_url=public_url_of(app.settings),
+        )
+        services.deliveries.add(sender, notices)
         app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
+    elif services.storage.engine == "sqlite":
+        # No other process could send them.
+        services.deliveries.add(ApprovalNotices(services.storage, None, url=None, public_url=None))
     memory = MemoryWork(services.storage, app.settings, services.memory.vectors)
     memory.add_to(services.deliveries, services.job_registry, services.scheduled_jobs)
     read: list[Component] = []

@@ -60,9 +60,12 @@ from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Lifetime
 from perdure.threads.service import Threads
+from perdure.workflows.approval_due import DueApprovals
+from perdure.workflows.approval_service import Approvals, LinkedApprovals
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.registry import WorkflowRegistry
+from perdure.workflows.resuming import RunResumer
 from perdure.workflows.service import Workflows
 from perdure.workflows.timer import WorkflowTimer
 from perdure.workflows.values import Config
@@ -114,7 +117,12 @@ class Services:
             cap=cap,
             namespace=namespace,
         )
-        self.workflow_timer = WorkflowTimer(storage, PHASES, cap=cap)
+        resumer = RunResumer(PHASES)
+        self.approvals = Approvals(storage, resumer, public_url=public_url_of(settings), namespace=namespace)
+        self.linked_approvals = LinkedApprovals(storage, resumer)
+        """What links reach, in every namespace."""
+        also = [DueApprovals(storage, resumer).settle]
+        self.workflow_timer = WorkflowTimer(storage, PHASES, cap=cap, also=also)
         self.schedule_targets = Targets(
             RunTarget(KINDS, self.threads.policy),
             RolloutTarget(KINDS),
@@ -204,6 +212,7 @@ class Services:
         sibling.sessions = self.sessions.acting_as(caller)
         sibling.messaging = self.messaging.acting_as(caller)
         sibling.workflows = self.workflows.acting_as(caller)
+        sibling.approvals = self.approvals.acting_as(caller)
         sibling.workflow_overrides = self.workflow_overrides.acting_as(caller)
         sibling.memory = self.memory.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)
@@ -261,6 +270,11 @@ def workflow_config(settings: Settings) -> Config:
         variants=dict(settings.workflow_variants),
         assistants=dict(settings.workflow_assistants),
     )
+
+
+def public_url_of(settings: Settings) -> str | None:
+    """The address under which people reach this server, without a slash at its end."""
+    return None if settings.public_url is None else settings.public_url.rstrip("/")
 
 
 def policy_of(

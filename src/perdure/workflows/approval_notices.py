@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Storage
-from perdure.outbox.model import Consumer, Effect, Undeliverable
+from perdure.outbox.model import Consumer, DeliveryPolicy, Effect, Undeliverable
 from perdure.workflows import approval_model as model
 from perdure.workflows import link_model
 from perdure.workflows.approval_model import Approval
@@ -33,7 +33,8 @@ class ApprovalNotices:
     again has the same id and other links: those that were sent before no longer work.
     """
 
-    name: Final = CONSUMER
+    name = CONSUMER
+    policy = DeliveryPolicy()
 
     def __init__(
         self, storage: Storage, sender: Consumer | None, *, url: str | None, public_url: str | None

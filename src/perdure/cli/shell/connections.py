@@ -36,6 +36,7 @@ from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
+from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
 
 READY = "/readyz"
@@ -116,6 +117,10 @@ class Remote:
         return self.threads.messaging
 
     @property
+    def approvals(self) -> Approvals:
+        return self.threads.approvals
+
+    @property
     def workflow_overrides(self) -> WorkflowOverrides:
         return self.threads.workflow_overrides
 
@@ -190,6 +195,7 @@ class Direct:
         self._settings = settings
         self.messaging = self._services.messaging
 
+        self.approvals = self._services.approvals
         self.workflow_overrides = self._services.workflow_overrides
 
     async def finish_memory(self) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
     from perdure.threads.service import Threads
+    from perdure.workflows.approval_service import Approvals
     from perdure.workflows.override_service import WorkflowOverrides
 
 DEFAULT_URL = "http://127.0.0.1:4747"
@@ -67,6 +68,8 @@ class Connection(Protocol):
     async def finish_job(self, job_id: str) -> Job: ...
     @property
     def messaging(self) -> Messaging: ...
+    @property
+    def approvals(self) -> Approvals: ...
     @property
     def workflow_overrides(self) -> WorkflowOverrides: ...
     async def create_token(

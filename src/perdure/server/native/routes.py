@@ -11,14 +11,21 @@ from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
-from perdure.kernel.errors import NotSupported, StorageUnavailable
+from perdure.kernel.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    NotSupported,
+    StorageUnavailable,
+    UnsupportedMedia,
+)
 from perdure.memory.service import Memory
 from perdure.outbox.service import Outbox
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
-from perdure.server.native import changes, docs, health, metrics, wire
+from perdure.server.native import approval_page, changes, docs, health, metrics, wire
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
 from perdure.server.native.messaging_routes import MESSAGING_ROUTES
@@ -26,6 +33,7 @@ from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.sessions.service import Sessions
+from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 
@@ -99,6 +107,34 @@ _SERVER = (
     ),
 )
 
+_APPROVAL_PAGE = (
+    _at_root(
+        "GET",
+        "/approve/{token}",
+        approval_page.show,
+        None,
+        "The page of a link that answers an approval; showing it changes nothing",
+        answer=str,
+        answer_form="text/html",
+        opens_in_tab=True,
+        errors=(NotFound,),
+    ),
+    _at_root(
+        "POST",
+        "/approve/{token}",
+        approval_page.answer,
+        None,
+        "Answer an approval in the name of the link's assignee, once",
+        body=bytes,
+        body_form=approval_page.FORM,
+        max_body=approval_page.MAX_FORM,
+        answer=str,
+        answer_form="text/html",
+        errors=(NotFound, Conflict, Forbidden, UnsupportedMedia),
+    ),
+)
+"""Public, since the token in the path is what counts."""
+
 ROUTES: tuple[Route, ...] = (
     *ROLLOUT_ROUTES,
     *routes_of(Assistants, lambda call: call.services.assistants),
@@ -114,11 +150,13 @@ ROUTES: tuple[Route, ...] = (
     *MESSAGING_ROUTES,
     *routes_of(Executions, lambda call: call.services.executions),
     *routes_of(Workflows, lambda call: call.services.workflows),
+    *routes_of(Approvals, lambda call: call.services.approvals),
     *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
     *routes_of(Memory, lambda call: call.services.memory),
     *_OVERVIEW,
     *routes_of(Diagnostics, lambda call: call.services.diagnostics, tag="overview"),
     *routes_of(Access, lambda call: call.services.access),
+    *_APPROVAL_PAGE,
     *PROBES,
     *_SERVER,
 )

@@ -1,0 +1,204 @@
+"""`perdure approval`: what waits for a person, and the answers to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.shell.arguments import optional_choice
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
+from perdure.cli.shell.output import ago, in_time, printable, shorten
+from perdure.cli.shell.results import listing, showing
+from perdure.cli.shell.times import seconds_of, seconds_of_or_none
+
+if TYPE_CHECKING:
+    from perdure.cli.shell.target import Connection
+    from perdure.workflows.approval_model import Approval
+
+EMPTY = """Nothing waits for an answer. A workflow asks for one where a phase has an approval_gate, or is
+of the type approval; docs/approvals.md shows a workflow that does."""
+COLUMNS = ("approval_id", "status", "workflow", "gate", "asked", "question")
+SHORT = 18
+"""How many characters of an id a table shows: the first thirteen are its time."""
+
+app = CommandGroup("Show what waits for a person, and answer it.")
+
+IdArgument = Annotated[
+    str, typer.Argument(metavar="APPROVAL_ID", help="ID, or its first characters.", show_default=False)
+]
+
+
+@app.client_command("list")
+async def list_approvals(
+    context: CommandContext,
+    status: Annotated[
+        str | None,
+        text(
+            "STATUS",
+            "pending, approved, rejected, expired or withdrawn (default: pending).",
+            "--status",
+            "-s",
+        ),
+    ] = None,
+    all_: Annotated[bool, flag("--all", "-a", help="List approvals of every status.")] = False,
+    run: Annotated[str | None, text("RUN_ID", "Filter by workflow run.", "--run")] = None,
+    trigger: Annotated[
+        str | None, text("TRIGGER", "Filter by what started the run, such as owner/repo#7.", "--trigger")
+    ] = None,
+    limit: LimitOption = 20,
+) -> None:
+    """List approvals: pending ones, newest first."""
+    from perdure.workflows.approval_model import APPROVAL_STATUSES
+
+    chosen = optional_choice(status, APPROVAL_STATUSES, "--status")
+    if all_ and chosen is not None:
+        raise typer.BadParameter("give --all or --status, not both")
+    wanted = None if all_ else chosen or "pending"
+    found: list[Approval] = []
+    cursor = None
+    async with context.connect() as connection:
+        while len(found) < limit:
+            page = await connection.approvals.list(
+                status=wanted,
+                workflow_run_id=run,
+                trigger_id=trigger,
+                limit=min(limit - len(found), 1000),
+                cursor=cursor,
+            )
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+    filtered = chosen is not None or run is not None or trigger is not None
+    listing(context, found, COLUMNS, _row, noun="approvals", empty=EMPTY, filtered=filtered)
+
+
+def _row(approval: Approval) -> tuple[Any, ...]:
+    return (
+        _short(approval.approval_id),
+        approval.status,
+        printable(approval.workflow_name),
+        printable(approval.gate),
+        ago(seconds_of(approval.created_at)),
+        shorten(printable(approval.summary)),
+    )
+
+
+def _short(approval_id: str) -> str:
+    return approval_id[:SHORT]
+
+
+@app.client_command("show")
+async def show_approval(context: CommandContext, approval_id: IdArgument) -> None:
+    """Show an approval with what is to be decided."""
+    async with context.connect() as connection:
+        approval = await connection.approvals.get(approval_id)
+    expires = None
+    if approval.expires_at is not None:
+        then = "the run goes on" if approval.on_expiry == "approve" else "the run fails"
+        expires = f"{in_time(seconds_of(approval.expires_at))}, then {then}"
+    rows = (
+        ("approval", approval.approval_id),
+        ("status", approval.status),
+        ("workflow", printable(approval.workflow_name)),
+        ("run", approval.workflow_run_id),
+        ("trigger", printable(approval.trigger_id)),
+        ("gate", printable(approval.gate)),
+        ("phase", printable(approval.label)),
+        ("asked", ago(seconds_of(approval.created_at))),
+        ("asked by", approval.requested_by),
+        ("for", ", ".join(approval.assignees) or None),
+        ("expires", expires if approval.status == "pending" else None),
+        ("reminders", approval.reminders or None),
+        ("answered", ago(seconds_of_or_none(approval.responded_at))),
+        ("by", approval.responded_by),
+        ("answer", None if approval.response is None else printable(approval.response)),
+        ("question", printable(approval.summary)),
+    )
+    showing(context, approval, rows)
+    if context.as_json:
+        return
+    if approval.artifact is not None:
+        context.output.print("")
+        context.output.print(printable(approval.artifact))
+    if approval.status == "pending":
+        context.output.print("")
+        context.output.print("Answer with:")
+        for line in _ways(approval):
+            context.output.print(f"  perdure approval {line}")
+
+
+def _ways(approval: Approval) -> tuple[str, str]:
+    """The commands that answer an approval."""
+    short = _short(approval.approval_id)
+    first = f"reply {short} 'TEXT'" if approval.kind == "reply" else f"approve {short}"
+    return first, f"reject {short} --reason 'TEXT'"
+
+
+@app.client_command("approve")
+async def approve(
+    context: CommandContext,
+    approval_id: IdArgument,
+    comment: Annotated[str | None, text("TEXT", "Comment to record.", "--comment", "-c")] = None,
+) -> None:
+    """Approve: the run goes on."""
+    async with context.connect() as connection:
+        found = await _id(connection, approval_id)
+        approval = await connection.approvals.approve(found, comment=comment)
+    _answered(context, approval, "the run goes on")
+
+
+@app.client_command("reject")
+async def reject(
+    context: CommandContext,
+    approval_id: IdArgument,
+    reason: Annotated[str | None, text("TEXT", "Reason, for the error of the run.", "--reason", "-r")] = None,
+) -> None:
+    """Reject: the run fails, with the reason in its error."""
+    async with context.connect() as connection:
+        found = await _id(connection, approval_id)
+        approval = await connection.approvals.reject(found, reason=reason)
+    _answered(context, approval, "the run fails")
+
+
+@app.client_command("reply")
+async def reply(
+    context: CommandContext,
+    approval_id: IdArgument,
+    reply: Annotated[str, typer.Argument(metavar="TEXT", show_default=False)],
+) -> None:
+    """Answer a question with a text: the run goes on with it."""
+    async with context.connect() as connection:
+        found = await _id(connection, approval_id)
+        approval = await connection.approvals.reply(found, reply)
+    _answered(context, approval, "the run goes on")
+
+
+@app.client_command("link")
+async def create_link(
+    context: CommandContext,
+    approval_id: IdArgument,
+    assignee: Annotated[str, typer.Argument(metavar="ASSIGNEE", help="Who answers.", show_default=False)],
+    expires: Annotated[float | None, duration("How long it is valid (default: 7d)", "--expires")] = None,
+) -> None:
+    """Create a link with which somebody answers once, without a token."""
+    async with context.connect() as connection:
+        found = await _id(connection, approval_id)
+        options = {} if expires is None else {"expires_in": expires}
+        link = await connection.approvals.create_link(found, assignee, **options)
+        session = connection.session
+    address = link.url or (link.path if session is None else session.base_url.rstrip("/") + link.path)
+    context.answer(link, address)
+
+
+async def _id(connection: Connection, beginning: str) -> str:
+    """The id that begins like this."""
+    return (await connection.approvals.get(beginning)).approval_id
+
+
+def _answered(context: CommandContext, approval: Approval, then: str) -> None:
+    context.answer(
+        approval,
+        f"{approval.status.capitalize()} as {approval.responded_by}: {then} ({approval.workflow_run_id}).",
+    )
