@@ -12,6 +12,7 @@ from tests.kernel.support import soon
 from perdure import Agents, Perdure
 from perdure.kernel.errors import Conflict
 from perdure.workflows.approval_model import Approval
+from perdure.workflows.definition import Workflow
 from perdure.workflows.loading import load_text
 
 GATED = """
@@ -44,7 +45,7 @@ def opened(url: str) -> Perdure:
 
 async def started(perdure: Perdure, more: str = "") -> str:
     definition = load_text(GATED.format(more=more)).definition
-    assert definition is not None
+    assert isinstance(definition, Workflow)
     perdure.services.definitions.add(definition)
     dispatched = await perdure.services.workflows.run("gated", trigger_id="t#1")
     assert dispatched.workflow_run_id is not None

@@ -1,4 +1,4 @@
-"""`perdure workflow`: workflow files."""
+"""`perdure workflow`: workflow files; the commands on runs are in `workflow_runs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.options import JsonOption, NoColorOption
+from perdure.cli.commands import workflow_runs
+from perdure.cli.shell.options import CommandGroup, JsonOption, NoColorOption
 from perdure.cli.shell.output import Output, print_json
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ NOTHING = """No workflow files here. Name files or folders, or put them into wor
 
   perdure workflow validate examples/workflows"""
 
-app = typer.Typer(help="Check workflow files.", no_args_is_help=True)
+app = CommandGroup("Run workflows, watch and cancel their runs, and check their files.")
+workflow_runs.add_to(app)
 
 FilesArgument = Annotated[
     list[Path] | None, typer.Argument(metavar="[FILE OR FOLDER]...", exists=True, show_default=False)

@@ -38,6 +38,7 @@ from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
+from perdure.workflows.service import Workflows
 
 READY = "/readyz"
 INFO = "/info"
@@ -121,6 +122,10 @@ class Remote:
         return self.threads.approvals
 
     @property
+    def workflows(self) -> Workflows:
+        return self.threads.workflows
+
+    @property
     def workflow_overrides(self) -> WorkflowOverrides:
         return self.threads.workflow_overrides
 
@@ -196,6 +201,7 @@ class Direct:
         self.messaging = self._services.messaging
 
         self.approvals = self._services.approvals
+        self.workflows = self._services.workflows
         self.workflow_overrides = self._services.workflow_overrides
 
     async def finish_memory(self) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.threads.service import Threads
     from perdure.workflows.approval_service import Approvals
     from perdure.workflows.override_service import WorkflowOverrides
+    from perdure.workflows.service import Workflows
 
 DEFAULT_URL = "http://127.0.0.1:4747"
 
@@ -70,6 +71,8 @@ class Connection(Protocol):
     def messaging(self) -> Messaging: ...
     @property
     def approvals(self) -> Approvals: ...
+    @property
+    def workflows(self) -> Workflows: ...
     @property
     def workflow_overrides(self) -> WorkflowOverrides: ...
     async def create_token(
