@@ -142,7 +142,7 @@ async def approve(
     approval_id: IdArgument,
     comment: Annotated[str | None, text("TEXT", "Comment to record.", "--comment", "-c")] = None,
 ) -> None:
-    """Approve: the run goes on."""
+    """Approve what waits, so that its run goes on."""
     async with context.connect() as connection:
         found = await _id(connection, approval_id)
         approval = await connection.approvals.approve(found, comment=comment)
@@ -155,7 +155,7 @@ async def reject(
     approval_id: IdArgument,
     reason: Annotated[str | None, text("TEXT", "Reason, for the error of the run.", "--reason", "-r")] = None,
 ) -> None:
-    """Reject: the run fails, with the reason in its error."""
+    """Reject what waits: its run fails, with the reason in its error."""
     async with context.connect() as connection:
         found = await _id(connection, approval_id)
         approval = await connection.approvals.reject(found, reason=reason)
