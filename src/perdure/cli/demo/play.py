@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -19,11 +19,15 @@ from rich.console import Console
 from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span, open_store
 from perdure.cli.commands.spans import trace_tree
 from perdure.cli.demo.agents import CONFIG, QUEUE, WORKERS, Plan, Worker, pause
+from perdure.cli.demo.memory import QUESTION, Work, answer_lines, recall
 from perdure.cli.demo.screen import Event, LiveScreen, PlainScreen, Progress, Screen, WorkerLine, summary
 from perdure.cli.shell.output import make_console, print_json
+from perdure.memory.records import SearchHit
 
 WATCHDOG_SECONDS = 0.2
 EVENTS_SHOWN = 5
+REMEMBERED = 100
+"""How many rollouts the demo stores in memory."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ class Report:
     rollout: Rollout
     attempts: list[Attempt]
     spans: list[Span]
+    works: list[Work]
+    """The first rollouts with their attempts, for memory."""
+    recalled: list[SearchHit] = field(default_factory=list)
+    """What memory answers, if it was asked."""
 
 
 def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_color: bool) -> None:
@@ -104,7 +112,8 @@ def _stopped_cleanly(console: Console, place: Place) -> Iterator[None]:
 async def _play_in(place: Place, plan: Plan, console: Console) -> Report:
     store = open_store(place.url, namespace=place.namespace, watchdog_interval=WATCHDOG_SECONDS)
     async with store:
-        return await play(store, plan, console)
+        report = await play(store, plan, console)
+        return replace(report, recalled=await recall(store.storage, place.namespace, report.works))
 
 
 async def play(store: LightningStore, plan: Plan, console: Console) -> Report:
@@ -200,7 +209,19 @@ class Demo:
         attempts = list(await self._store.query_attempts(silent))
         spans = list(await self._store.query_spans(silent))
         statistics = dict(await self._store.statistics())
-        return Report(await self._progress(), self._added(statistics), statistics, rollout, attempts, spans)
+        return Report(
+            await self._progress(),
+            self._added(statistics),
+            statistics,
+            rollout,
+            attempts,
+            spans,
+            await self._works(),
+        )
+
+    async def _works(self) -> list[Work]:
+        found = await self._store.query_rollouts(rollout_id_in=self._ids[:REMEMBERED])
+        return [Work(each, list(await self._store.query_attempts(each.rollout_id))) for each in found]
 
     def _added(self, statistics: Mapping[str, Any]) -> dict[str, int]:
         names = ("total_attempts", "total_spans")
@@ -225,6 +246,7 @@ def report_document(plan: Plan, report: Report) -> dict[str, Any]:
             "attempts": [attempt.model_dump(mode="json") for attempt in report.attempts],
             "spans": [span.model_dump(mode="json") for span in report.spans],
         },
+        "memory": {"query": QUESTION, "items": [hit.model_dump(mode="json") for hit in report.recalled]},
     }
 
 
@@ -232,6 +254,8 @@ def print_report(console: Console, report: Report) -> None:
     """The report as text."""
     console.print(summary(report.progress, report.added), soft_wrap=not console.is_terminal)
     console.print(trace_tree(report.rollout, report.attempts, report.spans))
+    if report.recalled:
+        console.print("\n".join(answer_lines(report.recalled)), markup=False, soft_wrap=True)
 
 
 def _next_steps(place: Place) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from perdure.cli.demo.command import RolloutsOption, SeedOption
@@ -170,6 +171,7 @@ class Show:
 
     async def play(self) -> None:
         """Run the demo against the server, over HTTP; then keep serving, or let the server stop."""
+        from perdure.cli.demo.memory import recall
         from perdure.cli.demo.play import play
         from perdure.client.lightning import LightningStoreClient
 
@@ -177,7 +179,8 @@ class Show:
         token = self._app.settings.api_key or os.environ.get("PERDURE_TOKEN")
         async with LightningStoreClient(self._url, token=token) as store:
             report = await play(store, self._plan, self._output.console)
-        self._print_report(report)
+        recalled = await recall(self._app.services.storage, self._app.namespace, report.works)
+        self._print_report(replace(report, recalled=recalled))
         if self.stays:
             await asyncio.Event().wait()
 
