@@ -183,3 +183,19 @@ def test_a_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_scalars_of_yaml_are_plain_data(value: str) -> None:
     loaded = load_text(minimal(f"input: {value}"))
     assert loaded.problems == []
+
+
+def test_prompts_of_files_are_loaded_with_the_workflow(tmp_path: Path) -> None:
+    folder = tmp_path / "project" / "workflows"
+    (folder / "prompts").mkdir(parents=True)
+    (folder / "prompts" / "plan.md").write_text("Plan {{title}}\n")
+    (folder / "prompts" / "bad.md").write_text("{{#if x}}")
+    (tmp_path / "secret.md").write_text("secret")
+    text = "name: w\nphases:\n  - {name: a, prompt: PROMPT}\n"
+    loaded = load_text(text.replace("PROMPT", "prompts/plan.md"), folder=folder)
+    assert isinstance(loaded.definition, Workflow)
+    assert [phase.prompt for phase in loaded.definition.phases] == ["Plan {{title}}\n"]
+    for prompt, message in (("prompts/bad.md", "without"), ("../../secret.md", "outside of the project")):
+        (problem,) = load_text(text.replace("PROMPT", prompt), folder=folder).problems
+        assert message in problem.message
+        assert problem.line == 3

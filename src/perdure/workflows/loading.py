@@ -89,10 +89,14 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
     try:
         definition = _convert(content)
         found = list(_mistakes(definition))
+        notes = list(_notes(definition, folder))
+        if folder is not None and isinstance(definition, Workflow):
+            definition, wrong = _with_prompts(definition, folder)
+            found += wrong
     except _Wrong as error:
         return _failed(name, _line(lines, error.path), error.message)
     problems = [Problem(name, _line(lines, each.path), each.message) for each in found]
-    warnings = [Problem(name, _line(lines, each.path), each.message) for each in _notes(definition, folder)]
+    warnings = [Problem(name, _line(lines, each.path), each.message) for each in notes]
     return Loaded(name, None if problems else definition, problems, warnings)
 
 
@@ -327,6 +331,61 @@ def _prompts(phase: Phase) -> Iterator[tuple[str, str]]:
 def is_file_name(prompt: str) -> bool:
     """Whether a prompt is the name of a file, such as prompts/fix.md, and not the text itself."""
     return "\n" not in prompt and re.fullmatch(r"[\w./-]+\.(md|txt|prompt)", prompt) is not None
+
+
+def _with_prompts(workflow: Workflow, folder: Path) -> tuple[Workflow, list[_Wrong]]:
+    """The workflow with the text of its prompts in place of the names of their files.
+
+    So a run needs no file of the machine on which it was loaded.
+    """
+    phases: list[Phase] = []
+    wrong: list[_Wrong] = []
+    for number, phase in enumerate(workflow.phases):
+        texts: dict[str, str] = {}
+        for field, prompt in _prompts(phase):
+            try:
+                text = _prompt_text(folder, prompt)
+                templates.parse(text)
+                texts[field] = text
+            except InvalidInput as error:
+                wrong.append(
+                    _Wrong(f"phase {phase.name!r}: {error.message}", ("phases", number, *field.split(".")))
+                )
+                texts[field] = prompt
+        phases.append(_with_texts(phase, texts))
+    return msgspec.structs.replace(workflow, phases=phases), wrong
+
+
+def _with_texts(phase: Phase, texts: Mapping[str, str]) -> Phase:
+    if "prompt" in texts:
+        phase = msgspec.structs.replace(phase, prompt=texts["prompt"])
+    if phase.loop is None:
+        return phase
+    changes = msgspec.structs.replace(
+        phase.loop.on_request_changes,
+        fix_prompt=texts["loop.on_request_changes.fix_prompt"],
+        re_review_prompt=texts["loop.on_request_changes.re_review_prompt"],
+    )
+    loop = msgspec.structs.replace(phase.loop, on_request_changes=changes)
+    return msgspec.structs.replace(phase, loop=loop)
+
+
+def _prompt_text(folder: Path, prompt: str) -> str:
+    """The text of a prompt: that of its file, which stands in the project, or the prompt itself."""
+    path = folder / prompt
+    if not is_file_name(prompt) or not path.is_file():
+        return prompt
+    if not path.resolve().is_relative_to(folder.resolve().parent):
+        raise InvalidInput(f"the prompt {prompt!r} is outside of the project")
+    try:
+        with path.open("rb") as file:
+            data = file.read(templates.MAX_TEMPLATE + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the prompt {prompt!r} cannot be read: {error}") from None
+    if len(data) > templates.MAX_TEMPLATE:
+        raise InvalidInput(f"the prompt {prompt!r} is larger than {templates.MAX_TEMPLATE} bytes")
+    return text
 
 
 # --- notes ------------------------------------------------------------------------------------------------
