@@ -52,9 +52,12 @@ if TYPE_CHECKING:
     from perdure.threads.records import RunRequest as RunRequest
     from perdure.threads.records import Thread as Thread
     from perdure.worker.registry import Agents as Agents
+    from perdure.workflows.building import phase as phase
+    from perdure.workflows.building import workflow as workflow
 
 _HOMES = {
     "perdure.worker.registry": ("Agents",),
+    "perdure.workflows.building": ("phase", "workflow"),
     "perdure.agents.context": ("Context", "Retriable"),
     "perdure.client.lightning": ("LightningStoreClient",),
     "perdure.server.lightning.server": ("LightningStoreServer",),

@@ -100,6 +100,20 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
     return Loaded(name, None if problems else definition, problems, warnings)
 
 
+def from_python(content: Mapping[str, Any]) -> Workflow:
+    """A workflow that is given as plain data, checked like a file; InvalidInput if something is wrong."""
+    try:
+        definition = _convert(content)
+        found = list(_mistakes(definition))
+    except _Wrong as error:
+        raise InvalidInput(error.message) from None
+    if found:
+        raise InvalidInput("; ".join(each.message for each in found))
+    if not isinstance(definition, Workflow):
+        raise InvalidInput("this is a cron, not a workflow")
+    return definition
+
+
 def _failed(name: str, line: int, message: str) -> Loaded:
     return Loaded(name, None, [Problem(name, line, message)], [])
 

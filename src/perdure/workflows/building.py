@@ -1,0 +1,26 @@
+"""Workflows in Python: the same records as those of files, checked in the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.validation import explain
+from perdure.workflows.definition import Phase, Workflow
+from perdure.workflows.loading import from_python
+
+
+def phase(name: str, **fields: Any) -> Phase:
+    """A phase of a workflow; the fields are those of a file. A callable is given by its registered name."""
+    try:
+        return msgspec.convert({"name": name, **fields}, Phase)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(explain(error, Phase, f"phase {name!r}")) from None
+
+
+def workflow(name: str, *phases: Phase, **fields: Any) -> Workflow:
+    """A workflow with its phases in their order; the other fields are those of a file."""
+    content = {"name": name, "phases": [msgspec.to_builtins(each) for each in phases], **fields}
+    return from_python(content)
