@@ -20,7 +20,7 @@ from tests.security.graphs import agents, graph_lines
 from tests.security.items import item_lines
 from tests.security.memory import memory_lines
 from tests.security.runs import API, AWAITED, NOT_AUDITED, lines, work_on
-from tests.security.workflows import ANSWERED, workflow_lines
+from tests.security.workflows import ANSWERED, WORKFLOW, workflow_lines
 from tests.server.support import Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore
@@ -183,6 +183,7 @@ async def test_every_route_that_writes_leaves_its_entry(store: InMemoryLightning
         access = access_of(visitor.app)
         assert access is not None
         visitor.app.agents = agents()
+        visitor.app.services.definitions.add(WORKFLOW)
         token, secret = await access.create_token("tester", scopes=("admin",), actor="operator")
         visitor.headers = {"Authorization": f"Bearer {secret}"}
         for route, (method, path, body, action) in asked.items():

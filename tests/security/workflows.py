@@ -6,12 +6,36 @@ from tests.security.runs import API, Line, silent_worker
 from tests.server.native.support import AGENT
 from tests.workflows.approval_support import ApprovalWorld, Run
 
+from perdure import phase, workflow
 from perdure.messaging.service import Messaging
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
+from perdure.runtime.stores import KINDS, PHASES
 from perdure.testing.clock import ManualClock
 from perdure.threads.service import Threads
+from perdure.workflows.registry import WorkflowRegistry
+from perdure.workflows.service import Workflows
+
+WORKFLOW = workflow("asks", phase("ask", type="approval"))
+
+
+async def run_lines(store: DatabaseLightningStore) -> list[Line]:
+    """Requests that write workflow runs."""
+    workflows = Workflows(store.storage, WorkflowRegistry([WORKFLOW]), PHASES)
+    first, second, third = [(await workflows.run("asks")).workflow_run_id for _ in range(3)]
+    await workflows.cancel(second or "")
+    one = API + "/workflow-runs/{workflow_run_id}"
+    runs = f"{API}/workflow-runs"
+    values = {"values": {"n": 1}}
+    return [
+        ("POST", API + "/workflows/{name}/runs", f"{API}/workflows/asks/runs", {}, "dispatch_workflow"),
+        ("POST", one + "/cancel", f"{runs}/{first}/cancel", {}, "cancel_workflow_run"),
+        ("POST", one + "/retry", f"{runs}/{second}/retry", None, "retry_workflow_run"),
+        ("POST", one + "/pause", f"{runs}/{third}/pause", None, "pause_workflow_run"),
+        ("POST", one + "/resume", f"{runs}/{third}/resume", None, "resume_workflow_run"),
+        ("PATCH", one + "/scratch", f"{runs}/{third}/scratch", values, "update_scratch"),
+    ]
+
 
 ANSWERED = ("/messages/wait", "/messages/stream")
 """How paths end of what a turn has to answer first."""
@@ -33,6 +57,7 @@ async def workflow_lines(store: DatabaseLightningStore) -> list[Line]:
     gate = API + "/approvals/{approval_id}"
     override = API + "/workflow-overrides/{name}"
     return [
+        *await run_lines(store),
         ("POST", sessions, "", place, "create_messaging_session"),
         (
             "POST",
