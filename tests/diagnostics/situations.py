@@ -9,6 +9,7 @@ from tests.kernel.support import until_true
 from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.diagnostics.service import Diagnostics
+from perdure.executions.model import ExecutionSeed, NewPhase
 from perdure.graph_requests.model import RequestRow
 from perdure.graph_requests.operations import ask
 from perdure.graph_requests.service import GraphRequests
@@ -16,6 +17,7 @@ from perdure.kernel.clock import to_micros
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.stores import KINDS
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
@@ -101,6 +103,25 @@ async def no_agent(house: House) -> str:
     run = await house.run()
     await house.queue.deregister("w1")
     return run.run_id
+
+
+async def phase(house: House, agent: str = "echo") -> str:
+    seed = ExecutionSeed(trigger_type="api", trigger_id="t", skill="build:plan")
+    new = NewPhase(input="{}", agent=agent, execution=seed, parent="w1")
+    (made,) = await house.queue.write(ThreadPhases(KINDS, house.threads.policy).create, [new])
+    return str(made)
+
+
+async def phase_without_worker(house: House) -> str:
+    """The one worker that is alive serves the runs of callers alone."""
+    await house.worker()
+    return await phase(house)
+
+
+async def phase_without_agent(house: House) -> str:
+    served: Any = ("agents", "workflows")
+    await house.queue.register("w1", [AgentSpec(name="echo")], 4, served, ["perdure.command"])
+    return await phase(house, "perdure.http")
 
 
 async def next_in_queue(house: House) -> str:

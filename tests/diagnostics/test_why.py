@@ -19,6 +19,7 @@ T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \((?:in \S+ \S+|\S+ \S+ ago)\)"
 """A time in a sentence."""
 Situation = Callable[[House], Awaitable[str]]
 RUN = r"Run [0-9a-f-]{36}"
+PHASE = r"Phase [0-9a-f-]{36}"
 ID = r"[0-9a-f-]{36}"
 TASKS = r"Rollout ro-[0-9a-f]{12}"
 THREAD = r"Thread [0-9a-f-]{36}"
@@ -52,6 +53,20 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         "pending",
         f"{RUN} is waiting for a worker; no live worker has agent 'echo'; live workers have: more, other. "
         f"Start one that has it with `perdure worker`.",
+    ),
+    (
+        situations.phase_without_worker,
+        "no_worker",
+        "pending",
+        f"{PHASE} is waiting for a worker; no worker is alive for queue 'workflows': none has connected yet. "
+        f"Start one with `perdure worker --queue workflows`.",
+    ),
+    (
+        situations.phase_without_agent,
+        "no_agent",
+        "pending",
+        rf"{PHASE} is waiting for a worker; no live worker has agent 'perdure\.http'; live workers have: "
+        rf"echo, perdure\.command\. Start one that has it with `perdure worker`.",
     ),
     (
         situations.next_in_queue,

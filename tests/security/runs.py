@@ -83,6 +83,7 @@ async def _work_lines(threads: Threads, worker: Worker) -> list[Line]:
         ("POST", f"{WORK}/register", "", {"worker_id": "w", "agents": [{"name": "n"}]}, "register_agent"),
         ("POST", f"{WORK}/renew", "", {"worker_id": "w", "held": [work["held"]]}, NOT_AUDITED),
         ("POST", f"{WORK}/sessions", "", {"logs": [_said(work["held"])]}, NOT_AUDITED),
+        ("POST", f"{WORK}/usage", "", {"reports": [work | {"session_id": "s"}]}, NOT_AUDITED),
         (
             "POST",
             f"{WORK}/events",

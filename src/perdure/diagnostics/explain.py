@@ -6,7 +6,7 @@ Everything here is pure: no I/O, no clock, no randomness.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from perdure.diagnostics.model import (
     AttemptFacts,
@@ -19,6 +19,7 @@ from perdure.diagnostics.model import (
     shown,
     shown_thread,
 )
+from perdure.executions.model import PHASE
 from perdure.kernel.clock import MICROS, human_duration, to_micros
 from perdure.kernel.codec import encode_json
 from perdure.rollouts.model import (
@@ -35,7 +36,7 @@ from perdure.rollouts.model import (
     lapse_event,
 )
 from perdure.schedules.records import Schedule
-from perdure.threads.model import EXCEEDED, RUN, run_status
+from perdure.threads.model import EXCEEDED, RUN, RUN_KINDS, run_status
 from perdure.threads.records import Failure
 
 MANY = 1000
@@ -54,11 +55,12 @@ Explanation = tuple[str, str]
 
 def explain_rollout(facts: RolloutFacts, now: int) -> Why:
     """Explain the status of a rollout, or of the run that it is."""
-    is_run = facts.kind == RUN
+    is_run = facts.kind in RUN_KINDS
     rule, sentence = explain(facts, now)
+    other: Literal["request", "rollout"] = "request" if facts.request is not None else "rollout"
     return Why(
         id=facts.id,
-        kind="run" if is_run else "request" if facts.request is not None else "rollout",
+        kind="phase" if facts.kind == PHASE else "run" if is_run else other,
         status=run_status(facts.status, facts.outcome) if is_run else facts.status,
         rule=rule,
         sentence=sentence,
@@ -81,8 +83,11 @@ def explain(facts: RolloutFacts, now: int) -> Explanation:
     return _ended(facts, now)
 
 
+_NOUNS = {RUN: "Run", PHASE: "Phase"}
+
+
 def noun(facts: RolloutFacts) -> str:
-    return f"{'Run' if facts.kind == RUN else 'Rollout'} {facts.id}"
+    return f"{_NOUNS.get(facts.kind, 'Rollout')} {facts.id}"
 
 
 # --- times and values -------------------------------------------------------------------------------------
@@ -207,11 +212,10 @@ def _last(facts: RolloutFacts, now: int) -> str:
     else:
         left = "has stopped; it was" if workers.stopped else "was"
         heard = f": the last one, {workers.last_id}, {left} last heard from at {at(workers.last_heard, now)}"
-    advice = (
-        ". Start one with `perdure worker`"
-        if facts.kind == RUN
-        else ". Start one that claims from this queue"
-    )
+    advice = ". Start one that claims from this queue"
+    if facts.kind in RUN_KINDS:
+        option = f" --queue {facts.queue}" if facts.kind == PHASE else ""
+        advice = f". Start one with `perdure worker{option}`"
     return heard + advice
 
 
@@ -227,7 +231,7 @@ def _executing(facts: RolloutFacts, now: int) -> Explanation:
     latest = facts.latest
     if latest is None or latest.status not in LIVE:
         return "by_hand", f"{noun(facts)} was set to {facts.status} by hand; no attempt is running."
-    number = facts.tries if facts.kind == RUN else latest.number
+    number = facts.tries if facts.kind in RUN_KINDS else latest.number
     worker = f"worker {latest.worker_id}" if latest.worker_id else "an unnamed worker"
     begun = f"{noun(facts)}: {_of(facts, number)} is running on {worker} since {at(latest.start_time, now)}"
     heard = "no heartbeat yet" if latest.heard is None else f"last heard from at {at(latest.heard, now)}"
@@ -259,7 +263,7 @@ def _deadlines(facts: RolloutFacts, latest: AttemptFacts, now: int) -> list[str]
 def _ended(facts: RolloutFacts, now: int) -> Explanation:
     rule, text = _end(facts, now)
     run = facts.run
-    if facts.kind != RUN:
+    if facts.kind not in RUN_KINDS:
         return rule, f"{text}."
     if run is None:
         return rule, f"{text}. It was deleted since; its trace is kept."
@@ -279,7 +283,7 @@ def _end(facts: RolloutFacts, now: int) -> Explanation:
     when = "" if facts.end_time is None else f" at {at(facts.end_time, now)}"
     outcome, status = facts.outcome, run_status(facts.status, facts.outcome)
     if status in ("interrupted", "rollback"):
-        return _stopped(facts, when, status if facts.kind == RUN else "cancelled")
+        return _stopped(facts, when, status if facts.kind in RUN_KINDS else "cancelled")
     if status == "success":
         return "success", f"{noun(facts)} succeeded{when}{_tried(facts)}"
     if outcome == TIMEOUT:
