@@ -12,6 +12,7 @@ from tests.access.support import AccessHelper, age, open_engine
 from perdure import AttemptedRollout, EnqueueRolloutRequest, LightningStoreThreaded, PromptTemplate, errors
 from perdure.access.model import Caller
 from perdure.access.service import retain
+from perdure.kernel.retention import Retention
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import make_span
 from perdure.testing.faults import IOERR, Fault, FaultyStatements
@@ -290,9 +291,9 @@ async def test_old_entries_go(store: Store, access: AccessHelper) -> None:
     for number in range(1100):
         await anna.enqueue_rollout(number)
     await age(store.storage, 89 * 86_400)
-    await retain(store.storage)
+    await retain(store.storage, Retention())
     assert len(await access.query_audit(limit=1000)) == 1000
     await age(store.storage, 2 * 86_400)
     await anna.enqueue_rollout("new")
-    await retain(store.storage)
+    await retain(store.storage, Retention())
     assert len(await access.query_audit()) == 1

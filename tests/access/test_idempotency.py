@@ -14,6 +14,7 @@ from perdure.access.base import Service
 from perdure.access.model import Caller
 from perdure.access.operations import keyed_as
 from perdure.access.service import retain
+from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import soon
@@ -223,10 +224,10 @@ async def test_the_threaded_store_hands_the_key_on(store: Store, call: Call) -> 
 async def test_a_key_is_kept_for_a_day(store: Store) -> None:
     first = await store.add_resources({}, idempotency_key="k")
     await age(store.storage, 23 * 3600)
-    await retain(store.storage)
+    await retain(store.storage, Retention())
     assert await store.add_resources({}, idempotency_key="k") == first
     await age(store.storage, 2 * 3600)
-    await retain(store.storage)
+    await retain(store.storage, Retention())
     assert await rows_of(store.storage, "idempotency") == []
     assert await store.add_resources({}, idempotency_key="k") != first
 

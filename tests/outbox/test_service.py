@@ -20,6 +20,7 @@ from tests.outbox.support import (
     rows_of,
 )
 
+from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnavailable
 from perdure.kernel.storage.port import Storage
 from perdure.outbox import delivery, operations
@@ -353,8 +354,12 @@ async def test_what_ended_is_kept_for_a_while(storage: Storage) -> None:
     async with delivering(storage, recorder, concurrency=1) as outbox:
         await add(storage, "1", "2")
         await until(lambda: outbox.counts["delivered"] + outbox.counts["dead"] == 2)
+    day = to_micros(86_400)
+    for status, days in (("delivered", 7), ("dead", 30)):
+        assert await storage.background(operations.trim, days * day, status) == 0
     await age(storage, 8 * 86_400)
-    assert await outbox.trim() == 1
+    assert await storage.background(operations.trim, 7 * day, "delivered") == 1
+    assert await storage.background(operations.trim, 30 * day, "dead") == 0
     await age(storage, 23 * 86_400)
-    assert await outbox.trim() == 1
+    assert await storage.background(operations.trim, 30 * day, "dead") == 1
     assert list(await rows_of(storage)) == []

@@ -110,6 +110,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
             PROMPT,
             "update_resources",
         ),
+        ("POST", "/api/v1/db/gc", "", {}, NOT_AUDITED),
         ("POST", "/api/v1/tokens", "", {"name": "one", "scopes": ["admin"]}, "create_token"),
         ("POST", "/v1/agl/queues/rollouts/enqueue", "", {"rollouts": [{"input": 1}]}, "enqueue_rollout"),
         ("POST", "/v1/agl/queues/rollouts/dequeue", "", {"worker_id": "w"}, "dequeue_rollout"),

@@ -26,12 +26,11 @@ from perdure.access.model import (
 )
 from perdure.access.tables import SYSTEM
 from perdure.kernel.checks import Id, Limit, check_page, check_text
-from perdure.kernel.clock import MICROS
+from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
+from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Operation, Storage
 
-AUDIT_MICROS = 90 * 86_400 * MICROS
-KEY_MICROS = 86_400 * MICROS
 RETENTION_SECONDS = 3600.0
 TOKEN_ID_DIGITS = 16
 SYSTEM_ACTOR = "system"
@@ -179,17 +178,19 @@ def _is_id(value: Any) -> bool:
 # --- what is kept, and for how long -----------------------------------------------------------------------
 
 
-def start_retention(storage: Storage) -> None:
-    """Every hour drop what has had its time: audit entries after 90 days, idempotency keys after one."""
-    storage.timers.every(RETENTION_SECONDS, partial(retain, storage))
+def start_retention(storage: Storage, retention: Retention) -> None:
+    """Every hour drop what has had its time: entries of the audit, and idempotency keys."""
+    storage.timers.every(RETENTION_SECONDS, partial(retain, storage, retention))
 
 
-async def retain(storage: Storage, *, audit: int = AUDIT_MICROS, keys: int = KEY_MICROS) -> None:
-    """Drop what is older than so many microseconds, in chunks that let callers in between."""
-    await _trim(storage, operations.trim_audit, audit)
-    await _trim(storage, operations.trim_keys, keys)
+async def retain(storage: Storage, retention: Retention) -> None:
+    """Drop what is older than it is kept, in chunks that let callers in between."""
+    await _trim(storage, operations.trim_audit, retention.audit)
+    await _trim(storage, operations.trim_keys, retention.keys)
 
 
-async def _trim(storage: Storage, operation: Operation[..., int], age: int) -> None:
-    while await storage.background(operation, age, ns=SYSTEM) >= operations.TRIM_ROWS:
-        pass
+async def _trim(storage: Storage, operation: Operation[..., int], seconds: float | None) -> None:
+    if seconds is not None:
+        age = to_micros(seconds)
+        while await storage.background(operation, age, ns=SYSTEM) >= operations.TRIM_ROWS:
+            pass

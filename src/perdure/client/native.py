@@ -21,6 +21,7 @@ from perdure.jobs.service import Jobs
 from perdure.memory.service import Memory
 from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
+from perdure.retention.service import Upkeep
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
@@ -71,6 +72,7 @@ class PerdureClient(Threads):
         self.traces = Traces.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)
+        self.upkeep = Upkeep.over(self.transport)
         self.messaging = Messaging.over(self.transport)
         self.workflows = Workflows.over(self.transport)
         self.approvals = Approvals.over(self.transport)

@@ -38,9 +38,6 @@ POLL_SECONDS = 5.0
 GRACE_SECONDS = 5.0
 """How long jobs may take to end when the executor stops; the others are given back."""
 CANCEL_SECONDS = 5.0
-KEPT_SECONDS = 7 * 86_400.0
-"""How long a job that has ended is kept."""
-REMOVE_SECONDS = 600.0
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +75,9 @@ class JobExecutor:
         self._stopping = False
         self._freed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self._loops = [loop.create_task(self._remove())]
         if self.registry.names():
             self._claiming = [loop.create_task(self._claim())]
-            self._loops.append(loop.create_task(self._renew()))
+            self._loops = [loop.create_task(self._renew())]
 
     async def stop_claiming(self) -> None:
         """Claim no more; what it executes continues until `stop`."""
@@ -244,16 +240,3 @@ class JobExecutor:
             with suppress(StorageError):
                 ends = [JobEnd(lease, error="stopped") for _, lease in lost]
                 await self.storage.run(operations.finish_jobs, ends, self._kinds, ns=ns)
-
-    # --- removing -----------------------------------------------------------------------------------------
-
-    async def _remove(self) -> None:
-        while True:
-            try:
-                while await self.storage.background(operations.remove_ended, to_micros(KEPT_SECONDS)):
-                    pass
-            except StorageClosed:
-                return
-            except StorageError as error:
-                logger.warning("jobs that have ended could not be removed: %s", error)
-            await asyncio.sleep(REMOVE_SECONDS)

@@ -100,6 +100,7 @@ class Key(Secret):
 
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Days = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
 
 
 def _cores() -> int:
@@ -162,6 +163,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     memory_model_url: str | None = None
     memory_model_key: str | None = None
     memory_model_timeout: Seconds = 60.0
+    retention_audit: Days | None = 90.0
+    retention_keys: Days | None = 1.0
+    retention_delivered: Days | None = 7.0
+    retention_dead: Days | None = 30.0
+    retention_jobs: Days | None = 7.0
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
     webhook_allowed_hosts: tuple[str, ...] = ()

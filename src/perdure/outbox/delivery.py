@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from perdure.kernel.clock import boottime, to_micros
+from perdure.kernel.clock import boottime
 from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.retry import Backoff, retry_until
@@ -36,9 +36,6 @@ LEAST_REST = 0.02
 LEASE_MARGIN = 30.0
 GRACE_SECONDS = 5.0
 SETTLE_SECONDS = 5.0
-DELIVERED_SECONDS = 7 * 86_400.0
-DEAD_SECONDS = 30 * 86_400.0
-TRIM_SECONDS = 3600.0
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +67,6 @@ class Deliveries:
         """What this process has seen: tries `delivered`, tries `failed`, effects that are `dead`."""
         self._merger = Merger()
         self._deliverers: list[Deliverer] = []
-        self._tidying: asyncio.Task[None] | None = None
 
     def add(self, *consumers: Consumer | BatchConsumer) -> None:
         """Deliver the effects of these consumers too, from the next start on."""
@@ -78,8 +74,7 @@ class Deliveries:
 
     async def start(self) -> None:
         """Begin to deliver, in the running event loop; a second call does nothing."""
-        if self._tidying is None and self.consumers:
-            self._tidying = asyncio.get_running_loop().create_task(self._tidy())
+        if not self._deliverers:
             self._deliverers = [
                 Deliverer(self, consumer, lane)
                 for consumer in self.consumers
@@ -89,11 +84,7 @@ class Deliveries:
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
         """Claim no more, let deliveries end within `grace` seconds, and hand back the rest, uncharged."""
-        tidying, self._tidying = self._tidying, None
         deliverers, self._deliverers = self._deliverers, []
-        if tidying is not None:
-            tidying.cancel()
-            await asyncio.wait([tidying])
         await asyncio.gather(*(deliverer.stop(grace) for deliverer in deliverers))
 
     async def settle(self, claimed: Claimed, outcome: Outcome, policy: DeliveryPolicy, lease: float) -> None:
@@ -129,28 +120,6 @@ class Deliveries:
             logger.error("effect %s is dead after %d tries: %s", outcome.id, outcome.attempt, outcome.error)
         elif status == PENDING and outcome.event == "failed":
             logger.warning("effect %s: try %d failed: %s", outcome.id, outcome.attempt, outcome.error)
-
-    # --- retention --------------------------------------------------------------------------------------
-
-    async def trim(self, *, delivered: float = DELIVERED_SECONDS, dead: float = DEAD_SECONDS) -> int:
-        """Drop what ended so many seconds ago, in chunks that let callers in between; returns how many."""
-        dropped = 0
-        for seconds, status in ((delivered, DELIVERED), (dead, DEAD)):
-            some = operations.TRIM_ROWS
-            while some >= operations.TRIM_ROWS:
-                some = await self.storage.background(operations.trim, to_micros(seconds), status)
-                dropped += some
-        return dropped
-
-    async def _tidy(self) -> None:
-        while True:
-            try:
-                await self.trim()
-            except StorageClosed:
-                return
-            except StorageError as error:
-                logger.warning("the outbox could not be trimmed: %s", error)
-            await asyncio.sleep(TRIM_SECONDS)
 
 
 class Deliverer:

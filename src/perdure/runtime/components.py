@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, steps_of
 from perdure.outbox.webhooks.sender import WebhookSender
+from perdure.retention.service import RETENTION_JOB, SCHEDULE
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
 from perdure.runtime.memory_work import MemoryWork
@@ -44,6 +45,8 @@ def components_of(
         services.deliveries.add(ApprovalNotices(services.storage, None, url=None, public_url=None))
     memory = MemoryWork(services.storage, app.settings, services.memory.vectors)
     memory.add_to(services.deliveries, services.job_registry, services.scheduled_jobs)
+    services.job_registry.register(RETENTION_JOB, services.upkeep.sweep, timeout=3600.0)
+    services.scheduled_jobs.add(RETENTION_JOB, SCHEDULE, jitter=300.0)
     read: list[Component] = []
     if files:
         read = [services.definition_files]

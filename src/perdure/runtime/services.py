@@ -27,6 +27,7 @@ from perdure.kernel.config import Settings
 from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
+from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.service import Memory
@@ -35,6 +36,7 @@ from perdure.messaging.service import Messaging
 from perdure.outbox.delivery import Deliveries
 from perdure.outbox.service import Outbox
 from perdure.outbox.webhooks.urls import check_webhook_url
+from perdure.retention.service import Upkeep
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
@@ -155,6 +157,7 @@ class Services:
         )
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.memory = Memory(storage, namespace=namespace, vectors=vectors_of(storage, settings))
+        self.upkeep = Upkeep(storage, namespace=namespace, retention=Retention.of(settings))
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
@@ -215,6 +218,7 @@ class Services:
         sibling.approvals = self.approvals.acting_as(caller)
         sibling.workflow_overrides = self.workflow_overrides.acting_as(caller)
         sibling.memory = self.memory.acting_as(caller)
+        sibling.upkeep = self.upkeep.acting_as(caller)
         sibling.diagnostics = self.diagnostics.acting_as(caller)
         return sibling
 

@@ -25,6 +25,7 @@ from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.eventlog.tables import TABLES as SESSION_TABLES
 from perdure.kernel.ids import Ids
+from perdure.kernel.retention import Retention
 from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.labels import TABLES as LABEL_TABLES
 from perdure.kernel.storage.port import Storage
@@ -88,12 +89,13 @@ def wire(
     namespace: str = "default",
     watchdog_interval: float | None = None,
     eviction: Eviction | None = None,
+    retention: Retention | None = None,
 ) -> Rollouts:
     """The rollouts of a database, with the kinds that exist and its timers running."""
     rollouts = Rollouts(storage, KINDS, namespace=namespace, eviction=eviction)
     rollouts.watchdog.start(watchdog_interval)
     if watchdog_interval is not None:
-        start_retention(storage)
+        start_retention(storage, retention or Retention())
     return rollouts
 
 
@@ -116,11 +118,14 @@ class SqliteLightningStore(DatabaseLightningStore):
         ids: Ids | None = None,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
         served_at: str | None = None,
+        retention: Retention | None = None,
     ) -> None:
         storage = SqliteStorage(
             path, TABLES, synchronous=synchronous, timeout=timeout, clock=clock, ids=ids, url=served_at
         )
-        super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
+        super().__init__(
+            wire(storage, namespace=namespace, watchdog_interval=watchdog_interval, retention=retention)
+        )
 
 
 class PostgresLightningStore(DatabaseLightningStore):
@@ -143,6 +148,7 @@ class PostgresLightningStore(DatabaseLightningStore):
         redis_key_prefix: str = "",
         redis_max_connections: int = 50,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
+        retention: Retention | None = None,
     ) -> None:
         try:
             from perdure.kernel.storage.postgres import PostgresStorage
@@ -152,7 +158,9 @@ class PostgresLightningStore(DatabaseLightningStore):
         storage = PostgresStorage(
             dsn, TABLES, pool_size=pool_size, timeout=timeout, pgbouncer=pgbouncer, signals=signals
         )
-        super().__init__(wire(storage, namespace=namespace, watchdog_interval=watchdog_interval))
+        super().__init__(
+            wire(storage, namespace=namespace, watchdog_interval=watchdog_interval, retention=retention)
+        )
 
 
 def by_redis(url: str, prefix: str, max_connections: int) -> Callable[[Background], Signals]:
@@ -186,6 +194,7 @@ class InMemoryLightningStore(DatabaseLightningStore):
         clock: Clock | None = None,
         ids: Ids | None = None,
         watchdog_interval: float | None = WATCHDOG_SECONDS,
+        retention: Retention | None = None,
     ) -> None:
         self._memory = _machine_memory()
         threshold = _threshold("eviction_memory_threshold", eviction_memory_threshold, 0.7, self._memory, 1)
@@ -197,7 +206,13 @@ class InMemoryLightningStore(DatabaseLightningStore):
         self._limits = Eviction(threshold, safe, span_size_estimator)
         storage = SqliteStorage(":memory:", TABLES, timeout=timeout, clock=clock, ids=ids)
         super().__init__(
-            wire(storage, namespace=namespace, watchdog_interval=watchdog_interval, eviction=self._limits)
+            wire(
+                storage,
+                namespace=namespace,
+                watchdog_interval=watchdog_interval,
+                eviction=self._limits,
+                retention=retention,
+            )
         )
 
     async def statistics(self) -> LightningStoreStatistics:
@@ -255,6 +270,7 @@ def open_configured(settings: Settings, **options: Any) -> DatabaseLightningStor
         names += ["redis_url", "redis_key_prefix", "redis_max_connections"]
     elif not settings.database_url.startswith(("memory:", ":memory:")):
         names += ["synchronous"]
+    options = {"retention": Retention.of(settings), **options}
     return open_store(settings.database_url, **{name: getattr(settings, name) for name in names} | options)
 
 

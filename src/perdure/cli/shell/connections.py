@@ -25,6 +25,7 @@ from perdure.kernel.errors import NotFound, PerdureError
 from perdure.memory.service import Memory
 from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
+from perdure.retention.service import Upkeep
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.resource_service import Resources
@@ -77,6 +78,10 @@ class Remote:
     @property
     def outbox(self) -> Outbox:
         return self.threads.outbox
+
+    @property
+    def upkeep(self) -> Upkeep:
+        return self.threads.upkeep
 
     @property
     def schedules(self) -> Schedules:
@@ -191,6 +196,7 @@ class Direct:
         self.assistants = self._services.assistants
         self.items = self._services.items
         self.outbox = self._services.outbox
+        self.upkeep = self._services.upkeep
         self.schedules = self._services.schedules
         self.access = self._services.access
         self.traces = self._services.traces

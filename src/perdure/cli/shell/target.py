@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.memory.service import Memory
     from perdure.messaging.service import Messaging
     from perdure.outbox.service import Outbox
+    from perdure.retention.service import Upkeep
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.resource_service import Resources
     from perdure.rollouts.service import Rollouts
@@ -49,6 +50,8 @@ class Connection(Protocol):
     def items(self) -> Items: ...
     @property
     def outbox(self) -> Outbox: ...
+    @property
+    def upkeep(self) -> Upkeep: ...
     @property
     def rollouts(self) -> Rollouts: ...
     @property

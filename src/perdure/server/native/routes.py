@@ -21,6 +21,7 @@ from perdure.kernel.errors import (
 )
 from perdure.memory.service import Memory
 from perdure.outbox.service import Outbox
+from perdure.retention.service import Upkeep
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
@@ -155,6 +156,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Memory, lambda call: call.services.memory),
     *_OVERVIEW,
     *routes_of(Diagnostics, lambda call: call.services.diagnostics, tag="overview"),
+    *routes_of(Upkeep, lambda call: call.services.upkeep),
     *routes_of(Access, lambda call: call.services.access),
     *_APPROVAL_PAGE,
     *PROBES,

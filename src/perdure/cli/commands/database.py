@@ -1,0 +1,40 @@
+"""`perdure db`: how much a database holds, and deleting what is too old."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from perdure.cli.shell.options import CommandContext, CommandGroup, flag
+from perdure.cli.shell.output import make_table
+
+app = CommandGroup("Show how much a database holds; delete old data.")
+
+
+@app.client_command("stats")
+async def stats(context: CommandContext) -> None:
+    """Show the rows of each kind of data, and the size of the database."""
+    async with context.connect() as connection:
+        found = await connection.upkeep.stats()
+    if context.as_json:
+        context.output.document(found)
+        return
+    context.output.print(f"{found.database} ({found.engine}): {found.bytes / 1e6:.1f} MB")
+    context.output.show(make_table(("data", "rows"), [(each.kind, each.rows) for each in found.items]))
+
+
+@app.client_command("gc")
+async def gc(
+    context: CommandContext,
+    dry_run: Annotated[bool, flag("--dry-run", help="Count only; delete nothing.")] = False,
+) -> None:
+    """Delete what is older than the settings `retention_…` keep it. The server does so every hour."""
+    async with context.connect() as connection:
+        report = await connection.upkeep.gc(dry_run=dry_run)
+    if context.as_json:
+        context.output.document(report)
+        return
+    columns = ("data", "kept (days)", "would be deleted" if dry_run else "deleted")
+    rows = [
+        (each.kind, None if each.days is None else f"{each.days:g}", each.deleted) for each in report.items
+    ]
+    context.output.show(make_table(columns, rows))

@@ -1,0 +1,70 @@
+"""The upkeep of a database: what is deleted because of its age, and how much there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.access.base import Service
+from perdure.access.endpoints import GET, POST, call
+from perdure.access.model import Caller
+from perdure.jobs.model import JobContext
+from perdure.kernel.retention import DAY, Retention
+from perdure.kernel.storage.port import Storage, Tx
+from perdure.retention import sql
+from perdure.retention.records import DatabaseStats, GcReport, Sweep, TableStats
+from perdure.retention.sweeps import kinds_of
+
+RETENTION_JOB = "retention"
+SCHEDULE = "0 30 * * * *"
+"""Every hour, with seconds first."""
+
+
+class Upkeep(Service):
+    """The upkeep of a database, in all of its namespaces."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        namespace: str = "default",
+        caller: Caller | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        super().__init__(storage, namespace=namespace, caller=caller)
+        self.retention = retention or Retention()
+
+    @call(POST("/db/gc"), scope="admin", repeatable=True)
+    async def gc(self, *, dry_run: bool = False) -> GcReport:
+        """Delete what is older than the settings keep it; with `dry_run`, only count it."""
+        found = []
+        for kind in kinds_of(self.retention):
+            deleted = 0
+            if kind.seconds is not None:
+                deleted = await (kind.due if dry_run else kind.sweep)(self.storage)
+            days = None if kind.seconds is None else kind.seconds / DAY
+            found.append(Sweep(kind=kind.name, days=days, deleted=deleted))
+        return GcReport(dry_run=dry_run, items=found)
+
+    @call(GET("/db/stats"), scope="admin")
+    async def stats(self) -> DatabaseStats:
+        """Count the rows of each kind of data, and the bytes of the database."""
+        row = await self.storage.read(_stats)
+        counts = {name: value for name, value in row._asdict().items() if name not in ("path", "bytes")}
+        return DatabaseStats(
+            database=row.path or ":memory:",
+            engine=self.storage.engine,
+            bytes=row.bytes,
+            items=[TableStats(kind=name, rows=rows) for name, rows in counts.items()],
+        )
+
+    async def sweep(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """The job that deletes what is too old; gives how much, by kind."""
+        report = await self.gc()
+        return {each.kind: each.deleted for each in report.items if each.deleted}
+
+
+async def _stats(tx: Tx) -> sql.StatsRow:
+    found = await tx.one(sql.STATS)
+    assert found is not None
+    return found
