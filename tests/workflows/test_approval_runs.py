@@ -111,6 +111,22 @@ async def test_a_gate_that_nobody_answers_expires(tmp_path: Path) -> None:
         assert "Expired" in run.error
 
 
+async def test_a_gate_reminds_until_it_is_answered() -> None:
+    async with opened("memory:") as perdure:
+        await started(perdure, "remind_every: 0.05")
+        approvals = perdure.services.approvals
+        await approvals.approve((await asked(perdure, "post_plan")).approval_id)
+        second = await asked(perdure, "release")
+
+        async def reminded() -> None:
+            while True:
+                if (await approvals.get(second.approval_id)).reminders:
+                    return
+                await asyncio.sleep(0.02)
+
+        await soon(reminded())
+
+
 async def test_cancelling_withdraws_what_waits() -> None:
     async with opened("memory:") as perdure:
         run_id = await started(perdure)

@@ -194,6 +194,8 @@ class Phase(Strict, frozen=True, kw_only=True):
     assignees: Names = []
     expires_after: Seconds | None = None
     on_expiry: Literal["approve", "fail"] = "fail"
+    remind_every: Seconds | None = None
+    """After how long without an answer others are reminded of an approval, again and again."""
     on_output: OnOutput | None = None
     on_success: OnSuccess | None = None
     skip_if: Text | Names | None = None

@@ -283,6 +283,7 @@ class RunWork:
             assignees=phase.assignees,
             expires_after=None if phase.expires_after is None else to_micros(phase.expires_after),
             on_expiry=phase.on_expiry,
+            remind_every=None if phase.remind_every is None else to_micros(phase.remind_every),
         )
         self.board.move(node, "waits")
         self.run.gates += 1
