@@ -20,6 +20,7 @@ from bench import (
     thread_rows,
     tracing_rows,
     work,
+    workflow_rows,
 )
 from bench.host import Host
 from bench.http_servers import Engine
@@ -50,6 +51,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *stream_rows.measures(sizes),
         *thread_rows.measures(sizes),
         *tracing_rows.measures(sizes),
+        *workflow_rows.measures(sizes),
         _import(),
     ]
 

@@ -37,6 +37,9 @@ class Sizes:
     first_events: int
     imports: int
     session_lines: int
+    line_phases: int
+    parallel_phases: int
+    workflow_runs: int
     synced_lines: int
     sessions: int
     tails: int
@@ -73,6 +76,9 @@ FULL = Sizes(
     first_events=100,
     imports=5,
     session_lines=200_000,
+    line_phases=100,
+    parallel_phases=1000,
+    workflow_runs=100_000,
     synced_lines=4_000,
     sessions=400,
     tails=100,
@@ -108,6 +114,9 @@ QUICK = Sizes(
     first_events=5,
     imports=1,
     session_lines=2_000,
+    line_phases=5,
+    parallel_phases=10,
+    workflow_runs=1_000,
     synced_lines=200,
     sessions=4,
     tails=3,
