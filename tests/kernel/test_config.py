@@ -80,6 +80,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "session_sync": True,
         "session_log": True,
         "session_content": True,
+        "memory_feed": False,
         "memory_rest": 60.0,
         "memory_embedder": None,
         "memory_model": None,

@@ -11,6 +11,7 @@ from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.retention.service import RETENTION_JOB, SCHEDULE
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
+from perdure.runtime.memory_feed import MemoryFeed
 from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import public_url_of
 from perdure.worker.registry import Agents
@@ -47,6 +48,11 @@ def components_of(
     memory.add_to(services.deliveries, services.job_registry, services.scheduled_jobs)
     services.job_registry.register(RETENTION_JOB, services.upkeep.sweep, timeout=3600.0)
     services.scheduled_jobs.add(RETENTION_JOB, SCHEDULE, jitter=300.0)
+    feeds: list[Component] = []
+    if app.settings.memory_feed:
+        feed = MemoryFeed(services.threads, services.memory)
+        services.deliveries.add(feed)
+        feeds = [feed]
     read: list[Component] = []
     if files:
         read = [services.definition_files]
@@ -54,6 +60,7 @@ def components_of(
         app.reloads.add("workflow and cron files", services.definition_files.reload, settings=names)
     components: list[Component] = [
         Takeover(app),
+        *feeds,
         InPhase(Phase.SUPPORT, services.deliveries),
         services.job_executor,
         services.scheduled_jobs,

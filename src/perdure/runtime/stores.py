@@ -30,6 +30,7 @@ from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.labels import TABLES as LABEL_TABLES
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
+from perdure.memory.feed import MEMORY_FEED
 from perdure.memory.tables import TABLES as MEMORY_TABLES
 from perdure.messaging.operations.turns import CHAT
 from perdure.messaging.tables import TABLES as MESSAGING_TABLES
@@ -74,11 +75,13 @@ TABLES = (
     *MEMORY_TABLES,
     *MESSAGING_TABLES,
 )
-KINDS = Kinds(Kind(TASK), RUN_KIND, GRAPH_REQUEST_KIND, JOB_KIND)
+KINDS = Kinds(Kind(TASK), RUN_KIND.with_listeners(MEMORY_FEED), GRAPH_REQUEST_KIND, JOB_KIND)
 """Every kind of rollout, with what its domain does when one moves."""
 PHASES = ThreadPhases(KINDS, Policy())
 """What creates phases, also where one ends and the next begins: a process has one policy for them."""
-KINDS.register(PHASE_KIND.with_listeners(WORKFLOW_LOCKS, EXECUTIONS, workflow_listener(PHASES), CHAT))
+KINDS.register(
+    PHASE_KIND.with_listeners(WORKFLOW_LOCKS, EXECUTIONS, workflow_listener(PHASES), CHAT, MEMORY_FEED)
+)
 WATCHDOG_SECONDS = 1.0
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
 

@@ -74,7 +74,7 @@ def _settings(*given: Any) -> tuple[Settings, str]:
     from perdure.server.http.origins import ANY, LOCAL_ORIGINS
 
     names = ("database_url", "host", "port", "grpc_port", "log_level")
-    explicit = {**dict(zip(names, given, strict=True)), "keep_traces": True}
+    explicit = {**dict(zip(names, given, strict=True)), "keep_traces": True, "memory_feed": True}
     settings = settings_from(explicit)
     if settings.sources["log_level"] == "default":
         explicit["log_level"] = "warning"
