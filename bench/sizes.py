@@ -43,6 +43,9 @@ class Sizes:
     synced_lines: int
     sessions: int
     tails: int
+    schedules: int
+    schedule_seconds: float
+    due_at_once: int
 
 
 FULL = Sizes(
@@ -82,6 +85,9 @@ FULL = Sizes(
     synced_lines=4_000,
     sessions=400,
     tails=100,
+    schedules=10_000,
+    schedule_seconds=20.0,
+    due_at_once=1_000,
 )
 QUICK = Sizes(
     rounds=1,
@@ -120,6 +126,9 @@ QUICK = Sizes(
     synced_lines=200,
     sessions=4,
     tails=3,
+    schedules=100,
+    schedule_seconds=2.0,
+    due_at_once=20,
 )
 
 
