@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.workflows.support import Done, WorkflowWorld
 
+from perdure.kernel.codec import decode_json
 from perdure.workflows.values import Config
 
 LOOP = """
@@ -119,6 +120,7 @@ async def test_a_loop_asks_a_person_and_goes_on_with_the_reply(world: WorkflowWo
         looping(
             "{max_iterations: 4, until: \"output.contains('READY')\", interactive: true, gate_kind: reply}"
         ).replace("{{previousOutput}}", "{{reply}}")
+        + "  - {name: last, prompt: '{{scratch.write.qa}}'}\n"
     )
     await world.work({"write_iter_1": "How big?", "write_iter_2": "How red?", "write_iter_3": "READY"})
     run = await world.workflows.get(run_id)
@@ -135,12 +137,13 @@ async def test_a_loop_asks_a_person_and_goes_on_with_the_reply(world: WorkflowWo
     await world.work()
     run = await world.workflows.get(run_id)
     assert run.status == "succeeded"
-    qa = world.seen[-2][1]["qa"]
+    qa = world.seen[-3][1]["qa"]
     assert [(each["question"], each["answer"]) for each in qa] == [
         ("How big?", "very big"),
         ("How red?", "deep red"),
     ]
-    # The scratch has ids in place of texts.
+    # A later phase reads the texts; the scratch has ids in place of them.
+    assert decode_json(world.seen[-1][1]["prompt"]) == qa
     assert "How big?" not in str(run.scratch)
     assert "very big" not in str(run.scratch)
     assert [set(each) for each in run.scratch["write"]["qa"]] == [

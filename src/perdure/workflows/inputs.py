@@ -116,7 +116,9 @@ async def _material(tx: Tx, run: RunRow, plan: Plan, pointer: Pointer) -> Materi
     texts = list(templates_of(planned, pointer.role))
     paths = {path for each in texts for path in each.paths()}
     paths |= {(OUTPUTS, name) for name in planned.depends_on}
-    scope = await reader.values.scope(paths, **await _moment(tx, reader, planned, node, pointer))
+    moment = await _moment(tx, reader, planned, node, pointer)
+    scratch = await _scratch_read(tx, reader, paths)
+    scope = await reader.values.scope(paths, **{**scratch, **moment})
     before = await _before(tx, reader, plan, planned.name) if _takes_variables(planned.phase, pointer) else {}
     model, variant = _model(planned.phase, pointer.role, reader.values, scope, planned)
     context = await reader.values.whole_context()
@@ -175,12 +177,21 @@ async def _moment(
         if not loop.fresh_context and pointer.iteration > 1:
             moment["previousOutput"] = await _earlier(tx, reader, planned, pointer)
         scratch = await reader.values.scratch()
-        key = loop.scratch_key or phase.name
-        answers = await _answers(tx, scratch.get(key))
+        answers = await _answers(tx, scratch.get(loop.scratch_key or phase.name))
         if answers:
-            slot = {**scratch[key], "qa": answers}
-            moment |= {"qa": answers, "reply": answers[-1]["answer"], SCRATCH: {**scratch, key: slot}}
+            moment |= {"qa": answers, "reply": answers[-1]["answer"]}
     return moment
+
+
+async def _scratch_read(tx: Tx, reader: Reading, paths: set[tuple[str, ...]]) -> dict[str, Any]:
+    """The scratch with the texts of the questions and answers that a phase reads, if it reads any."""
+    read = [path[1:] for path in paths if path[:1] == (SCRATCH,)]
+    if not read:
+        return {}
+    scratch = await reader.values.scratch()
+    keys = set(scratch) if () in read else {key for key, *_ in read}
+    found = {key: answers for key in keys if (answers := await _answers(tx, scratch.get(key)))}
+    return {SCRATCH: {**scratch, **{key: {**scratch[key], "qa": each} for key, each in found.items()}}}
 
 
 async def _earlier(tx: Tx, reader: Reading, planned: PlannedPhase, pointer: Pointer) -> str:

@@ -417,6 +417,12 @@ def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[_Wrong]
             if getattr(phase, name, None) is not None:
                 message = f"phase {phase.name!r}: {name} is for {purpose}; it is kept and not used"
                 yield _Wrong(message, ("phases", number, name))
+        if phase.output_var == phase.name and (phase.loop or phase.generic_loop):
+            message = (
+                f"phase {phase.name!r}: output_var is its own name, which stays its text; "
+                "under another name it says how the loop ended"
+            )
+            yield _Wrong(message, ("phases", number, "output_var"))
         for field, prompt in _prompts(phase):
             if folder is not None and is_file_name(prompt) and not (folder / prompt).is_file():
                 message = f"phase {phase.name!r}: there is no file {prompt!r} beside this one"

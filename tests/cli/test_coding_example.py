@@ -1,0 +1,50 @@
+"""The example of a workflow, as its README tells it: run, wait for a person, be killed, approve, end."""
+
+import shlex
+import shutil
+import signal
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.test_docs import blocks_of
+
+from .command import ROOT, Server
+
+EXAMPLE = ROOT / "examples" / "coding_workflow"
+QUICK = {"BG_JOB_HEARTBEAT": "1", "BG_JOB_INTERVAL": "1"}
+
+
+def commands_of(readme: Path) -> list[list[str]]:
+    """The words of each command of the page, without the server's."""
+    lines = [line for block in blocks_of(readme) for line in block.text.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line != "perdure dev"]
+
+
+def test_the_commands_of_its_page_bring_it_to_its_end_over_a_killed_server(tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLE, tmp_path / "example")
+    names = {"APPROVAL_ID": "", "RUN_ID": ""}
+    printed: list[str] = []
+    server = Server(folder, "dev", more=QUICK).__enter__()
+    try:
+        for words in commands_of(EXAMPLE / "README.md"):
+            ended = server.run(*(names.get(word, word) for word in words))
+            assert (ended.returncode, ended.stderr) == (0, ""), words
+            printed.append(ended.stdout)
+            if words[:2] == ["workflow", "run"]:
+                (waiting,) = server.json("approval", "list")["items"]
+                names = {"APPROVAL_ID": waiting["approval_id"][:18], "RUN_ID": waiting["workflow_run_id"]}
+                server.stop(signal.SIGKILL)
+                port = str(urlsplit(server.url).port)
+                server = Server(folder, "dev", "--port", port, more=QUICK).__enter__()
+        run = server.json("workflow", "show", names["RUN_ID"])
+    finally:
+        server.stop()
+    assert run["status"] == "succeeded"
+    assert run["final_message"] == "Slugs for titles: released after 2 iterations and 1 fix"
+    assert "Release it?" in waiting["summary"]
+    assert all(each["status"] == "succeeded" for each in run["nodes"])
+    assert "review_recheck_1" in "".join(printed)
+    with zipfile.ZipFile(folder / "workspaces" / names["RUN_ID"] / "release.zip") as package:
+        assert package.namelist() == ["slug.py", "test_slug.py"]
+        assert b'"""' in package.read("slug.py")
