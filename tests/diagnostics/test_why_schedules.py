@@ -29,6 +29,21 @@ def schedule(**fields: Any) -> Schedule:
     ("fields", "status", "rule", "words"),
     [
         ({"next_at": NOW + 7200}, "waiting", "waits_for_time", "fires at 2027-01-15 10:00:00 UTC, in 2 h."),
+        (
+            {"next_at": NOW + 7200, "jitter": 60.0},
+            "waiting",
+            "waits_for_time",
+            "fires at 2027-01-15 10:00:00 UTC, in 2 h, or up to 60 s later.",
+        ),
+        (
+            {"next_at": NOW + 60, "running": 1, "overlap": "skip"},
+            "waiting",
+            "waits_for_time",
+            "is skipped if what it started before has not ended",
+        ),
+        ({"next_at": NOW - 600, "jitter": 599.0}, "due", "due", "is due now."),
+        ({"enabled": False, "overridden": True}, "paused", "paused", "is paused by an override"),
+        ({"next_at": NOW + 60, "name": "nightly"}, "waiting", "waits_for_time", "Cron nightly ("),
         ({"next_at": NOW - 1}, "due", "due", "is due now."),
         (
             {"next_at": NOW - 600},

@@ -252,6 +252,12 @@ async def test_jobs_are_in_no_list_of_others(world: JobWorld) -> None:
     assert await world.services.store.dequeue_rollout() is None
 
 
+async def test_why_a_job_waits(world: JobWorld) -> None:
+    found = await world.services.diagnostics.why(await world.jobs.enqueue(world.name))
+    assert (found.rule, found.status) == ("waits_for_server", "queuing")
+    assert found.sentence.startswith(f"Job {found.id} ({world.name}) is ready, and waits for a server")
+
+
 async def test_ended_jobs_are_removed_after_a_while(world: JobWorld) -> None:
     await world.executing()
     old, open_one = await world.jobs.enqueue(world.name), await world.jobs.enqueue(world.name, delay=1000.0)

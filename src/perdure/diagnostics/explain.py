@@ -20,6 +20,7 @@ from perdure.diagnostics.model import (
     shown_thread,
 )
 from perdure.executions.model import PHASE
+from perdure.jobs.model import JOB
 from perdure.kernel.clock import MICROS, human_duration, to_micros
 from perdure.kernel.codec import encode_json
 from perdure.rollouts.model import (
@@ -83,7 +84,7 @@ def explain(facts: RolloutFacts, now: int) -> Explanation:
     return _ended(facts, now)
 
 
-_NOUNS = {RUN: "Run", PHASE: "Phase"}
+_NOUNS = {RUN: "Run", PHASE: "Phase", JOB: "Job"}
 
 
 def noun(facts: RolloutFacts) -> str:
@@ -130,6 +131,11 @@ def _waiting(facts: RolloutFacts, now: int) -> Explanation:
         return _in_line(facts, facts.in_line, now)
     if facts.due_at is not None and facts.due_at > now:
         return _not_yet(facts, facts.due_at, now)
+    if facts.kind == JOB:
+        return "waits_for_server", (
+            f"{noun(facts)} ({facts.agent}) is ready, and waits for a server that has this job and is free. "
+            "Every server executes the jobs that it knows: start one with `perdure serve`, or update it."
+        )
     return _in_queue(facts, now)
 
 
@@ -427,19 +433,28 @@ def explain_schedule(schedule: Schedule, now: float) -> Why:
 
 
 def _schedule(schedule: Schedule, now: float) -> tuple[str, str, str]:
-    name = f"Cron {schedule.schedule_id} ({schedule.expression}, {schedule.timezone or 'UTC'})"
+    name = (
+        f"Cron {schedule.name or schedule.schedule_id} ({schedule.expression}, {schedule.timezone or 'UTC'})"
+    )
     next_at = schedule.next_at
     if not schedule.enabled:
-        return "paused", "paused", f"{name} is paused; resume it to let it fire."
+        how = " by an override" if schedule.overridden else ""
+        return "paused", "paused", f"{name} is paused{how}; resume it to let it fire."
     if next_at is None:
         return "ended", "ended", f"{name} has ended: {_schedule_end(schedule)}."
     if next_at > now:
+        spread = f", or up to {human_duration(schedule.jitter)} later" if schedule.jitter else ""
+        guarded = (
+            " That time is skipped if what it started before has not ended by then."
+            if schedule.running and schedule.overlap == "skip"
+            else ""
+        )
         return (
             "waiting",
             "waits_for_time",
-            f"{name} fires at {_when(next_at)}, in {human_duration(next_at - now)}.",
+            f"{name} fires at {_when(next_at)}, in {human_duration(next_at - now)}{spread}.{guarded}",
         )
-    late = now - next_at
+    late = now - next_at - schedule.jitter
     if late < OVERDUE_SECONDS:
         return "due", "due", f"{name} is due now."
     return (
