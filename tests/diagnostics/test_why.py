@@ -372,7 +372,9 @@ async def test_the_facts_are_for_programs(house: House) -> None:
 
 
 async def test_what_is_not_there_is_named(house: House) -> None:
-    with pytest.raises(NotFound, match="There is no rollout, run, thread or schedule run-0"):
+    with pytest.raises(
+        NotFound, match="There is no rollout, run, thread, workflow run, approval or schedule run-0"
+    ):
         await house.diagnostics.why("run-0")
     elsewhere = house.diagnostics.in_namespace("another")
     with pytest.raises(NotFound):

@@ -23,7 +23,7 @@ class Why(Record, kw_only=True):
     """Why something is waiting or how it ended: a sentence, the rule and the facts behind it."""
 
     id: str
-    kind: Literal["rollout", "run", "phase", "request", "thread", "schedule"]
+    kind: Literal["rollout", "run", "phase", "request", "thread", "schedule", "workflow", "approval"]
     status: str
     rule: str
     """A short code that stays the same when the sentence changes."""

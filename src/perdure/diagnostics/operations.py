@@ -16,6 +16,7 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRows,
 )
+from perdure.diagnostics.workflow_explain import FoundWorkflowRun
 from perdure.graph_requests.model import GRAPH_REQUEST
 from perdure.graph_requests.operations import get_request
 from perdure.kernel.storage.filters import given
@@ -31,6 +32,11 @@ from perdure.threads.operations.queries import QueueStats
 from perdure.threads.operations.queries import stats as queue_stats
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.rows import RunRow, ThreadRow
+from perdure.workflows import approval_sql
+from perdure.workflows import sql as workflow_sql
+from perdure.workflows.approval_model import ApprovalRow
+from perdure.workflows.model import ENDED as WORKFLOW_ENDED
+from perdure.workflows.model import RUNNING, WAITING
 
 STOPPING = ("interrupt", "rollback")
 CANCELLING = ("cancel_run", "delete_run", "delete_thread", "create_run", "update_rollout")
@@ -38,23 +44,31 @@ A_MOMENT = 1000
 """Within how many microseconds after a change its entry in the audit has its id."""
 AUDIT_ENTRIES = 50
 MOST_WORKERS = 1000
+MOST_NODES = 20
+"""How many phases and approvals of a workflow run are looked at."""
 
 
 class Found(NamedTuple):
     """What has an id. `now` is the database's time."""
 
     now: int
-    subject: FoundRollout | FoundThread | ScheduleRow | None
+    subject: FoundRollout | FoundThread | FoundWorkflowRun | ApprovalRow | ScheduleRow | None
 
 
 async def find(tx: Tx, id: str) -> Found:
-    """What the id belongs to: a rollout or run, a thread or a schedule."""
+    """What the id belongs to: a rollout or run, a thread, a workflow run, an approval or a schedule."""
     rollout = await _rollout(tx, id)
     if rollout is not None:
         return Found(tx.now, rollout)
     thread = (await load_threads(tx, [id])).get(id)
     if thread is not None:
         return Found(tx.now, await _thread(tx, thread))
+    workflow_run = await _workflow_run(tx, id)
+    if workflow_run is not None:
+        return Found(tx.now, workflow_run)
+    approval = await tx.one(approval_sql.GET, id=id)
+    if approval is not None:
+        return Found(tx.now, approval)
     return Found(tx.wall, await find_schedule(tx, id))
 
 
@@ -83,6 +97,24 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
         workers=workers,
         audit=audit,
     )
+
+
+async def _workflow_run(tx: Tx, id: str) -> FoundWorkflowRun | None:
+    """A workflow run with what it does now."""
+    for row in await tx.all(workflow_sql.GET_RUNS, ids=[id]):
+        if row.status in WORKFLOW_ENDED:
+            return FoundWorkflowRun(row=row)
+        if row.queued_at is not None:
+            queued = await tx.all(workflow_sql.QUEUED, n=MANY + 1)
+            return FoundWorkflowRun(row=row, ahead=queued.index(id) if id in queued else MANY + 1)
+        nodes = [
+            node
+            for status in (RUNNING, WAITING)
+            for node in await tx.all(workflow_sql.GET_IN_STATUS, run_id=id, status=status, n=MOST_NODES)
+        ]
+        approvals = await tx.all(approval_sql.OPEN_OF_RUN, run_id=id, n=MOST_NODES) if row.gates else []
+        return FoundWorkflowRun(row=row, nodes=nodes, approvals=approvals)
+    return None
 
 
 # --- what it waits for ------------------------------------------------------------------------------------

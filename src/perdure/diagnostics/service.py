@@ -12,6 +12,7 @@ from perdure.access.model import Caller
 from perdure.diagnostics import model, operations
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
 from perdure.diagnostics.model import FoundRollout, LiveWorkers, NamespaceStats, RolloutFacts, Why
+from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
 from perdure.kernel.checks import Id, check_id
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import NotFound
@@ -20,6 +21,7 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
 from perdure.threads.policy import Policy
+from perdure.workflows.approval_model import ApprovalRow
 
 ALIVE_LEASES = 3
 """After how many leases without a sign of life a worker does not count as alive."""
@@ -43,12 +45,19 @@ class Diagnostics(WatchedService):
 
     @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
     async def why(self, id: Id) -> Why:
-        """Explain why a run, thread, rollout or schedule is waiting, or how it ended."""
+        """Explain why a run, thread, rollout, workflow run, approval or schedule is waiting, or how it
+        ended."""
         now, found = await self.read(operations.find, check_id(id, "id"))
         if found is None:
-            raise NotFound(f"There is no rollout, run, thread or schedule {id} in this namespace")
+            raise NotFound(
+                f"There is no rollout, run, thread, workflow run, approval or schedule {id} in this namespace"
+            )
         if isinstance(found, ScheduleRow):
             return explain_schedule(schedule_of(found), to_seconds(now))
+        if isinstance(found, FoundWorkflowRun):
+            return explain_workflow_run(found, now)
+        if isinstance(found, ApprovalRow):
+            return explain_approval(found, now)
         if isinstance(found, FoundRollout):
             return explain_rollout(self._facts(found, now), now)
         busy = None if found.busy is None else self._facts(found.busy, now)

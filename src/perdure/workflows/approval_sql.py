@@ -32,6 +32,14 @@ LOCK_OPEN_OF_RUNS = statement(
     """,
     row=ApprovalRow,
 )
+# Some open approvals of a workflow run, the oldest first.
+OPEN_OF_RUN = statement(
+    """
+    SELECT {columns} FROM workflow_approvals
+    WHERE ns = :ns AND workflow_run_id = :run_id AND open = 1 ORDER BY created_at, id LIMIT :n
+    """,
+    row=ApprovalRow,
+)
 # Approvals whose ids begin alike: a few, to tell whether there is one alone.
 BY_PREFIX = statement(
     """

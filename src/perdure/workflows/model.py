@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import msgspec
 
 from perdure.kernel.machine import Machine
+from perdure.rollouts.model import LIVE as LIVE_ROLLOUTS
+from perdure.rollouts.model import QUEUED as QUEUED_ROLLOUTS
 
 RunStatus = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 RUN_STATUSES: Final[tuple[RunStatus, ...]] = get_args(RunStatus)
@@ -34,6 +36,8 @@ SKIPPED: Final = "skipped"
 LIVE: Final = (RUNNING, PAUSED, QUEUED)
 """The statuses of runs that have not ended, in the order of lists."""
 ENDED: Final = (SUCCEEDED, FAILED, CANCELLED)
+NOT_ENDED: Final = (*LIVE_ROLLOUTS, *QUEUED_ROLLOUTS)
+"""The statuses of rollouts that are executed or wait for a worker."""
 NODE_ENDED: Final = frozenset({SUCCEEDED, FAILED, SKIPPED, CANCELLED})
 
 RUN: Final = (

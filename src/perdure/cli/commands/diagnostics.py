@@ -24,9 +24,12 @@ NOT_CHECKED = "not checked: pip install 'perdure[grpc]'"
 @client_command
 async def why(
     context: CommandContext,
-    id: Annotated[str, typer.Argument(metavar="ID", help="ID of a run, thread, rollout or cron.")],
+    id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="ID of a run, thread, rollout, workflow run, approval or cron."),
+    ],
 ) -> None:
-    """Show why a run, thread, rollout or cron is waiting, or how it ended."""
+    """Show why a run, thread, rollout, workflow run, approval or cron is waiting, or how it ended."""
     async with context.connect() as connection:
         found = await connection.diagnostics.why(id)
     context.answer(found, found.sentence)

@@ -17,6 +17,7 @@ from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import RunRow
 from perdure.workflows.steps import question_of, remember, state_of
 
+NOT_AWAITED: Final = "its run did not wait for it any more"
 REMEMBERED: Final = 16
 """How many lost workers a run remembers."""
 
@@ -101,7 +102,11 @@ def _lose(run: RunRow, end: AttemptEnd, now: int) -> None:
 
 
 async def end_phases(tx: Tx, ended: Sequence[Ended], phases: PhaseStarter) -> None:
-    """Move runs on after phases of them have ended. A phase that no node waits for changes nothing."""
+    """Move runs on after phases of them have ended.
+
+    A phase that no node waits for changes nothing, and what it did counts as failed: it is done again if the
+    run is retried.
+    """
     ends = {end.rollout_id: end for end in ended if end.parent is not None}
     if not ends:
         return
@@ -112,7 +117,7 @@ async def end_phases(tx: Tx, ended: Sequence[Ended], phases: PhaseStarter) -> No
         if work is None or not work.is_live:
             continue
         work.board.add([found])
-        node, end = work.board.nodes[found.key], ends[found.rollout_id or ""]
+        node, end = work.board.nodes[found.key], ends.pop(found.rollout_id or "")
         how = phase_end(end)
         if how.interrupted:
             state = state_of(node)
@@ -120,6 +125,11 @@ async def end_phases(tx: Tx, ended: Sequence[Ended], phases: PhaseStarter) -> No
             remember(node, state)
         await work.phase_ended(node, how)
         moved[work.run.id] = work
+    for end in ends.values():
+        stray = works.get(end.parent or "")
+        if stray is not None and end.status == SUCCEEDED and isinstance(end.note, PhaseReport):
+            stray.reject(end.note.execution_id, NOT_AWAITED)
+            moved[stray.run.id] = stray
     for work in moved.values():
         await work.go_on()
     await save_all(tx, list(moved.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from perdure.access.operations import audit
@@ -9,8 +10,8 @@ from perdure.executions.model import PhaseStarter
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
-from perdure.workflows.model import CANCELLED, FAILED, PAUSED, RUN, RUNNING
-from perdure.workflows.operations.runs import load_works, not_found
+from perdure.workflows.model import CANCELLED, FAILED, MAX_LIVE, NOT_ENDED, PAUSED, RUN, RUNNING
+from perdure.workflows.operations.runs import load_works, lock_runs, not_found
 from perdure.workflows.operations.saving import save_all
 from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import RunRow
@@ -72,9 +73,12 @@ def _cannot_resume(run: RunRow) -> str:
 async def retry(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
     """Try a run again that failed or was cancelled, with the runs that it started.
 
-    It goes on at its first phases and iterations that are not done; what is done stays done.
+    It goes on at its first phases and iterations that are not done; what is done stays done. Phases of it
+    that are still executed are stopped first, so that none is executed twice at once.
     """
-    works = await load_works(tx, await _failed_tree(tx, run_id), phases)
+    tree = await _failed_tree(tx, run_id)
+    await _stop_phases(tx, tree, phases)
+    works = await load_works(tx, tree, phases)
     if run_id not in works:
         raise not_found(run_id)
     run = works[run_id].run
@@ -95,6 +99,21 @@ async def retry(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
     await save_all(tx, retried)
     await audit(tx, "retry_workflow_run", [run_id])
     return run.status
+
+
+async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> None:
+    """Stop what is still executed of runs that have ended. Their phases are locked before they are."""
+    live = [
+        each
+        for run_id in run_ids
+        for each in await tx.all(sql.LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED), n=MAX_LIVE + 1)
+    ]
+    if len(live) > MAX_LIVE:
+        raise Conflict(f"the phases of workflow run {run_ids[0]} are still being stopped; try again")
+    loaded = await phases.load(tx, live) if live else None
+    runs = await lock_runs(tx, run_ids)
+    if loaded is not None and all(RUN.moves(run.status, "retried") for run in runs):
+        await phases.cancel(tx, loaded)
 
 
 def _reopen(run: RunRow) -> None:

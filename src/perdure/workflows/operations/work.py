@@ -162,8 +162,8 @@ class RunWork:
         elif isinstance(step, Succeed):
             await self.succeed(node, step)
         elif isinstance(step, Fail):
-            if step.marks and node.execution_id is not None:
-                self._marked.append((node.execution_id, step.error))
+            if step.marks:
+                self.reject(node.execution_id, step.error)
             await self.fail(node, step.error)
         elif isinstance(step, Gate):
             await self._open(node, step)
@@ -171,6 +171,11 @@ class RunWork:
             await self._wait(node)
         else:
             self._prepare(node)
+
+    def reject(self, execution_id: str | None, error: str) -> None:
+        """Let an execution that succeeded count as failed."""
+        if execution_id is not None:
+            self._marked.append((execution_id, error))
 
     def _execute(self, node: NodeRow, step: Execute) -> None:
         """Execute a part of a phase. One that has a worker's place keeps it; others wait for one."""
