@@ -73,7 +73,7 @@ phases:
     prompt: "last ${plan.output} ${left.output} ${right.output}"
     on_success: {set_phase: complete}
 """
-AGENTS = '''
+AGENTS = """
 import asyncio, os, random, time
 from pathlib import Path
 
@@ -105,7 +105,7 @@ async def work(ctx, input):
     if label == "review_recheck_1":
         return "VERDICT: APPROVED"
     return "<" + (ctx.phase.prompt or "") + ">"
-'''
+"""
 
 
 def workflows_on_postgres(run: Run) -> None:
