@@ -47,7 +47,7 @@ from perdure.workflows.operations.orders import new_phase, seed_of
 from perdure.workflows.operations.reading import RunValues
 from perdure.workflows.planner import Board, Plan, PlannedPhase
 from perdure.workflows.rows import HistoryRow, NodeRow, RunRow
-from perdure.workflows.steps import Execute, Fail, Gate, Note, Step, Succeed, Wait, remember, state_of
+from perdure.workflows.steps import Execute, Fail, Gate, Step, Succeed, Wait, remember, state_of
 
 MAX_SUMMARY: Final = 1000
 RULE: Final = "skipped: trigger rule not satisfied"
@@ -137,10 +137,9 @@ class RunWork:
         """Take the end of an execution."""
         planned = self.plan[node.node]
         node.rollout_id, node.dirty = None, True
-        view = await self.values.view(planned, node)
-        found = steps.after(planned, node, end, view)
+        found = steps.after(planned, node, end, await self.values.view(planned, node))
         for note in found.notes:
-            self._note(note)
+            self._enter(note.label, True, note.summary)
         await self._keep_slot(planned, node, found.step)
         await self.apply(node, found.step)
 
@@ -254,9 +253,6 @@ class RunWork:
         self.board.move(forced, "dependencies ended")
         await self._became_ready(forced)
         return True
-
-    def _note(self, note: Note) -> None:
-        self._enter(note.label, True, note.summary)
 
     def _enter(self, label: str, success: bool, summary: str | None) -> None:
         """Write an entry of the history; the run's current phase follows it."""
