@@ -109,7 +109,7 @@ async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> 
         for each in await tx.all(sql.LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED), n=MAX_LIVE + 1)
     ]
     if len(live) > MAX_LIVE:
-        raise Conflict(f"the phases of workflow run {run_ids[0]} are still being stopped; try again")
+        raise Conflict("phases of this workflow run are still being stopped; try again")
     loaded = await phases.load(tx, live) if live else None
     runs = await lock_runs(tx, run_ids)
     if loaded is not None and all(RUN.moves(run.status, "retried") for run in runs):
