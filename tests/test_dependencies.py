@@ -25,6 +25,7 @@ EXTRAS = {
     "redis": "redis",
     "opentelemetry-api": "otel",
     "opentelemetry-sdk": "otel",
+    "mcp": "mcp",
     "grpcio": "grpc",
     "grpcio-health-checking": "grpc",
     "grpcio-reflection": "grpc",

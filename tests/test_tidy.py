@@ -50,6 +50,7 @@ ENGINES = {
     "langgraph_sdk": re.compile(r"langgraph/(custom_auth|factory)\.py"),
     "langchain_core": re.compile(r"langgraph/\w+\.py|integrations/langgraph/\w+\.py"),
     "grpc": re.compile(r"(server|client)/grpc/.*\.py"),
+    "mcp": re.compile(r"integrations/mcp/server\.py"),
 }
 # One letter of each stands in brackets, so that this file does not contain what it looks for.
 FOREIGN = re.compile(

@@ -35,6 +35,7 @@ from perdure.cli.commands import (
 from perdure.cli.commands.about import machines, version
 from perdure.cli.commands.chat import chat
 from perdure.cli.commands.diagnostics import health, stats, why
+from perdure.cli.commands.mcp import mcp
 from perdure.cli.demo.command import demo
 from perdure.cli.hosting.agents import agents
 from perdure.cli.hosting.daemon import restart, start, status, stop
@@ -106,6 +107,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "health": health,
         "outbox": outbox.app,
         "db": database.app,
+        "mcp": mcp,
         "doctor": doctor,
         "token": tokens.app,
         "version": version,

@@ -26,7 +26,7 @@ from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
-from perdure.server.native import approval_page, changes, docs, health, metrics, wire
+from perdure.server.native import approval_page, changes, docs, health, mcp, metrics, wire
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
 from perdure.server.native.messaging_routes import MESSAGING_ROUTES
@@ -72,6 +72,15 @@ PROBES = (
 """Whether the server lives and can work, at the paths that probes know."""
 
 _SERVER = (
+    _server(
+        "POST",
+        "/mcp",
+        mcp.serve,
+        "read",
+        "Tools for coding agents, over the Model Context Protocol",
+        answer=dict[str, Any],
+        errors=(NotSupported,),
+    ),
     _server(
         "GET",
         "/health",
