@@ -6,15 +6,17 @@ import random
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from tests.reliability.interleaving import Operation, Pair
 from tests.reliability.test_interleavings import SWITCHES, explore_all
 from tests.schedules.support import TARGETS
 from tests.threads.test_interleavings import answering, ask, drop_thread, end, runs, stop
 
 from perdure.kernel.storage.port import Tx
-from perdure.schedules.model import Change, NewSchedule, encoded
-from perdure.schedules.operations import edit, queries
+from perdure.schedules.model import FILE, SUCCESS, Change, NewSchedule, Outcome, OverrideChange, encoded
+from perdure.schedules.operations import edit, overrides, queries
 from perdure.schedules.operations import fire as firing
+from perdure.schedules.operations import settle as settling
 from perdure.schedules.rows import Prepared, order_of
 
 LATER = 7200
@@ -69,6 +71,56 @@ async def _drop(tx: Tx, given: Any, lined: bool) -> Any:
     return await edit.delete(tx, given[-1])
 
 
+def fired(setup: Operation, overlap: str = "skip") -> Operation:
+    """A schedule of a file that has fired, and whose run has ended, beside what was there."""
+
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        made = await setup(tx, given, lined)
+        request = NewSchedule(
+            target="rollout",
+            expression="@hourly",
+            timezone=None,
+            enabled=True,
+            end_at=None,
+            assistant=None,
+            thread_id=None,
+            user_id=None,
+            labels={},
+            texts=encoded({}, {"input": 1}),
+            name="nightly",
+            origin=FILE,
+            overlap=overlap,
+        )
+        (schedule_id,) = await edit.create(tx, [request], TARGETS)
+        row = await queries.get(tx, str(schedule_id))
+        prepared = TARGETS["rollout"].prepare(order_of(row, 0))
+        await firing.trigger(tx, [firing.Trigger(row, prepared, {})], TARGETS)
+        return [*made, schedule_id]
+
+    return run
+
+
+async def settle_firing(tx: Tx, given: Any, lined: bool) -> Any:
+    """Write down that the open firing has ended."""
+    found = await settling.read_open(tx, [given[-1]], TARGETS)
+    return await settling.settle(tx, {each.firing.key: Outcome(SUCCESS, 1) for each in found})
+
+
+async def trigger(tx: Tx, given: Any, lined: bool) -> Any:
+    row = await queries.get(tx, given[-1])
+    prepared = TARGETS["rollout"].prepare(order_of(row, 0))
+    (answer,) = await firing.trigger(tx, [firing.Trigger(row, prepared, {})], TARGETS)
+    return isinstance(answer, firing.Triggered) and answer.due_at is not None
+
+
+def override(**fields: Any) -> Operation:
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        change = OverrideChange(fields.get("enabled", UNSET), fields.get("schedule", UNSET))
+        return (await overrides.set_override(tx, given[-1], change)).enabled
+
+    return run
+
+
 PENDING, RUNNING = runs(claimed=False), runs(claimed=True)
 PAIRS: dict[str, Pair] = {
     "fire, fire": Pair(scheduled(PENDING), fire, fire, later=LATER),
@@ -86,6 +138,16 @@ PAIRS: dict[str, Pair] = {
     "fire and interrupt, end": Pair(scheduled(RUNNING, "interrupt"), fire, end(), later=LATER),
     "fire and reject, cancel": Pair(scheduled(RUNNING, "reject"), fire, stop(), later=LATER),
     "fire, delete the thread": Pair(scheduled(RUNNING), fire, drop_thread, later=LATER),
+    "settle, settle": Pair(fired(PENDING), settle_firing, settle_firing, later=LATER),
+    "settle, trigger": Pair(
+        fired(PENDING, "concurrent"),
+        settle_firing,
+        trigger,
+        later=LATER,
+    ),
+    "override, override": Pair(
+        fired(PENDING), override(enabled=False), override(schedule="@daily"), later=LATER
+    ),
 }
 
 

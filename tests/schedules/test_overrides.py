@@ -170,5 +170,17 @@ async def test_a_job_of_code_is_fired_executed_and_settled(world: ScheduleWorld)
     assert (status.last_result, status.last_run_metadata, status.origin) == ("success", {"nodes": 3}, "code")
     (payload,) = seen
     assert (payload["level"], payload["schedule"]["name"]) == ("day", "rollup-day")
+    # A trigger is for the time at which it comes, and says who did it.
+    mine = world.schedules.acting_as(Caller.trusted("ada", world.namespace))
+    await mine.trigger("rollup-day")
+    executor = JobExecutor(world.storage, registry, KINDS)
+    await executor.start()
+    try:
+        await until_true(has_ended)
+    finally:
+        await executor.stop()
+    schedule = seen[1]["schedule"]
+    assert (schedule["source"], schedule["actor"]) == ("manual", "ada")
+    assert schedule["due_at"] == pytest.approx(await world.now(), abs=60)
     with pytest.raises(InvalidInput, match="has a payload with 'job'"):
         defined(world, "x", payload={"level": "day"})

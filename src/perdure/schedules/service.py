@@ -325,9 +325,9 @@ class Schedules(Service):
         It is skipped if its overlap is `skip` and what it started before has not ended.
         """
         while True:
-            row = await self.read(queries.get, check_id(schedule_id, "schedule_id"))
+            row, now = await self.read(queries.get_now, check_id(schedule_id, "schedule_id"))
             found = await self._settling.look(await self.ns(), [row.id] if row.running else [])
-            order = rows.order_of(row, row.instant or 0, source=MANUAL, actor=self.actor)
+            order = rows.order_of(row, now, source=MANUAL, actor=self.actor)
             wanted = Trigger(row, self.targets[row.target].prepare(order), found.outcomes)
             fired: Triggered = await self.write_once(idempotency_key, fire.trigger, wanted, self.targets)
             if fired.due_at is not None:

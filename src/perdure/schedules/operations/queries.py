@@ -40,6 +40,11 @@ async def get(tx: Tx, name: str) -> ScheduleRow:
     return row
 
 
+async def get_now(tx: Tx, name: str) -> tuple[ScheduleRow, int]:
+    """The same, and the time."""
+    return await get(tx, name), tx.wall
+
+
 def not_found(name: str) -> JobNotFound:
     return JobNotFound(f"Job not found: {name}")
 
