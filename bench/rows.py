@@ -8,6 +8,7 @@ from typing import Any
 from bench import (
     graph_rows,
     growth_rows,
+    grpc_rows,
     http_rows,
     ours,
     queue_rows,
@@ -48,6 +49,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *growth_rows.measures(sizes),
         *queue_rows.measures(sizes),
         *schedule_rows.measures(sizes),
+        *grpc_rows.measures(sizes),
         *session_rows.measures(sizes),
         *start_rows.measures(sizes),
         *stream_rows.measures(sizes),

@@ -43,6 +43,8 @@ class Sizes:
     synced_lines: int
     sessions: int
     tails: int
+    memory_events: int
+    memory_batches: int
     schedules: int
     schedule_seconds: float
     due_at_once: int
@@ -85,6 +87,8 @@ FULL = Sizes(
     synced_lines=4_000,
     sessions=400,
     tails=100,
+    memory_events=5_000,
+    memory_batches=60,
     schedules=10_000,
     schedule_seconds=20.0,
     due_at_once=1_000,
@@ -126,6 +130,8 @@ QUICK = Sizes(
     synced_lines=200,
     sessions=4,
     tails=3,
+    memory_events=100,
+    memory_batches=2,
     schedules=100,
     schedule_seconds=2.0,
     due_at_once=20,
