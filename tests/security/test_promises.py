@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "security.md"
-ROW = re.compile(r"^\| (?P<promise>.+?) \| (?P<tests>.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (?P<promise>.+?) \|(?P<tests>.*)\|$", re.MULTILINE)
 NODE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 HEADING = "promise"
 
