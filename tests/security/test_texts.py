@@ -59,6 +59,8 @@ def takes_text(hint: Any) -> bool:
 
 def plain(hint: Any) -> Any:
     """A value of a type that a method takes."""
+    if _is_list(hint):
+        return []
     for kind in (hint, getattr(hint, "__origin__", None), *get_args(hint)):
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             hints = get_type_hints(kind, include_extras=True)
