@@ -58,7 +58,17 @@ SERVED = [
     README,
     *(
         DOCS / f"{name}.md"
-        for name in ("cli", "runs", "workers", "items", "sessions", "webhooks", "outbox", "troubleshooting")
+        for name in (
+            "cli",
+            "runs",
+            "workers",
+            "items",
+            "sessions",
+            "webhooks",
+            "memory",
+            "outbox",
+            "troubleshooting",
+        )
     ),
     DOCS / "crons.md",
 ]
