@@ -321,12 +321,11 @@ class Memory(Service):
     async def _matching(self, query: TextQuery, wanted: TextSearch) -> list[HitRow]:
         """What has all of the words, or else any of them."""
         engine = self.storage.engine
-        every = wanted._replace(match=query.match(engine, every=True, tags=wanted.tags))
-        found = await self.read(index_operations.search_texts, every)
-        if len(found) >= wanted.limit or len(query.terms) == 1:
-            return found
-        some = wanted._replace(match=query.match(engine, every=False, tags=wanted.tags))
-        return best([*found, *await self.read(index_operations.search_texts, some)], wanted.limit)
+        ways = (True, False) if len(query.terms) > 1 else (True,)
+        searches = [
+            wanted._replace(match=query.match(engine, every=every, tags=wanted.tags)) for every in ways
+        ]
+        return best(await self.read(index_operations.search_words, searches), wanted.limit)
 
     async def _shown(self, hits: Sequence[HitRow], words: Sequence[str]) -> list[SearchHit]:
         cited = await self._cited(hits)
@@ -346,14 +345,12 @@ class Memory(Service):
     async def _cited(self, hits: Sequence[HitRow]) -> dict[str, list[Citation]]:
         """The events behind each hit: itself, those of the grip, those of the grips of the node."""
         kinds = {hit.id: hit.kind for hit in hits}
-        shown = await self.read(
-            toc_operations.show_nodes, [id for id, kind in kinds.items() if kind == nodes.NODE_KIND]
-        )
+        summaries = [id for id, kind in kinds.items() if kind == nodes.NODE_KIND]
+        shown = await self.read(toc_operations.show_nodes, summaries) if summaries else []
         grips_of = {row.id: nodes.grip_ids(row)[:CITED_EVENTS] for row, _ in shown}
         grips_of |= {id: [id] for id, kind in kinds.items() if kind == nodes.GRIP_KIND}
-        grips = await self.read(
-            toc_operations.get_grips, [grip for each in grips_of.values() for grip in each]
-        )
+        behind = [grip for each in grips_of.values() for grip in each]
+        grips = await self.read(toc_operations.get_grips, behind) if behind else {}
         events_of: dict[str, list[str]] = {id: [id] for id, kind in kinds.items() if kind == model.EVENT}
         for id, wanted in grips_of.items():
             behind = [

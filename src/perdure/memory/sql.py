@@ -119,7 +119,7 @@ SEARCH = statement(
     FROM (SELECT place, score FROM {ranked:memory_texts,memory_words} AS r
           ORDER BY score DESC, place DESC LIMIT :limit) AS f
     JOIN memory_texts AS t ON t.place = f.place
-    WHERE t.ns = :ns ORDER BY f.score DESC, f.place DESC
+    WHERE {plain:t.ns} = :ns ORDER BY f.score DESC, f.place DESC
     """,
     row=HitRow,
 )
@@ -129,7 +129,7 @@ SEARCH_BETWEEN = statement(
     + _HIT
     + """
     FROM {ranked:memory_texts,memory_words} AS f JOIN memory_texts AS t ON t.place = f.place
-    WHERE t.ns = :ns AND t.timestamp_ms >= :since AND t.timestamp_ms <= :until
+    WHERE {plain:t.ns} = :ns AND t.timestamp_ms >= :since AND t.timestamp_ms <= :until
     ORDER BY f.score DESC, f.place DESC LIMIT :limit
     """,
     row=HitRow,
@@ -152,12 +152,14 @@ _DOCUMENT = "SELECT id, kind, timestamp_ms, agent, place, body, 0.0 AS score FRO
 # The next documents after a place.
 DOCUMENTS_AFTER = statement(
     _DOCUMENT
-    + " WHERE ns = :ns AND place IS NOT NULL AND place > :after AND place <= :high"
+    + " WHERE {plain:ns} = :ns AND place IS NOT NULL AND place > :after AND place <= :high"
     + " ORDER BY place LIMIT :limit",
     row=HitRow,
 )
 # The documents at places.
-DOCUMENTS_AT = statement(_DOCUMENT + " WHERE ns = :ns AND place {among:places}", row=HitRow)
+DOCUMENTS_AT = statement(
+    _DOCUMENT + " WHERE {plain:ns} = :ns AND place IS NOT NULL AND place {among:places}", row=HitRow
+)
 
 # --- the table of contents --------------------------------------------------------------------------------
 
@@ -373,7 +375,8 @@ NEXT_EVENT = statement(
 PLACED_UNTIL = statement(
     """
     SELECT id, place FROM memory_texts
-    WHERE ns = :ns AND place IS NOT NULL AND place >= :low AND place <= :last ORDER BY place LIMIT :limit
+    WHERE {plain:ns} = :ns AND place IS NOT NULL AND place >= :low AND place <= :last
+    ORDER BY place LIMIT :limit
     """,
     row=PlacedRow,
 )

@@ -102,6 +102,16 @@ NEWEST = 5000
 ALL_MATCHES = 100_000
 
 
+async def search_words(tx: Tx, searches: Sequence[TextSearch]) -> list[HitRow]:
+    """What matches the first search, and if that is too little, what matches the next ones too."""
+    found: list[HitRow] = []
+    for search in searches:
+        found += await search_texts(tx, search)
+        if len(found) >= search.limit:
+            break
+    return found
+
+
 async def search_texts(tx: Tx, search: TextSearch) -> list[HitRow]:
     """The documents that match a query best."""
     assert tx.ns is not None
