@@ -92,7 +92,11 @@ def test_a_job_is_triggered_paused_resumed_and_has_a_history(server: Server) -> 
     (row,) = [line.split() for line in lines if line.startswith("greeting ")]
     assert (row[1], row[-3:]) == ("PAUSED", ["-", "1", "0"])
     found = server.json("scheduler", "status")
-    assert [each["job_name"] for each in found["jobs"]] == ["greeting"]
+    names = [each["job_name"] for each in found["jobs"]]
+    assert names == sorted(names)
+    assert {"greeting", "rollup-day"} <= set(names)
+    assert [each["name"] for each in server.json("cron", "ls")["items"]] == ["greeting"]
+    assert server.json("cron", "ls", "--all")["total"] == len(names)
     assert server.run("scheduler", "resume", "greeting").stdout.startswith("Job greeting fires in ")
     assert said(server.run("cron", "trigger", "greeting")).startswith("Cron greeting started ")
     shown = said(server.run("cron", "show", "greeting"))

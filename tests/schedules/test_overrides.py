@@ -46,6 +46,9 @@ async def test_definitions_are_taken_over_changed_and_removed(world: ScheduleWor
     assert (await world.schedules.search()).total == 2
     await world.schedules.sync(FILE, [], keeping=())
     assert [each.name for each in await world.schedules.search()] == ["mine"]
+    await world.schedules.sync(CODE, [defined(world, "tidy", origin=CODE, file=None)])
+    for origin, names in (("code", ["tidy"]), (["api", "file"], ["mine"]), (None, ["tidy", "mine"])):
+        assert [each.name for each in await world.schedules.search(origin=origin)] == names  # type: ignore[arg-type]
 
 
 async def test_several_processes_take_over_the_same_definitions(world: ScheduleWorld) -> None:

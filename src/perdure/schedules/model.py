@@ -261,6 +261,7 @@ class Search(NamedTuple):
     """Which schedules, in which order, and which page of them."""
 
     target: str | None
+    origins: Sequence[str] | None
     name: str | None
     assistant_id: str | None
     thread_id: str | None

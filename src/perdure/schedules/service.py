@@ -17,6 +17,7 @@ from perdure.kernel.checks import (
     Offset,
     SortOrder,
     check_choice,
+    check_choices,
     check_filter,
     check_flag,
     check_id,
@@ -37,6 +38,7 @@ from perdure.schedules.model import (
     Misfire,
     NewSchedule,
     Order,
+    Origin,
     Overlap,
     OverrideChange,
     Search,
@@ -57,6 +59,13 @@ SortField = Literal[
     "created_at", "updated_at", "next_at", "end_time", "schedule_id", "name", "assistant_id", "thread_id"
 ]
 Seconds = Annotated[float, Meta(ge=0)]
+
+
+Origins = list[Origin]
+
+
+def _listed(origin: Origin | Origins) -> Origins:
+    return [origin] if isinstance(origin, str) else origin
 
 
 class Scheduler(Protocol):
@@ -91,6 +100,7 @@ class Schedules(Service):
         self,
         *,
         target: str | None = None,
+        origin: Origin | Origins | None = None,
         name: str | None = None,
         assistant_id: str | None = None,
         thread_id: str | None = None,
@@ -103,11 +113,12 @@ class Schedules(Service):
     ) -> PaginatedResult[Schedule]:
         """List schedules, the newest first.
 
-        Filters by target, name, assistant, thread, state and metadata; `limit=0` only counts.
+        Filters by target, origin, name, assistant, thread, state and metadata; `limit=0` only counts.
         """
         check_page(limit, offset)
         query = Search(
             optional_id(target, "target"),
+            None if origin is None else check_choices(_listed(origin), get_args(Origin), "origin"),
             optional_id(name, "name"),
             optional_id(assistant_id, "assistant_id"),
             optional_id(thread_id, "thread_id"),

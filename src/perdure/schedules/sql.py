@@ -194,6 +194,7 @@ FIELDS = {
     "schedule_id": Field("id", "text"),
     "name": Field("name", "text", null=True),
     "target": Field("target", "text"),
+    "origin": Field("coalesce(origin, 'api')", "text"),
     "assistant_id": Field("assistant_id", "text", null=True),
     "thread_id": Field("thread_id", "text", null=True),
     "enabled": Field(_ENABLED, "int"),

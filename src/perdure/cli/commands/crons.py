@@ -63,16 +63,19 @@ async def list_crons(
         bool | None, flag("--enabled/--paused", help="List only enabled or only paused crons.")
     ] = None,
     metadata: MetadataFilter = None,
+    everything: Annotated[bool, flag("--all", help="List the server's own jobs too.")] = False,
     limit: LimitOption = 20,
 ) -> None:
     """List crons, newest first."""
     wanted: dict[str, Any] = {"assistant_id": assistant, "thread_id": thread, "enabled": enabled}
     wanted["metadata"] = metadata_of(metadata)
+    filtered = any(value is not None for value in wanted.values())
+    wanted["origin"] = None if everything else ["api", "file"]
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.schedules.search(**wanted, limit=limit, offset=offset), limit
+            lambda limit, offset: connection.schedules.search(**wanted, limit=limit, offset=offset),
+            limit,
         )
-    filtered = any(value is not None for value in wanted.values())
     listing(context, found, COLUMNS, _row, noun="crons", empty=EMPTY, filtered=filtered)
 
 

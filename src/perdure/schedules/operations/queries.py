@@ -88,6 +88,7 @@ async def search(tx: Tx, query: Search) -> tuple[list[ScheduleRow], int]:
 def _wanted(query: Search) -> Clause:
     conditions = given(
         ("target", "exact", query.target),
+        ("origin", "within", query.origins),
         ("name", "exact", query.name),
         ("assistant_id", "exact", query.assistant_id),
         ("thread_id", "exact", query.thread_id),
