@@ -36,7 +36,7 @@ def measures(sizes: Sizes) -> list[Measure]:
                 (
                     Row(
                         f"{engine}/grpc_ingest_cpu",
-                        "a durable event over gRPC: CPU of the server",
+                        "a durable event over gRPC: CPU of the server, with its indexing",
                         "ms",
                         "lower",
                         target=budget,
