@@ -43,7 +43,14 @@ EXPECTED = {
     "PLACED_UNTIL": {"memory_texts_place"},
 }
 LARGE = frozenset({"memory_events", "memory_texts", "memory_nodes"})
-SUBJECT = Subject((sql,), LARGE, EXPECTED, SMALL | {"memory_words", "f", "r", "newest"})
+SUBJECT = Subject(
+    (sql,),
+    LARGE,
+    EXPECTED,
+    SMALL | {"memory_words", "f", "r", "newest", "ids"},
+    # A page of a session is found by its session or by its time, whichever is shorter.
+    any_index=frozenset({"SESSION_BETWEEN"}),
+)
 
 
 def _rows(ns: int, start: int) -> tuple[list[tuple[Any, ...]], ...]:

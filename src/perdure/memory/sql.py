@@ -71,7 +71,7 @@ SESSION_BETWEEN = statement(
     + _WITH_TEXT
     + """
     WHERE e.ns = :ns AND e.session_id = :session_id AND e.timestamp_ms >= :low AND e.timestamp_ms <= :high
-      AND (e.timestamp_ms, e.id) > (:after_ms, :after_id)
+      AND ({plain:e.timestamp_ms}, e.id) > (:after_ms, :after_id)
     ORDER BY e.timestamp_ms, e.id LIMIT :limit
     """,
     row=EventRow,
@@ -81,7 +81,12 @@ GET_EVENTS = statement(
     "SELECT " + _EVENT + _WITH_TEXT + " WHERE e.ns = :ns AND e.id {among:ids}", row=EventRow
 )
 # Where events stand.
-CITED = statement("SELECT {columns} FROM memory_events WHERE ns = :ns AND id {among:ids}", row=CitedRow)
+CITED = statement(
+    """
+    SELECT e.id, e.session_id, e.timestamp_ms FROM {each:ids} CROSS JOIN memory_events AS e WHERE e.ns = :ns AND e.id = ids.value
+    """,
+    row=CitedRow,
+)
 
 # --- the index --------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Stretch(NamedTuple):
 async def events_between(tx: Tx, stretch: Stretch, limit: int) -> list[EventRow]:
     """The next events of a stretch, in the order of their time."""
     where = {
-        "low": stretch.low,
+        "low": max(stretch.low, stretch.after.timestamp_ms),
         "high": stretch.high,
         "after_ms": stretch.after.timestamp_ms,
         "after_id": stretch.after.id,
