@@ -158,13 +158,14 @@ def phase_end(end: Ended) -> PhaseEnd:
 
 async def resume_node(tx: Tx, run: RunRow, node: str, decision: Decision, phases: PhaseStarter) -> bool:
     """Let a run go on after an approval was resolved; its row is locked. False if nothing waits for it."""
-    works = await works_of(tx, [run], phases)
-    work = works[run.id]
-    found = await work.node(parse_node(node))
+    key = parse_node(node)
+    found = await tx.one(sql.GET_NODE, run_id=run.id, node=key.node, item=key.item)
     if run.status not in LIVE or found is None or found.status != WAITING:
         return False
     if found.approval_id != decision.approval_id:
         return False
+    work = (await works_of(tx, [run], phases))[run.id]
+    work.board.add([found])
     await work.resumed(found, decision)
     await work.go_on()
     await save_all(tx, [work])
