@@ -105,4 +105,4 @@ def test_what_is_stored_of_an_error_tells_no_more(tmp_path: Path) -> None:
         ]
         assert not any(INSIDE.search(each) or str(tmp_path) in each for each in told), told
         assert all(told)
-        assert "database" in error.public or kind is errors.StorageClosed
+        assert "database" in error.public or issubclass(kind, errors.StorageClosed)

@@ -163,7 +163,9 @@ async def test_phases_of_a_remote_worker_come_through_the_server(engine_url: str
     async with open_store(engine_url) as store, housed(store) as house:
         bench = Bench(store.storage, tmp_path)
         async with working(bench, RemoteRunQueue(house.visitor.url)):
-            await bench.threads.join_run(await bench.create("perdure.command", {"command": "echo hi"}), 30)
+            # Without a workflow run behind it, the server gives it its input as it is.
+            made = await bench.create("perdure.command", {"command": "echo hi"}, parent=None)
+            await bench.threads.join_run(made, 30)
             done = await bench.latest()
             assert (done.success, done.output_text, done.stop_reason) == (True, "hi\n", "success")
 

@@ -12,6 +12,7 @@ from perdure.client.lightning_batches import Batches, pair_item, rollout_item
 from perdure.client.lightning_requests import Exchange, decoded, given, new_key, rollout_from
 from perdure.client.lightning_wire import PREFIX
 from perdure.client.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, path_segment
+from perdure.client.tls import ClientTls
 from perdure.kernel.checks import check_text, check_texts, check_timeout, optional_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.merge import Merger
@@ -67,6 +68,7 @@ class LightningStoreClient(LightningStore):
         health_retry_delays: Sequence[float] = HEALTH_RETRY_DELAYS,
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
+        tls: ClientTls | None = None,
     ) -> None:
         self._session = HttpSession(
             server_address,
@@ -76,6 +78,7 @@ class LightningStoreClient(LightningStore):
             health_retry_delays=health_retry_delays,
             request_timeout=request_timeout,
             connection_timeout=connection_timeout,
+            tls=tls,
         )
         self._merger = Merger()
         self._speak()

@@ -83,7 +83,8 @@ GET_EVENTS = statement(
 # Where events stand.
 CITED = statement(
     """
-    SELECT e.id, e.session_id, e.timestamp_ms FROM {each:ids} CROSS JOIN memory_events AS e WHERE e.ns = :ns AND e.id = ids.value
+    SELECT e.id, e.session_id, e.timestamp_ms FROM {each:ids} CROSS JOIN memory_events AS e
+    WHERE e.ns = :ns AND e.id = ids.value
     """,
     row=CitedRow,
 )

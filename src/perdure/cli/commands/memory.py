@@ -286,6 +286,7 @@ def hook(
     namespace: Annotated[
         str | None, text("NAME", "Namespace.", "--namespace", variable="PERDURE_NAMESPACE")
     ] = None,
+    as_json: Annotated[bool, flag("--json", help="Print JSON only, as it does anyway.")] = False,
 ) -> None:
     """Store what a hook of a coding agent tells on stdin. It always answers that the agent may go on."""
     try:

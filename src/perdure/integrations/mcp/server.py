@@ -10,7 +10,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from perdure.integrations.mcp.tools import Holder, Tool, tool_named, tools_for
 from perdure.kernel.codec import decode_json, encode_wire
@@ -85,10 +85,20 @@ class McpResponse(Response):
 
     def __init__(self, server: Server[Any], max_body: int) -> None:
         super().__init__()
+        self.raw_headers = []
         self._manager = StreamableHTTPSessionManager(
             server, json_response=True, stateless=True, max_request_body_size=max_body
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            """Add our headers where the SDK has set none."""
+            if message["type"] == "http.response.start":
+                theirs = list(message.get("headers") or ())
+                present = {name for name, _ in theirs}
+                ours = [header for header in self.raw_headers if header[0] not in present]
+                message = {**message, "headers": [*theirs, *ours]}
+            await send(message)
+
         async with self._manager.run():
-            await self._manager.handle_request(scope, receive, send)
+            await self._manager.handle_request(scope, receive, with_headers)
