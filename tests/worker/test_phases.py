@@ -162,10 +162,10 @@ async def test_an_agent_is_told_of_its_phase_and_what_it_took_is_in_its_executio
 async def test_phases_of_a_remote_worker_come_through_the_server(engine_url: str, tmp_path: Path) -> None:
     async with open_store(engine_url) as store, housed(store) as house:
         bench = Bench(store.storage, tmp_path)
+        # No workflow run is behind these phases, whose definition the server would render.
+        house.visitor.app.services.run_queue._inputs = AsItIs()
         async with working(bench, RemoteRunQueue(house.visitor.url)):
-            # Without a workflow run behind it, the server gives it its input as it is.
-            made = await bench.create("perdure.command", {"command": "echo hi"}, parent=None)
-            await bench.threads.join_run(made, 30)
+            await bench.threads.join_run(await bench.create("perdure.command", {"command": "echo hi"}), 30)
             done = await bench.latest()
             assert (done.success, done.output_text, done.stop_reason) == (True, "hi\n", "success")
 
