@@ -35,6 +35,7 @@ from tests.chaos.server_kills import kill_server_on_postgres, kill_server_on_sql
 from tests.chaos.sqlite_kills import kill_on_sqlite
 from tests.chaos.torn import tear_logs
 from tests.chaos.worker_chaos import torment_on_postgres, torment_on_sqlite
+from tests.chaos.workflow_chaos import workflows_on_postgres, workflows_on_sqlite
 
 SCENARIOS = (
     Scenario(
@@ -93,6 +94,20 @@ SCENARIOS = (
         "a year of firings of so many hourly schedules, over every change of the clocks",
         long_runs.fire_for_a_year,
         when_named=True,
+    ),
+    Scenario(
+        "workflows-postgres",
+        "workflows",
+        100,
+        "two servers on PostgreSQL killed under workflow runs",
+        workflows_on_postgres,
+    ),
+    Scenario(
+        "workflows-sqlite",
+        "workflows",
+        100,
+        "a server on SQLite and its remote worker killed under workflow runs",
+        workflows_on_sqlite,
     ),
     Scenario(
         "model",

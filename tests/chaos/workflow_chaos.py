@@ -162,6 +162,9 @@ class _Workflows:
 
     async def _kill(self, name: str) -> None:
         process = self._processes[name]
+        if process.poll() is not None:
+            log = (self._run.folder / f"{name}.log").read_text()[-1000:]
+            raise AssertionError(f"{name} ended by itself with {process.returncode}: {log}")
         process.kill()
         await asyncio.to_thread(process.wait)
         self._run.facts[f"{name.partition(' ')[0]}s killed"] += 1
@@ -175,7 +178,7 @@ class _Workflows:
         (folder / "chaos_agents.py").write_text(AGENTS)
         (folder / "workflows").mkdir()
         (folder / "workflows" / "chaos.yaml").write_text(WORKFLOW)
-        (folder / "perdure.toml").write_text('[workflow_assistants]\ndefault = "work"\n')
+        (folder / "perdure.toml").write_text('[perdure.workflow_assistants]\ndefault = "work"\n')
         for name in self._names:
             self._start(name)
         ending: asyncio.Future[object] = asyncio.ensure_future(self._follow_all())
