@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.approvals.support import ApprovalWorld, Run
 from tests.security.runs import API, Line, silent_worker
 from tests.server.native.support import AGENT
-from tests.workflows.approval_support import ApprovalWorld, Run
 
 from perdure import phase, workflow
 from perdure.messaging.service import Messaging

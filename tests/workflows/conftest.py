@@ -7,18 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.threads.support import open_storage
-from tests.workflows.approval_support import ApprovalWorld
 from tests.workflows.support import WorkflowWorld
 
 from perdure.testing.clock import ManualClock
-
-
-@pytest.fixture
-async def approvals(shared_engine_url: str) -> AsyncIterator[ApprovalWorld]:
-    clock = ManualClock()
-    storage = open_storage(shared_engine_url, clock=clock)
-    yield await ApprovalWorld(storage, clock, f"test {uuid.uuid4().hex}").begin()
-    await storage.close()
 
 
 @pytest.fixture

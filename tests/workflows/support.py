@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from tests.threads.support import POLICY, World
 
+from perdure.approvals.model import ApprovalRow, Decision
+from perdure.approvals.service import Approvals
 from perdure.executions.service import Executions
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import statement
@@ -17,13 +19,12 @@ from perdure.threads.model import QueueName
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Ending
-from perdure.workflows.approval_model import ApprovalRow, Decision
-from perdure.workflows.approval_service import Approvals
 from perdure.workflows.definition import Workflow
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.loading import load_text
 from perdure.workflows.operations.advance import resume_node
 from perdure.workflows.operations.runs import lock_run
+from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.records import WorkflowRun
 from perdure.workflows.registry import WorkflowRegistry
 from perdure.workflows.rows import RunRow
@@ -141,6 +142,7 @@ class WorkflowWorld(World):
         )
         self.timer = WorkflowTimer(storage, PHASES, cap=cap)
         self.approvals = Approvals(storage, TestResumer(), namespace=namespace)
+        self.overrides = WorkflowOverrides(storage, namespace=namespace)
         self.executions = Executions(storage, namespace=namespace)
         self.script: dict[str, Any] = {}
         self.seen: list[tuple[str, Any]] = []

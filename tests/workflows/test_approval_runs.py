@@ -10,8 +10,8 @@ import pytest
 from tests.kernel.support import soon
 
 from perdure import Agents, Perdure
+from perdure.approvals.model import Approval
 from perdure.kernel.errors import Conflict
-from perdure.workflows.approval_model import Approval
 from perdure.workflows.definition import Workflow
 from perdure.workflows.loading import load_text
 

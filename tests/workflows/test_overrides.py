@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.workflows.approval_support import ApprovalWorld
+from tests.workflows.support import WorkflowWorld
 
 from perdure.access.model import Caller
 from perdure.kernel.errors import InvalidInput, NotFound
 
 
-async def test_a_workflow_is_enabled_until_it_is_switched_off(approvals: ApprovalWorld) -> None:
-    overrides = approvals.overrides.acting_as(Caller.trusted("ann", approvals.namespace))
+async def test_a_workflow_is_enabled_until_it_is_switched_off(world: WorkflowWorld) -> None:
+    overrides = world.overrides.acting_as(Caller.trusted("ann", world.namespace))
     assert await overrides.is_enabled("build")
     with pytest.raises(NotFound):
         await overrides.get("build")
@@ -26,15 +26,15 @@ async def test_a_workflow_is_enabled_until_it_is_switched_off(approvals: Approva
         await overrides.clear("build")
 
 
-async def test_overrides_are_listed_by_name_in_pages(approvals: ApprovalWorld) -> None:
+async def test_overrides_are_listed_by_name_in_pages(world: WorkflowWorld) -> None:
     for name in ("c", "a", "b"):
-        await approvals.overrides.set_enabled(name, enabled=False)
-    first = await approvals.overrides.list(limit=2)
+        await world.overrides.set_enabled(name, enabled=False)
+    first = await world.overrides.list(limit=2)
     assert [each.name for each in first] == ["a", "b"]
-    assert [each.name for each in await approvals.overrides.list(after="b")] == ["c"]
+    assert [each.name for each in await world.overrides.list(after="b")] == ["c"]
 
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 200, "a\0b"])
-async def test_a_name_that_no_workflow_can_have_is_refused(approvals: ApprovalWorld, name: str) -> None:
+async def test_a_name_that_no_workflow_can_have_is_refused(world: WorkflowWorld, name: str) -> None:
     with pytest.raises(InvalidInput):
-        await approvals.overrides.set_enabled(name, enabled=False)
+        await world.overrides.set_enabled(name, enabled=False)

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from perdure.access.base import remote
 from perdure.access.service import Access
+from perdure.approvals.service import Approvals
 from perdure.assistants.service import Assistants
 from perdure.client.session import RETRY_DELAYS, HttpSession
 from perdure.client.streaming import ThreadSenders
@@ -26,7 +27,6 @@ from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.threads.service import Threads
-from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 

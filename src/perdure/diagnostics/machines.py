@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.approvals.model import APPROVAL
 from perdure.kernel.connection import CONNECTION
 from perdure.kernel.lifecycle import DAEMON
 from perdure.memory.nodes import TOC_NODE
@@ -11,7 +12,6 @@ from perdure.outbox.model import EFFECT, EFFECT_VIEW
 from perdure.rollouts.model import ATTEMPT, ROLLOUT, WORKER
 from perdure.schedules.model import FIRING, SCHEDULER
 from perdure.threads.model import RUN_MACHINE
-from perdure.workflows.approval_model import APPROVAL
 from perdure.workflows.model import NODE
 from perdure.workflows.model import RUN as WORKFLOW_RUN
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from perdure.access.operations import list_namespaces
+from perdure.approvals import sql as approval_sql
+from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import sql
 from perdure.diagnostics.explain import MANY
 from perdure.diagnostics.model import (
@@ -32,9 +34,7 @@ from perdure.threads.operations.queries import QueueStats
 from perdure.threads.operations.queries import stats as queue_stats
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.rows import RunRow, ThreadRow
-from perdure.workflows import approval_sql
 from perdure.workflows import sql as workflow_sql
-from perdure.workflows.approval_model import ApprovalRow
 from perdure.workflows.model import ENDED as WORKFLOW_ENDED
 from perdure.workflows.model import RUNNING, WAITING
 

@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 
 from perdure.access.endpoints import GET, call
 from perdure.access.model import Caller
+from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import model, operations
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
 from perdure.diagnostics.model import FoundRollout, LiveWorkers, NamespaceStats, RolloutFacts, Why
@@ -21,7 +22,6 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
 from perdure.threads.policy import Policy
-from perdure.workflows.approval_model import ApprovalRow
 
 ALIVE_LEASES = 3
 """After how many leases without a sign of life a worker does not count as alive."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from perdure.approvals.model import PENDING, REPLY, ApprovalRow
 from perdure.diagnostics.explain import MANY, Explanation, at
 from perdure.diagnostics.model import Why
 from perdure.kernel.clock import to_seconds
-from perdure.workflows.approval_model import PENDING, REPLY, ApprovalRow
 from perdure.workflows.model import ENDED, PAUSED, QUEUED, RUNNING, SUCCEEDED, WAITING
 from perdure.workflows.rows import NodeRow, RunRow
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from perdure.approvals.notices import ApprovalNotices
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, steps_of
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.retention.service import RETENTION_JOB, SCHEDULE
@@ -15,7 +16,6 @@ from perdure.runtime.memory_feed import MemoryFeed
 from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import public_url_of
 from perdure.worker.registry import Agents
-from perdure.workflows.approval_notices import ApprovalNotices
 
 __all__ = ["Component", "components_of", "running", "stop_in_phases"]
 

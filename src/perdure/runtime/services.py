@@ -15,6 +15,8 @@ from perdure.access.operations import list_namespaces
 from perdure.access.service import Access
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
+from perdure.approvals.due import DueApprovals
+from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
@@ -62,8 +64,6 @@ from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Lifetime
 from perdure.threads.service import Threads
-from perdure.workflows.approval_due import DueApprovals
-from perdure.workflows.approval_service import Approvals, LinkedApprovals
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.registry import WorkflowRegistry

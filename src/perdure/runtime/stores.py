@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from perdure.access.service import start_retention
 from perdure.access.tables import TABLES as ACCESS_TABLES
+from perdure.approvals.tables import TABLES as APPROVAL_TABLES
 from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
 from perdure.executions.operations import EXECUTIONS
 from perdure.executions.tables import TABLES as EXECUTION_TABLES
@@ -48,7 +49,6 @@ from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.threads.operations.settle import PHASE_KIND, RUN_KIND
 from perdure.threads.policy import Policy
 from perdure.threads.tables import TABLES as THREAD_TABLES
-from perdure.workflows.approval_tables import TABLES as APPROVAL_TABLES
 from perdure.workflows.operations.advance import WORKFLOW_LOCKS
 from perdure.workflows.operations.advance import listener as workflow_listener
 from perdure.workflows.override_tables import TABLES as OVERRIDE_TABLES

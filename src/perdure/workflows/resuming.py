@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from perdure.approvals.model import ApprovalRow, Decision
 from perdure.executions.model import PhaseStarter
 from perdure.kernel.storage.port import Tx
-from perdure.workflows.approval_model import ApprovalRow, Decision
 from perdure.workflows.operations.advance import resume_node
 from perdure.workflows.operations.runs import lock_run
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
+from tests.approvals.support import ApprovalWorld, Recorder, Run
 from tests.server.support import Visitor, serving
 from tests.support.browser import browsing
-from tests.workflows.approval_support import ApprovalWorld, Recorder, Run
 
 from perdure import InMemoryLightningStore
+from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.kernel.config import Key
 from perdure.testing.clock import ManualClock
-from perdure.workflows.approval_service import Approvals, LinkedApprovals
 
 KEY = Key("only-the-operator-knows")
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

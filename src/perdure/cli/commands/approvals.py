@@ -13,8 +13,8 @@ from perdure.cli.shell.results import listing, showing
 from perdure.cli.shell.times import seconds_of, seconds_of_or_none
 
 if TYPE_CHECKING:
+    from perdure.approvals.model import Approval
     from perdure.cli.shell.target import Connection
-    from perdure.workflows.approval_model import Approval
 
 EMPTY = """Nothing waits for an answer. A workflow asks for one where a phase has an approval_gate, or is
 of the type approval; docs/approvals.md shows a workflow that does."""
@@ -49,7 +49,7 @@ async def list_approvals(
     limit: LimitOption = 20,
 ) -> None:
     """List approvals: pending ones, newest first."""
-    from perdure.workflows.approval_model import APPROVAL_STATUSES
+    from perdure.approvals.model import APPROVAL_STATUSES
 
     chosen = optional_choice(status, APPROVAL_STATUSES, "--status")
     if all_ and chosen is not None:

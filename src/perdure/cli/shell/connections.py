@@ -12,6 +12,7 @@ from yarl import URL
 
 from perdure.access.model import Caller, Scope
 from perdure.access.service import Access
+from perdure.approvals.service import Approvals
 from perdure.assistants.service import Assistants
 from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
@@ -37,7 +38,6 @@ from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
-from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 

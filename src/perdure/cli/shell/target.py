@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from perdure.approvals.service import Approvals
     from perdure.assistants.service import Assistants
     from perdure.client.native import PerdureClient
     from perdure.client.session import HttpSession
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
     from perdure.threads.service import Threads
-    from perdure.workflows.approval_service import Approvals
     from perdure.workflows.override_service import WorkflowOverrides
     from perdure.workflows.service import Workflows
 

@@ -11,11 +11,11 @@ import msgspec
 
 from perdure.access.endpoints import Endpoint, endpoints
 from perdure.access.model import allows
+from perdure.approvals.service import Approvals
 from perdure.diagnostics.service import Diagnostics
 from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
 from perdure.memory.service import Memory
 from perdure.threads.service import Threads
-from perdure.workflows.approval_service import Approvals
 
 LEFT_OUT: Final = frozenset({"self", "idempotency_key"})
 

@@ -13,15 +13,15 @@ from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
+from perdure.approvals.link_model import LinkRow, Token, token_of
+from perdure.approvals.model import ANSWERS, MAX_RESPONSE, REPLY, Answer, ApprovalRow
+from perdure.approvals.operations import FoundLink
 from perdure.kernel.checks import check_choice
 from perdure.kernel.clock import to_iso
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, PerdureError, UnsupportedMedia
 from perdure.server.http.gate import OWN_SITES
 from perdure.server.http.origins import is_own
 from perdure.server.http.routes import Call
-from perdure.workflows.approval_model import ANSWERS, MAX_RESPONSE, REPLY, Answer, ApprovalRow
-from perdure.workflows.link_model import LinkRow, Token, token_of
-from perdure.workflows.operations.approvals import FoundLink
 
 FORM: Final = "application/x-www-form-urlencoded"
 MAX_FORM: Final = 4 * MAX_RESPONSE

@@ -6,6 +6,7 @@ from typing import Any
 
 from perdure.access.endpoints import PREFIX
 from perdure.access.service import Access
+from perdure.approvals.service import Approvals
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
@@ -34,7 +35,6 @@ from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.sessions.service import Sessions
-from perdure.workflows.approval_service import Approvals
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from perdure.approvals.model import Decision
 from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseReport, PhaseStarter, outcome_of
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Listener
 from perdure.workflows import sql
-from perdure.workflows.approval_model import Decision
 from perdure.workflows.model import LIVE, MAX_RESTARTS, WAITING, PhaseEnd, parse_node
 from perdure.workflows.operations.runs import load_works, lock_runs, works_of
 from perdure.workflows.operations.saving import save_all

@@ -12,6 +12,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from perdure.approvals.gates import open_gate, withdraw_gates
+from perdure.approvals.model import Decision, NewGate
 from perdure.executions.model import NewPhase, PhaseStarter
 from perdure.executions.operations import mark_failed, skip
 from perdure.kernel import changes
@@ -20,7 +22,6 @@ from perdure.kernel.errors import Conflict, NotFound, PerdureError
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql, steps
-from perdure.workflows.approval_model import Decision, NewGate
 from perdure.workflows.hints import CHANNEL, DUE, KIND, RUNS_CHANNEL, run_key
 from perdure.workflows.model import (
     LIVE,
@@ -42,7 +43,6 @@ from perdure.workflows.model import (
     error_text,
     parse_label,
 )
-from perdure.workflows.operations.gates import open_gate, withdraw_gates
 from perdure.workflows.operations.orders import new_phase, seed_of
 from perdure.workflows.operations.reading import RunValues
 from perdure.workflows.planner import Board, Plan, PlannedPhase

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from perdure.approvals import sql
+from perdure.approvals.model import ApprovalRow, GatedRun, NewGate, new_row
 from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
-from perdure.workflows import approval_sql as sql
-from perdure.workflows.approval_model import ApprovalRow, GatedRun, NewGate, new_row
 
 KIND: Final = "approval"
 CHANNEL: Final = "approvals"

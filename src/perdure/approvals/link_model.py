@@ -7,8 +7,8 @@ import re
 from hashlib import sha256
 from typing import NamedTuple
 
+from perdure.approvals.model import ApprovalLink
 from perdure.kernel.clock import to_iso, to_iso_or_none
-from perdure.workflows.approval_model import ApprovalLink
 
 PATH = "/approve/"
 """The path of the page of a link, before its token."""

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.access.operations import audit, keyed_as
-from perdure.kernel.clock import MICROS, to_seconds
-from perdure.kernel.errors import Conflict, Forbidden, NotFound
-from perdure.kernel.storage.port import Tx
-from perdure.workflows import approval_sql as sql
-from perdure.workflows import link_model
-from perdure.workflows.approval_model import (
+from perdure.approvals import link_model, sql
+from perdure.approvals.gates import REMINDER, RESOLVED, tell
+from perdure.approvals.link_model import LinkRow, NewLink
+from perdure.approvals.model import (
     APPROVAL_STATUSES,
     EVENTS,
     ApprovalRow,
@@ -22,8 +20,9 @@ from perdure.workflows.approval_model import (
     check_kind,
     next_due,
 )
-from perdure.workflows.link_model import LinkRow, NewLink
-from perdure.workflows.operations.gates import REMINDER, RESOLVED, tell
+from perdure.kernel.clock import MICROS, to_seconds
+from perdure.kernel.errors import Conflict, Forbidden, NotFound
+from perdure.kernel.storage.port import Tx
 
 SYSTEM_ACTOR = "system"
 """Who answers an approval from inside of this process, where nobody else is named."""

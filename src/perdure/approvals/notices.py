@@ -7,16 +7,14 @@ from typing import Any
 
 import msgspec
 
+from perdure.approvals import link_model, model, operations
+from perdure.approvals.gates import CONSUMER, RESOLVED
+from perdure.approvals.model import Approval
+from perdure.approvals.service import new_links, path_of
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Storage
 from perdure.outbox.model import Consumer, DeliveryPolicy, Effect, Undeliverable
-from perdure.workflows import approval_model as model
-from perdure.workflows import link_model
-from perdure.workflows.approval_model import Approval
-from perdure.workflows.approval_service import new_links, path_of
-from perdure.workflows.operations import approvals as operations
-from perdure.workflows.operations.gates import CONSUMER, RESOLVED
 
 
 class _Notice(msgspec.Struct):

@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.approvals.support import ApprovalWorld, Run
 from tests.threads.support import open_storage
-from tests.workflows.approval_support import ApprovalWorld, Run
 
+from perdure.approvals.link_model import Token, token_of
+from perdure.approvals.model import CreatedLink
 from perdure.kernel.errors import Conflict, InvalidInput
 from perdure.testing.clock import ManualClock
-from perdure.workflows.approval_model import CreatedLink
-from perdure.workflows.link_model import Token, token_of
 
 RUN = Run("run-1")
 

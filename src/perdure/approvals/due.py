@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from perdure.approvals import operations
+from perdure.approvals.model import Resumer
+from perdure.approvals.operations import DUE_ROWS
 from perdure.kernel.errors import StorageError
 from perdure.kernel.storage.port import Storage
-from perdure.workflows.approval_model import Resumer
-from perdure.workflows.operations import approvals as operations
-from perdure.workflows.operations.approvals import DUE_ROWS
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from perdure.approvals.link_model import LinkRow
+from perdure.approvals.model import ApprovalRow
+from perdure.approvals.tables import APPROVALS, LINKS
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.workflows.approval_model import ApprovalRow
-from perdure.workflows.approval_tables import APPROVALS, LINKS
-from perdure.workflows.link_model import LinkRow
 
 # Add approvals.
 ADD = BulkInsert(APPROVALS, ApprovalRow)

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.workflows.approval_support import ApprovalWorld, Run
+from tests.approvals.support import ApprovalWorld, Run
 
+from perdure.approvals.model import MAX_RESPONSE
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from perdure.workflows.approval_model import MAX_RESPONSE
 
 RUN = Run("run-1")
 MINUTE = 60_000_000

@@ -7,15 +7,14 @@ from typing import Any, Self
 
 from perdure.access.model import Caller
 from perdure.access.operations import ensure_namespace
+from perdure.approvals.due import DueApprovals
+from perdure.approvals.gates import open_gate, withdraw_gates
+from perdure.approvals.model import Approval, ApprovalRow, Decision, NewGate
+from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.testing.clock import ManualClock
-from perdure.workflows.approval_due import DueApprovals
-from perdure.workflows.approval_model import Approval, ApprovalRow, Decision, NewGate
-from perdure.workflows.approval_service import Approvals, LinkedApprovals
-from perdure.workflows.operations.gates import open_gate, withdraw_gates
-from perdure.workflows.override_service import WorkflowOverrides
 
 ADD_RUN = statement(
     "INSERT INTO workflow_runs (ns, id, workflow_name, trigger_id, current_phase, started_at, updated_at,"
@@ -92,7 +91,6 @@ class ApprovalWorld:
         self.storage, self.clock, self.namespace = storage, clock, namespace
         self.ns = 0
         self.recorder = Recorder()
-        self.overrides = WorkflowOverrides(storage, namespace=namespace)
         self.service = Approvals(storage, self.recorder, namespace=namespace)
         self.linked = LinkedApprovals(storage, self.recorder)
         self.timer = DueApprovals(storage, self.recorder)

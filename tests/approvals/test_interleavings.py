@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.approvals.support import ADD_RUN, Recorder, Run
 from tests.reliability.interleaving import Operation, Pair
 from tests.reliability.test_interleavings import SWITCHES, explore_all
 from tests.threads.test_interleavings import answering
-from tests.workflows.approval_support import ADD_RUN, Recorder, Run
 
+from perdure.approvals import gates
+from perdure.approvals import operations as approvals
+from perdure.approvals.link_model import NewLink
+from perdure.approvals.model import Answer, NewGate, Resolution
 from perdure.kernel.storage.port import Tx
-from perdure.workflows.approval_model import Answer, NewGate, Resolution
-from perdure.workflows.link_model import NewLink
-from perdure.workflows.operations import approvals, gates
 
 RUN = Run("run-1")
 EXPIRES = 10_000_000

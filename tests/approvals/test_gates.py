@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.workflows.approval_support import ApprovalWorld, Run
+from tests.approvals.support import ApprovalWorld, Run
 
-from perdure.workflows.approval_model import APPROVAL, MAX_SUMMARY, PENDING
+from perdure.approvals.model import APPROVAL, MAX_SUMMARY, PENDING
 
 
 async def test_a_gate_is_a_pending_approval_that_others_are_told_of(approvals: ApprovalWorld) -> None:

@@ -398,4 +398,5 @@ def place_of(cursor: str | None) -> Place:
     found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
     if found is None:
         raise InvalidInput(f"{cursor!r} is not a cursor of this list")
-    return Place(int(found[1]), int(found[2]), found[3])
+    opened, created_at, approval_id = found.groups()
+    return Place(int(opened), int(created_at), approval_id)

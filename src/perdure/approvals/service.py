@@ -11,14 +11,9 @@ from msgspec import Meta, structs
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
 from perdure.access.model import ADMIN, Caller
-from perdure.kernel.checks import Id, Limit, check_id, check_name, check_page, optional_choice, optional_id
-from perdure.kernel.clock import to_micros
-from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from perdure.kernel.merge import BATCH_ROWS
-from perdure.kernel.storage.port import Storage
-from perdure.workflows import approval_model as model
-from perdure.workflows import link_model
-from perdure.workflows.approval_model import (
+from perdure.approvals import link_model, model, operations
+from perdure.approvals.link_model import LinkRow, NewLink, Token
+from perdure.approvals.model import (
     APPROVAL_KINDS,
     LINK_SECONDS,
     MAX_LINK_SECONDS,
@@ -34,9 +29,12 @@ from perdure.workflows.approval_model import (
     Resumer,
     Wanted,
 )
-from perdure.workflows.link_model import LinkRow, NewLink, Token
-from perdure.workflows.operations import approvals as operations
-from perdure.workflows.operations.approvals import FoundLink
+from perdure.approvals.operations import FoundLink
+from perdure.kernel.checks import Id, Limit, check_id, check_name, check_page, optional_choice, optional_id
+from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from perdure.kernel.merge import BATCH_ROWS
+from perdure.kernel.storage.port import Storage
 
 Links = list[ApprovalLink]
 LinkSeconds = Annotated[float, Meta(gt=0, le=MAX_LINK_SECONDS)]
