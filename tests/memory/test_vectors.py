@@ -11,6 +11,7 @@ from tests.memory.conftest import World, ms
 
 from perdure.kernel import vectors as kernel_vectors
 from perdure.kernel.config import Settings
+from perdure.kernel.errors import InvalidInput
 from perdure.kernel.vectors import Embedder, VectorTable, hashed, nearness, packed
 from perdure.memory.vector_search import MemoryVectors
 from perdure.runtime.memory_work import vectors_of
@@ -49,6 +50,17 @@ async def test_what_is_meant_is_found_in_other_words(world: World) -> None:
     assert found.items[0].text == "a hound barks"
     assert found.items[0].events
     assert len({hit.id for hit in found.items}) == len(found.items)
+
+
+async def test_weights_say_how_much_words_and_vectors_count(world: World) -> None:
+    with_vectors(world)
+    await world.ingest(world.event("the sleeping report"), world.event("a feline"))
+    assert (await world.found("cat sleeping"))[0] == "the sleeping report"
+    assert (await world.found("cat sleeping", text_weight=0.001, vector_weight=1))[0] == "a feline"
+    assert await world.found("cat sleeping", vector_weight=0) == ["the sleeping report"]
+    for text, vector in ((0, 0), (-1, 1), (float("nan"), 1), (1, 1001)):
+        with pytest.raises(InvalidInput):
+            await world.memory.search("cat", text_weight=text, vector_weight=vector)
 
 
 async def test_without_vectors_words_are_searched_and_the_answer_says_so(world: World) -> None:

@@ -194,7 +194,8 @@ class MemorySearch(Protocol):
     async def search(self, query: str, **filters: Any) -> Any:
         """Find events and summaries (`perdure.memory.records.SearchResult`), each with its events.
 
-        Filters are those of `Memory.search`: `mode`, `kind`, `agent`, `since_ms`, `until_ms` and `limit`.
+        Filters are those of `Memory.search`: `mode`, `kind`, `agent`, `since_ms`, `until_ms`, `limit`,
+        `text_weight` and `vector_weight`.
         """
         ...
 

@@ -13,6 +13,8 @@ import importlib.util
 import inspect
 import math
 import threading
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from operator import mul
@@ -25,6 +27,8 @@ from perdure.kernel.errors import InvalidInput
 Vector = Sequence[float]
 
 HASHED_DIMS = 384
+BLOCK_NUMBERS = 1 << 18
+"""How many numbers one matrix of vectors holds."""
 
 
 class Embedder:
@@ -147,12 +151,12 @@ class VectorTable:
         self.dims = dims
         self.last = -1
         """The greatest number that it has seen."""
-        self._numbers: list[int] = []
-        self._times: list[int] = []
-        self._by_tag: dict[str, list[int]] = {}
-        self._gone: set[int] = set()
-        self._data = bytearray()
-        self._matrix: Any = None
+        self._numbers = array("q")
+        self._times = array("q")
+        self._by_tag: dict[str, array[int]] = {}
+        self._gone: list[int] = []
+        """The places of vectors that searches leave out."""
+        self._rows = _Blocks(dims) if numpy() is not None else _Rows(dims)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -161,7 +165,7 @@ class VectorTable:
     @property
     def size(self) -> int:
         """How much memory it takes, about, in bytes."""
-        return len(self._data) + 200 * len(self._numbers)
+        return (4 * self.dims + 64) * len(self._numbers)
 
     def add(self, rows: Iterable[tuple[int, bytes, Sequence[str], int]]) -> None:
         """Add vectors: the number, the vector, the tags and the time of each, in the order of the numbers.
@@ -169,8 +173,7 @@ class VectorTable:
         Those that are known, and those of another length, are left out.
         """
         with self._lock:
-            # What numpy looks at must not move.
-            self._matrix = None
+            new: list[bytes] = []
             for number, vector, tags, time in rows:
                 if number <= self.last:
                     continue
@@ -180,14 +183,19 @@ class VectorTable:
                 place = len(self._numbers)
                 self._numbers.append(number)
                 self._times.append(time)
-                self._data += vector
+                new.append(vector)
                 for tag in tags:
-                    self._by_tag.setdefault(tag, []).append(place)
+                    self._by_tag.setdefault(tag, array("q")).append(place)
+            if new:
+                self._rows.add(new)
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Leave vectors out of searches from now on."""
         with self._lock:
-            self._gone.update(numbers)
+            for number in numbers:
+                place = bisect_left(self._numbers, number)
+                if place < len(self._numbers) and self._numbers[place] == number:
+                    self._gone.append(place)
 
     def nearest(
         self,
@@ -201,48 +209,101 @@ class VectorTable:
         with self._lock:
             if not self._numbers or len(query) != self.dims or most <= 0:
                 return []
-            scores = self._scores(query)
-            places = self._narrowed(tags, since, until)
-            best = _best(scores, places, most + len(self._gone))
-            found = [(float(scores[place]), self._numbers[place]) for place in best]
-            return [each for each in found if each[1] not in self._gone][:most]
+            scores = self._rows.scores(query)
+            for place in self._gone:
+                scores[place] = -math.inf
+            groups = [self._by_tag.get(tag, array("q")) for tag in tags]
+            span = (
+                None if since is None and until is None else (since or 0, 2**62 if until is None else until)
+            )
+            best = self._rows.best(scores, groups, self._times, span, most)
+            return [
+                (float(scores[place]), self._numbers[place]) for place in best if scores[place] > -math.inf
+            ]
 
-    def _scores(self, query: Vector) -> Any:
-        np = numpy()
-        if np is None:
-            size = 4 * self.dims
-            view = bytes(self._data)
-            return nearness(query, [view[at : at + size] for at in range(0, len(view), size)])
-        if self._matrix is None:
-            flat = np.frombuffer(bytes(self._data), dtype="<f4")
-            self._matrix = flat.reshape(len(self._numbers), self.dims)
-        return self._matrix @ np.asarray(query, dtype="float32")
 
-    def _narrowed(self, tags: Sequence[str], since: int | None, until: int | None) -> list[int] | None:
-        """The places that a search may find; None for all."""
-        if not tags and since is None and until is None:
-            return None
-        groups = [self._by_tag.get(tag, []) for tag in tags]
-        places: Iterable[int] = range(len(self._numbers))
+Span = tuple[int, int] | None
+
+
+class _Rows:
+    """Vectors one after the other, compared one by one."""
+
+    def __init__(self, dims: int) -> None:
+        self._vectors: list[bytes] = []
+
+    def add(self, vectors: Sequence[bytes]) -> None:
+        self._vectors += vectors
+
+    def scores(self, query: Vector) -> Any:
+        return nearness(query, self._vectors)
+
+    def best(
+        self, scores: Any, groups: Sequence[array[int]], times: array[int], span: Span, most: int
+    ) -> Any:
+        """The places with the best scores that are in all groups and in a span of time, the best first."""
+        places: Iterable[int] = range(len(scores))
         if groups:
             smallest, *others = sorted(groups, key=len)
             wanted = [set(other) for other in others]
             places = [place for place in smallest if all(place in other for other in wanted)]
-        low = -math.inf if since is None else since
-        high = math.inf if until is None else until
-        return [place for place in places if low <= self._times[place] <= high]
+        if span is not None:
+            low, high = span
+            places = [place for place in places if low <= times[place] <= high]
+        return heapq.nlargest(most, places, key=lambda place: float(scores[place]))
 
 
-def _best(scores: Any, places: list[int] | None, most: int) -> list[int]:
-    """The places with the best scores, the best first."""
-    np = numpy()
-    if np is None or (places is not None and len(places) < 1000):
-        wanted: Iterable[int] = range(len(scores)) if places is None else places
-        return heapq.nlargest(most, wanted, key=lambda place: float(scores[place]))
-    candidates = np.arange(len(scores)) if places is None else np.asarray(places)
-    chosen = scores if places is None else scores[candidates]
-    if most < len(candidates):
-        part = np.argpartition(chosen, -most)[-most:]
-        candidates, chosen = candidates[part], chosen[part]
-    found: list[int] = candidates[np.argsort(-chosen, kind="stable")].tolist()
-    return found
+class _Blocks:
+    """Vectors as the columns of matrices, compared by numpy.
+
+    A product with columns streams through memory once. A block is small enough that BLAS does not use
+    further threads for it, which would wait for one another on a busy machine.
+    """
+
+    def __init__(self, dims: int) -> None:
+        self._dims = dims
+        self._width = max(64, BLOCK_NUMBERS // dims)
+        self._blocks: list[Any] = []
+        self._count = 0
+
+    def add(self, vectors: Sequence[bytes]) -> None:
+        np = numpy()
+        new = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), self._dims)
+        while len(new):
+            used = self._count % self._width
+            if not used:
+                self._blocks.append(np.zeros((self._dims, self._width), dtype="float32"))
+            some = new[: self._width - used]
+            self._blocks[-1][:, used : used + len(some)] = some.T
+            self._count += len(some)
+            new = new[len(some) :]
+
+    def scores(self, query: Vector) -> Any:
+        np = numpy()
+        wanted = np.asarray(query, dtype="float32")
+        found = np.empty(len(self._blocks) * self._width, dtype="float32")
+        for number, block in enumerate(self._blocks):
+            np.dot(wanted, block, out=found[number * self._width : (number + 1) * self._width])
+        return found[: self._count]
+
+    def best(
+        self, scores: Any, groups: Sequence[array[int]], times: array[int], span: Span, most: int
+    ) -> Any:
+        """The places with the best scores that are in all groups and in a span of time, the best first."""
+        np = numpy()
+        places: Any = None
+        for group in groups:
+            members = np.array(group, dtype="int64")
+            places = members if places is None else np.intersect1d(places, members, assume_unique=True)
+        if span is not None:
+            low, high = span
+            moments = np.array(times, dtype="int64")
+            if places is not None:
+                moments = moments[places]
+            within = np.flatnonzero((moments >= low) & (moments <= high))
+            places = within if places is None else places[within]
+        chosen = scores if places is None else scores[places]
+        if most < len(chosen):
+            part = np.argpartition(chosen, -most)[-most:]
+            chosen, places = chosen[part], part if places is None else places[part]
+        order = np.argsort(-chosen, kind="stable")
+        return (order if places is None else places[order]).tolist()

@@ -17,6 +17,7 @@ from perdure.agents.context import AgentError, Context
 from perdure.agents.records import AgentSpec
 from perdure.langgraph.codec import GraphCodec
 from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory
+from perdure.langgraph.memory import enter_run
 from perdure.langgraph.saver import RunSaver
 from perdure.langgraph.store import ItemStore
 from perdure.langgraph.stream import check_modes, stream
@@ -50,6 +51,7 @@ class GraphAgent:
         check_modes(ctx.stream_mode)
         config = _config(ctx, self.spec.name)
         store = _store(ctx)
+        enter_run(ctx)
         context = FactoryContext(config, EXECUTION, store, _context(ctx))
         async with self.factory.open(context) as made:
             codec = GraphCodec(self.factory.serializer(made))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
+
+from perdure.kernel.checks import check_choice
 from perdure.kernel.errors import InvalidInput
 from perdure.memory import messages as m
 from perdure.memory.calendar import LEVELS, Level
@@ -127,12 +130,22 @@ def kind_of(number: int) -> DocumentKind | None:
     return None if number in ANY_KIND else named(KINDS, number, "document type")
 
 
+def time_range(since_ms: int | None, until_ms: int | None) -> Any:
+    """The first and the last millisecond of a search as a time filter; None for all times."""
+    if since_ms is None and until_ms is None:
+        return None
+    return m.TimeRange(start_ms=since_ms or 0, end_ms=0 if until_ms is None else until_ms + 1)
+
+
 def times_of(request: Any) -> tuple[int | None, int | None]:
-    """The first and the last millisecond of a request's time filter, whose end is excluded."""
+    """The first and the last millisecond of a request's time filter, whose end is excluded.
+
+    An end that is not set is none.
+    """
     if not request.HasField("time_filter"):
         return None, None
     times = request.time_filter
-    return times.start_ms, times.end_ms - 1
+    return times.start_ms, times.end_ms - 1 if times.end_ms else None
 
 
 def teleport_result(hit: SearchHit) -> Any:
@@ -141,6 +154,7 @@ def teleport_result(hit: SearchHit) -> Any:
         doc_id=hit.id,
         doc_type=number_of(KINDS, hit.kind),
         score=hit.score,
+        keywords=" ".join(hit.keywords) or None,
         timestamp_ms=hit.timestamp_ms,
         agent=hit.agent,
         text_preview=hit.text,
@@ -268,6 +282,11 @@ def expanded_of(message: Any) -> ExpandedGrip:
     )
 
 
+def part_numbers(fields: Sequence[NodeField] | None) -> list[int]:
+    """The numbers of the parts of a node to search in; none for all of them."""
+    return [number_of(PARTS, check_choice(each, NODE_FIELDS, "fields")) for each in fields or ()]
+
+
 def parts_of(numbers: Any) -> list[NodeField] | None:
     """The parts of a node to search in; None for all of them."""
     return [named(PARTS, number, "field") for number in numbers if number] or None
@@ -294,17 +313,24 @@ def node_result(found: NodeMatches) -> Any:
     )
 
 
+def matches_of(message: Any, title: str = "") -> NodeMatches:
+    """What a search inside one node found; the answer of SearchNode has no title and no relevance."""
+    matches = [_match_of(match) for match in message.matches]
+    scores = [match.score for match in matches]
+    return NodeMatches(
+        node_id=message.node_id,
+        title=title,
+        level=named(LEVEL_NAMES, message.level, "level"),
+        matches=matches,
+        relevance=sum(scores) / len(scores) if scores else 0.0,
+    )
+
+
 def children_of(message: Any) -> ChildMatches:
     """The nodes in which a search found something."""
     return ChildMatches(
         items=[
-            NodeMatches(
-                node_id=each.node_id,
-                title=each.title,
-                level=named(LEVEL_NAMES, each.level, "level"),
-                matches=[_match_of(match) for match in each.matches],
-                relevance=each.relevance_score,
-            )
+            msgspec.structs.replace(matches_of(each, each.title), relevance=each.relevance_score)
             for each in message.results
         ],
         has_more=message.has_more,

@@ -94,6 +94,8 @@ class SearchHit(Record, kw_only=True):
     """The part of it that a list shows."""
     timestamp_ms: int
     agent: str | None = None
+    keywords: list[str] = field(default_factory=list)
+    """Those of a node."""
     events: list[Citation] = field(default_factory=list)
 
 

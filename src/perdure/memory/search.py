@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.fulltext import TextQuery
@@ -15,7 +15,29 @@ RRF_CONSTANT = 60
 """The constant of reciprocal rank fusion."""
 
 
-FILTERS = frozenset({"mode", "kind", "agent", "since_ms", "until_ms", "limit"})
+FILTERS = frozenset(
+    {"mode", "kind", "agent", "since_ms", "until_ms", "limit", "text_weight", "vector_weight"}
+)
+MAX_WEIGHT = 1000
+
+
+class Weights(NamedTuple):
+    """How much words and vectors count in a search of both."""
+
+    text: float
+    vector: float
+
+
+def check_weights(text: float, vector: float) -> Weights:
+    """The weights of a search; one of them may be 0, which leaves its results out."""
+    for name, weight in (("text_weight", text), ("vector_weight", vector)):
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not 0 <= weight <= MAX_WEIGHT:
+            raise InvalidInput(f"{name} is {weight!r}; it must be a number from 0 to {MAX_WEIGHT}")
+    weights = Weights(text, vector)
+    if not any(weights):
+        raise InvalidInput("text_weight and vector_weight cannot both be 0")
+    return weights
 
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +90,6 @@ def fused(rankings: Sequence[tuple[float, Sequence[str]]]) -> Mapping[str, float
     """Reciprocal rank fusion: for each id the weighted sum of 1 / (60 + its rank)."""
     scores: dict[str, float] = {}
     for weight, ids in rankings:
-        for rank, id in enumerate(ids, 1):
+        for rank, id in enumerate(ids if weight else (), 1):
             scores[id] = scores.get(id, 0.0) + weight / (RRF_CONSTANT + rank)
     return scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -58,7 +58,16 @@ from perdure.memory.records import (
     SearchResult,
     TocNode,
 )
-from perdure.memory.search import best, excerpt, fused, mode_used, query_words
+from perdure.memory.search import (
+    MAX_WEIGHT,
+    Weights,
+    best,
+    check_weights,
+    excerpt,
+    fused,
+    mode_used,
+    query_words,
+)
 from perdure.memory.vector_search import MemoryVectors
 
 MAX_BODY = 32 << 20
@@ -80,6 +89,7 @@ WORK = "/work"
 Milliseconds = Annotated[int, Meta(ge=0, le=model.LATEST_MS)]
 Query = Annotated[str, Meta(max_length=MAX_QUERY)]
 Hits = Annotated[int, Meta(ge=0, le=MAX_HITS)]
+Weight = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
 Around = Annotated[int, Meta(ge=0, le=MAX_AROUND)]
 Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 Fields = Annotated[list[NodeField], Meta(max_length=len(NODE_FIELDS))]
@@ -261,12 +271,14 @@ class Memory(Service):
         since_ms: Milliseconds | None = None,
         until_ms: Milliseconds | None = None,
         limit: Hits = 10,
+        text_weight: Weight = 0.5,
+        vector_weight: Weight = 0.5,
     ) -> SearchResult:
         """Find events, nodes of the table of contents and grips, the best first, each with its events.
 
         A query is words, `"phrases"`, `prefix*` and `-excluded` words. What has all of the words comes first;
-        if that is too little, what has any of them. `vector` compares vectors, `hybrid` does both; without
-        vectors both fall back to words, and `mode_used` says so.
+        if that is too little, what has any of them. `vector` compares vectors, `hybrid` does both, with these
+        weights; without vectors both fall back to words, and `mode_used` says so.
         """
         check_text(query, "query", max_length=4 * MAX_QUERY)
         check_choice(mode, SEARCH_MODES, "mode")
@@ -275,11 +287,12 @@ class Memory(Service):
         since = None if since_ms is None else model.check_time(since_ms, "since_ms")
         until = None if until_ms is None else model.check_time(until_ms, "until_ms")
         wanted = TextSearch("", tuple(tags), since, until, limit)
+        weights = check_weights(text_weight, vector_weight)
         parsed = parse_query(query)
         counter = await self.read(index_operations.get_counter)
         known = self.vectors is not None and counter is not None and counter.embedded > counter.first_place
         used = mode_used(mode, words=bool(parsed), vectors=known)
-        hits = await self._hits(query, parsed, wanted, used) if parsed and limit else []
+        hits = await self._hits(query, parsed, wanted, used, weights) if parsed and limit else []
         return SearchResult(
             items=await self._shown(hits, query_words(parsed)),
             mode_used=used,
@@ -298,14 +311,24 @@ class Memory(Service):
         since_ms: Milliseconds | None = None,
         until_ms: Milliseconds | None = None,
         limit: Hits = 10,
+        text_weight: Weight = 0.5,
+        vector_weight: Weight = 0.5,
     ) -> SearchResult:
         """Search memory for an agent of a worker."""
         return await self.search(
-            query, mode=mode, kind=kind, agent=agent, since_ms=since_ms, until_ms=until_ms, limit=limit
+            query,
+            mode=mode,
+            kind=kind,
+            agent=agent,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            limit=limit,
+            text_weight=text_weight,
+            vector_weight=vector_weight,
         )
 
     async def _hits(
-        self, query: str, parsed: TextQuery, wanted: TextSearch, mode: SearchMode
+        self, query: str, parsed: TextQuery, wanted: TextSearch, mode: SearchMode, weights: Weights
     ) -> list[HitRow]:
         if mode == "text" or self.vectors is None:
             return await self._matching(parsed, wanted)
@@ -315,7 +338,9 @@ class Memory(Service):
             return near
         matching = await self._matching(parsed, wanted._replace(limit=most))
         rows = {hit.id: hit for hit in [*near, *matching]}
-        scores = fused([(0.5, [hit.id for hit in matching]), (0.5, [hit.id for hit in near])])
+        scores = fused(
+            [(weights.text, [hit.id for hit in matching]), (weights.vector, [hit.id for hit in near])]
+        )
         return best((rows[id]._replace(score=score) for id, score in scores.items()), wanted.limit)
 
     async def _matching(self, query: TextQuery, wanted: TextSearch) -> list[HitRow]:
@@ -328,7 +353,11 @@ class Memory(Service):
         return best(await self.read(index_operations.search_words, searches), wanted.limit)
 
     async def _shown(self, hits: Sequence[HitRow], words: Sequence[str]) -> list[SearchHit]:
-        cited = await self._cited(hits)
+        kinds = {hit.id: hit.kind for hit in hits}
+        summaries = [id for id, kind in kinds.items() if kind == nodes.NODE_KIND]
+        shown = await self.read(toc_operations.show_nodes, summaries) if summaries else []
+        cited = await self._cited(kinds, [row for row, _ in shown])
+        keywords = {row.id: nodes.node_of(row, []).keywords for row, _ in shown}
         return [
             SearchHit(
                 kind=check_choice(hit.kind, DOCUMENT_KINDS, "kind"),
@@ -337,17 +366,17 @@ class Memory(Service):
                 text=excerpt(hit.body, words),
                 timestamp_ms=hit.timestamp_ms,
                 agent=hit.agent,
+                keywords=keywords.get(hit.id, []),
                 events=cited[hit.id],
             )
             for hit in hits
         ]
 
-    async def _cited(self, hits: Sequence[HitRow]) -> dict[str, list[Citation]]:
+    async def _cited(
+        self, kinds: Mapping[str, str], shown: Sequence[nodes.ShownNode]
+    ) -> dict[str, list[Citation]]:
         """The events behind each hit: itself, those of the grip, those of the grips of the node."""
-        kinds = {hit.id: hit.kind for hit in hits}
-        summaries = [id for id, kind in kinds.items() if kind == nodes.NODE_KIND]
-        shown = await self.read(toc_operations.show_nodes, summaries) if summaries else []
-        grips_of = {row.id: nodes.grip_ids(row)[:CITED_EVENTS] for row, _ in shown}
+        grips_of = {row.id: nodes.grip_ids(row)[:CITED_EVENTS] for row in shown}
         grips_of |= {id: [id] for id, kind in kinds.items() if kind == nodes.GRIP_KIND}
         behind = [grip for each in grips_of.values() for grip in each]
         grips = await self.read(toc_operations.get_grips, behind) if behind else {}

@@ -154,6 +154,8 @@ VECTORS_AFTER = statement(
     """,
     row=VectorDocument,
 )
+# One vector of a namespace.
+ONE_VECTOR = statement("SELECT {columns} FROM memory_vectors WHERE ns = :ns LIMIT 1", row=VectorRow)
 _DOCUMENT = "SELECT id, kind, timestamp_ms, agent, place, body, 0.0 AS score FROM memory_texts"
 # The next documents after a place.
 DOCUMENTS_AFTER = statement(

@@ -39,6 +39,11 @@ class MemoryVectors:
             )
             total += len(rows)
 
+    async def dims(self, ns: int) -> int:
+        """How many numbers a vector has; 0 while nobody knows."""
+        known = self.embedder.dims
+        return await self.storage.read(vectors.dims, ns=ns) if known is None else known
+
     async def search(
         self, ns: int, query: str, tags: Sequence[str], span: tuple[int | None, int | None], limit: int
     ) -> list[HitRow]:

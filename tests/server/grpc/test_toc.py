@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
+from typing import Any
+
 import grpc
 import pytest
+from tests.kernel.support import until_true
 from tests.memory.conftest import DAY, World
 from tests.memory.test_toc import ABOVE, talk
-from tests.server.grpc.support import Served
+from tests.server.grpc.original import kind
+from tests.server.grpc.support import T0, Served, event, serving
 from tests.server.grpc.test_memory import refused
 
 from perdure.client.grpc import GrpcMemory
 from perdure.errors import NotFound
 from perdure.kernel.errors import JobNotFound
 from perdure.memory import messages as m
+from perdure.runtime.stores import open_store
 
 Code = grpc.StatusCode
 
@@ -132,6 +138,12 @@ async def test_the_python_client_has_the_same(built: Served) -> None:
         assert [each.node_id for each in found.items] == [
             each.node_id for each in (await local.search_children("umlaut", parent_id=ABOVE[0])).items
         ]
+        within = {"fields": ["keywords"], "limit": 5, "token_budget": 3}
+        (near, *_) = found.items
+        over = await memory.search_node(near.node_id, "umlaut login", **within)  # type: ignore[arg-type]
+        here = await local.search_node(near.node_id, "umlaut login", **within)  # type: ignore[arg-type]
+        assert over.matches
+        assert [match.text for match in over.matches] == [match.text for match in here.matches]
         assert isinstance((await memory.scheduler_status()).scheduler_running, bool)
         for missing in (memory.get_node("toc:year:1"), memory.expand_grip("grip:1:x")):
             with pytest.raises(NotFound):
@@ -139,3 +151,52 @@ async def test_the_python_client_has_the_same(built: Served) -> None:
         for missing_job in (memory.pause_job("nobody"), memory.resume_job("nobody")):
             with pytest.raises(JobNotFound, match="Job not found: nobody"):
                 await missing_job
+
+
+async def test_every_field_of_the_searches_by_vectors_counts(shared_engine_url: str) -> None:
+    embedder = "tests.memory.test_vectors:by_topic"
+    async with (
+        open_store(shared_engine_url, namespace=f"test {uuid.uuid4().hex}") as store,
+        serving(store, memory_embedder=embedder) as served,
+    ):
+        stub = served.stub()
+        report, feline = event(1, text="the sleeping report", agent="codex"), event(2, text="a feline")
+        for each in (report, feline):
+            await stub.call("IngestEvent", event=each)
+
+        async def embedded() -> bool:
+            return bool((await stub.call("GetVectorIndexStatus")).vector_count == 2)
+
+        await until_true(embedded)
+        status = await stub.call("GetVectorIndexStatus")
+        assert (status.available, status.dimension, bool(status.index_path)) == (True, 4, True)
+
+        async def found(method: str, **fields: Any) -> list[str]:
+            answer = await stub.call(method, query="cat sleeping", **fields)
+            return ["feline" if each.doc_id == feline.event_id else "report" for each in answer.matches]
+
+        times = kind("TimeRange")
+        for method in ("VectorTeleport", "HybridSearch"):
+            assert sorted(await found(method)) == ["feline", "report"]
+            assert len(await found(method, top_k=1)) == 1
+            assert await found(method, agent_filter="Codex") == ["report"]
+            assert await found(method, target=1) == []
+            assert await found(method, target=1001) == await found(method, target=3) == await found(method)
+            assert await found(method, time_filter=times(start_ms=T0 + 2000)) == ["feline"]
+            assert await found(method, time_filter=times(end_ms=T0 + 2000)) == ["report"]
+        assert await found("VectorTeleport", min_score=0.9) == ["feline"]
+        assert (await refused(stub, "VectorTeleport", query="a", min_score=7))[0] is Code.INVALID_ARGUMENT
+        assert await found("HybridSearch") == ["report", "feline"]
+        assert await found("HybridSearch", bm25_weight=0.001, vector_weight=1) == ["feline", "report"]
+        assert await found("HybridSearch", bm25_weight=-1, vector_weight=0) == ["report", "feline"]
+        assert await found("HybridSearch", mode=1) == ["feline", "report"]
+        assert await found("HybridSearch", mode=2) == ["report"]
+        for weight in (float("inf"), float("nan"), 2000):
+            code, _ = await refused(stub, "HybridSearch", query="a", bm25_weight=weight)
+            assert code is Code.INVALID_ARGUMENT
+        async with GrpcMemory(served.address) as memory:
+            local, weights = served.app.services.memory, {"text_weight": 0.001, "vector_weight": 1.0}
+            for options in (weights, {"since_ms": T0 + 2000}, {"until_ms": T0 + 1999}, {"mode": "vector"}):
+                over = await memory.search("cat sleeping", **options)
+                here = await local.search("cat sleeping", **options)
+                assert [hit.id for hit in over.items] == [hit.id for hit in here.items]

@@ -61,9 +61,9 @@ class Scripted(BaseChatModel):
         answer = self.rule(messages)
         words = str(answer.content).split()
         for number, word in enumerate(words):
-            chunk = AIMessageChunk(word if number == 0 else f" {word}")
+            chunk = AIMessageChunk(content=word if number == 0 else f" {word}")
             yield ChatGenerationChunk(message=chunk)
-        last = AIMessageChunk("", tool_calls=answer.tool_calls, usage_metadata=usage(answer))
+        last = AIMessageChunk(content="", tool_calls=answer.tool_calls, usage_metadata=usage(answer))
         yield ChatGenerationChunk(message=last)
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:

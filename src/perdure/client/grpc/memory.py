@@ -35,6 +35,8 @@ from perdure.memory.records import (
     Ingested,
     MemoryEvent,
     NewMemoryEvent,
+    NodeField,
+    NodeMatches,
     NodePage,
     SearchMode,
     SearchResult,
@@ -206,15 +208,43 @@ class GrpcMemory:
 
     # --- searching
 
+    async def search_node(
+        self,
+        node_id: str,
+        query: str,
+        *,
+        fields: Sequence[NodeField] | None = None,
+        limit: int = 10,
+        token_budget: int = 0,
+    ) -> NodeMatches:
+        """Find the parts of one node that have words of a query."""
+        request = m.SearchNodeRequest(
+            node_id=node_id,
+            query=query,
+            fields=wire.part_numbers(fields),
+            limit=limit,
+            token_budget=token_budget,
+        )
+        return wire.matches_of(await self._call("SearchNode", request, m.SearchNodeResponse))
+
     async def search_children(
-        self, query: str, *, parent_id: str | None = None, level: Level | None = None, limit: int = 10
+        self,
+        query: str,
+        *,
+        parent_id: str | None = None,
+        level: Level | None = None,
+        fields: Sequence[NodeField] | None = None,
+        limit: int = 10,
+        token_budget: int = 0,
     ) -> ChildMatches:
         """Find the children of a node that have words of a query, or the nodes of a level."""
         request = m.SearchChildrenRequest(
             query=query,
             parent_id=parent_id or "",
             child_level=0 if level is None else wire.number_of(wire.LEVEL_NAMES, level),
+            fields=wire.part_numbers(fields),
             limit=limit,
+            token_budget=token_budget,
         )
         answer = await self._call("SearchChildren", request, m.SearchChildrenResponse)
         return wire.children_of(answer)
@@ -226,13 +256,20 @@ class GrpcMemory:
         mode: SearchMode = "hybrid",
         kind: DocumentKind | None = None,
         agent: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
         limit: int = 10,
+        text_weight: float = 0.5,
+        vector_weight: float = 0.5,
     ) -> SearchResult:
         """Find events, nodes of the table of contents and grips, the best first, each with its events."""
         request = m.HybridSearchRequest(
             query=query,
             top_k=limit,
             mode=wire.number_of(wire.MODES, mode),
+            bm25_weight=text_weight,
+            vector_weight=vector_weight,
+            time_filter=wire.time_range(since_ms, until_ms),
             target=0 if kind is None else wire.number_of(wire.KINDS, kind),
             agent_filter=agent,
         )

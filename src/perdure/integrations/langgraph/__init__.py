@@ -1,16 +1,17 @@
-"""For LangGraph programs: a checkpointer and a store that keep everything in a perdure database."""
+"""For LangGraph programs: a checkpointer and a store in a perdure database, and memory as a tool."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.integrations.langgraph.memory import MemoryTool
     from perdure.integrations.langgraph.saver import PerdureSaver
     from perdure.integrations.langgraph.store import PerdureStore
 
-__all__ = ["PerdureSaver", "PerdureStore"]
+__all__ = ["MemoryTool", "PerdureSaver", "PerdureStore"]
 
-_HOMES = {"PerdureSaver": "saver", "PerdureStore": "store"}
+_HOMES = {"MemoryTool": "memory", "PerdureSaver": "saver", "PerdureStore": "store"}
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,12 @@ async def after(tx: Tx, place: int) -> list[VectorDocument]:
     return await tx.all(sql.VECTORS_AFTER, after=place, limit=LOAD_ROWS)
 
 
+async def dims(tx: Tx) -> int:
+    """How many numbers the vectors have; 0 if there are none."""
+    found = await tx.one(sql.ONE_VECTOR)
+    return 0 if found is None else len(found.vector) // 4
+
+
 async def documents(tx: Tx, places: Sequence[int]) -> dict[int, HitRow]:
     """The documents at places."""
     if not places:

@@ -28,6 +28,7 @@ WINDOW = 8
 """How many batches of a stream are being stored at once."""
 EVENTS_PAGE = 50
 HITS = 10
+WEIGHT = 0.5
 MOST_EVENTS = 1000
 MOST_HITS = 100
 NODES_PAGE = 20
@@ -138,6 +139,8 @@ async def teleport_search(services: Services, request: Any) -> Any:
 
 
 async def vector_teleport(services: Services, request: Any) -> Any:
+    if not -1 <= request.min_score <= 1:
+        raise InvalidInput("min_score must be between -1 and 1")
     found = await _search(services, request, "vector")
     if not found.vector_available:
         raise AgentUnavailable("there are no vectors: configure an embedder (see the page about memory)")
@@ -148,11 +151,12 @@ async def vector_teleport(services: Services, request: Any) -> Any:
 
 async def get_vector_index_status(services: Services, request: Any) -> Any:
     stats, vectors = await services.memory.stats(), services.memory.vectors
-    dimension = 0 if vectors is None else vectors.embedder.dims or 0
+    dimension = 0 if vectors is None else await vectors.dims(await services.memory.ns())
     return m.VectorIndexStatus(
         available=vectors is not None and stats.vectors > 0,
         vector_count=stats.vectors,
         dimension=dimension,
+        index_path=stats.path,
         size_bytes=4 * dimension * stats.vectors,
     )
 
@@ -187,7 +191,14 @@ async def search_children(services: Services, request: Any) -> Any:
 
 
 async def hybrid_search(services: Services, request: Any) -> Any:
-    found = await _search(services, request, wire.named(wire.MODES, request.mode, "search mode"))
+    mode = wire.named(wire.MODES, request.mode, "search mode")
+    found = await _search(
+        services,
+        request,
+        mode,
+        text_weight=_weight(request.bm25_weight),
+        vector_weight=_weight(request.vector_weight),
+    )
     return m.HybridSearchResponse(
         matches=map(wire.match_message, found.items),
         mode_used=wire.number_of(wire.MODES, found.mode_used),
@@ -196,7 +207,7 @@ async def hybrid_search(services: Services, request: Any) -> Any:
     )
 
 
-async def _search(services: Services, request: Any, mode: Any) -> SearchResult:
+async def _search(services: Services, request: Any, mode: Any, **weights: float) -> SearchResult:
     if not request.query.strip():
         raise InvalidInput("query is required")
     kind: DocumentKind | None = wire.kind_of(request.target)
@@ -209,7 +220,13 @@ async def _search(services: Services, request: Any, mode: Any) -> SearchResult:
         since_ms=since,
         until_ms=until,
         limit=_limit(request.top_k, HITS, MOST_HITS),
+        **weights,
     )
+
+
+def _weight(given: float) -> float:
+    """The weight of a ranking; one that is not set, or negative, is the usual one, as in agent-memory."""
+    return WEIGHT if given <= 0 else given
 
 
 # --- the scheduler ----------------------------------------------------------------------------------------
