@@ -1,28 +1,34 @@
-"""Diagnostics of one namespace: why something is waiting, and how full the queues are."""
+"""Diagnostics of one namespace: what has an id, why something is waiting, and how full the queues are."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any
 
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from perdure.access.endpoints import GET, call
-from perdure.access.model import Caller
+from perdure.access.model import Caller, token_of
+from perdure.access.tables import SYSTEM
 from perdure.approvals.model import ApprovalRow
-from perdure.diagnostics import model, operations
+from perdure.diagnostics import finding, model, operations
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
+from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, FoundId, FoundTokens, Kind, Wanted
 from perdure.diagnostics.model import FoundRollout, LiveWorkers, NamespaceStats, RolloutFacts, Why
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
-from perdure.kernel.checks import Id, check_id
+from perdure.kernel.checks import Id, check_choices, check_id, check_name, check_number
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import NotFound
-from perdure.kernel.storage.port import Storage
+from perdure.kernel.eventlog.port import EventLog, LogName
+from perdure.kernel.storage.port import Operation, Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
+from perdure.sessions.model import described
 from perdure.threads.policy import Policy
 
+FindLimit = Annotated[int, Meta(ge=1, le=MAX_FOUND)]
 ALIVE_LEASES = 3
 """After how many leases without a sign of life a worker does not count as alive."""
 
@@ -39,8 +45,10 @@ class Diagnostics(WatchedService):
         caller: Caller | None = None,
         watchdog: Watchdog | None = None,
         lease: float | None = None,
+        log: EventLog | None = None,
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
+        self._log = log
         self._alive = to_micros((Policy().lease if lease is None else lease) * ALIVE_LEASES)
 
     @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
@@ -65,6 +73,65 @@ class Diagnostics(WatchedService):
 
     def _facts(self, found: FoundRollout, now: int) -> RolloutFacts:
         return model.facts_of(found, known=found.row.kind in self.kinds, since=now - self._alive)
+
+    @call(GET("/find"), scope="read")
+    async def find(
+        self, q: Id, *, kind: Sequence[Kind] | None = None, limit: FindLimit = 20
+    ) -> list[FoundId]:
+        """Find what has an id, or an id that begins with `q`; of schedules also by name.
+
+        Exact matches come first, then the others in the order of their kinds. `last` is the newest of each
+        kind. `kind` is what is looked for, everything by default; tokens are found by callers with the scope
+        `admin` only.
+        """
+        check_name(q, "q")
+        check_number(limit, "limit", least=1, most=MAX_FOUND)
+        kinds = KINDS if kind is None else check_choices(kind, KINDS, "kind")
+        wanted = Wanted(q, frozenset(kinds), limit)
+        found = await self.read(finding.starting, wanted)
+        found += await self._find_sessions(wanted)
+        found += await self._find_tokens(wanted)
+        if q == LAST and not any(each.id == LAST for each in found):
+            return await self._newest(kinds)
+        return finding.ordered(found, q, limit)
+
+    async def _newest(self, kinds: Sequence[Kind]) -> list[FoundId]:
+        found = list(await self.read(finding.newest, list(kinds)))
+        if "session" in kinds and self._log is not None:
+            ns = await self.ns()
+            logs = await self._log.logs(ns)
+            found += await self._described(ns, [each.name for each in logs[:1]])
+        if "token" in kinds:
+            rows = await self._tokens(finding.newest_tokens, MAX_FOUND)
+            found += rows[:1]
+        return finding.ordered(found, LAST, MAX_FOUND)
+
+    async def _find_sessions(self, wanted: Wanted) -> list[FoundId]:
+        if "session" not in wanted.kinds or self._log is None:
+            return []
+        ns = await self.ns()
+        logs = await self._log.starting(ns, wanted.start, wanted.limit)
+        return await self._described(ns, [each.name for each in logs])
+
+    async def _described(self, ns: int, names: Sequence[LogName]) -> list[FoundId]:
+        edges = [] if self._log is None else await self._log.edges(ns, names)
+        return [finding.session_found(described(each)) for each in edges if each is not None]
+
+    async def _find_tokens(self, wanted: Wanted) -> list[FoundId]:
+        return await self._tokens(finding.tokens_starting, wanted) if "token" in wanted.kinds else []
+
+    async def _tokens(self, operation: Operation[..., FoundTokens], *args: Any) -> list[FoundId]:
+        """The tokens that the caller may see: those of its own namespaces, if it has the scope `admin`."""
+        who = self.caller
+        if who is not None and "admin" not in who.scopes:
+            return []
+        now, rows = await self.storage.read(operation, *args, ns=SYSTEM)
+        reached = None if who is None or who.namespaces is None else set(who.namespaces)
+        return [
+            finding.token_found(row, now)
+            for row in rows
+            if reached is None or set(token_of(row).namespaces) <= reached
+        ]
 
     @call(GET("/stats"), scope="read")
     async def stats(self) -> dict[str, Any]:

@@ -71,7 +71,10 @@ ATTEMPTS = Table(
         text("metadata", null=True),
     ),
     key=("ns", "rollout_id", "sequence_id"),
-    indexes=(Index("attempts_check", ("check_at",), "check_at IS NOT NULL"),),
+    indexes=(
+        Index("attempts_check", ("check_at",), "check_at IS NOT NULL"),
+        Index("attempts_id", ("ns", "id")),
+    ),
     hot=True,
     probes=(OVERDUE,),
     deadlines=("check_at", "start_time", "last_heartbeat_time"),
@@ -165,6 +168,7 @@ SPANS = Table(
     indexes=(
         Index("spans_sequence", ("ns", "born", "rollout_id", "sequence_id")),
         Index("spans_trace", ("ns", "trace_id")),
+        Index("spans_id", ("ns", "span_id")),
     ),
 )
 

@@ -150,6 +150,7 @@ class Services:
             namespace=namespace,
             watchdog=self.threads.watchdog,
             lease=self.threads.policy.lease,
+            log=log,
         )
         self.sessions = Sessions(storage, log, namespace=namespace)
         self.messaging = Messaging(

@@ -101,6 +101,9 @@ class FileEventLog:
     async def find(self, ns: int, session_id: str) -> list[LogInfo]:
         return await self._call(self._find, ns, check_session_id(session_id))
 
+    async def starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
+        return await self._call(self._starting, ns, prefix, limit)
+
     async def put_blob(self, ns: int, content: bytes) -> str:
         return await self._call(self._put_blob, ns, content)
 
@@ -206,6 +209,11 @@ class FileEventLog:
                 if stat.S_ISREG(status.st_mode):
                     found.append(_info(LogName(project, session_id), status))
         return found
+
+    def _starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
+        projects = self._projects(ns)
+        found = [info for each in _folders(projects) for info in _logs(projects / each, each, prefix)]
+        return sorted(found, key=lambda info: (info.name.session_id, info.name.project))[:limit]
 
     # --- blobs
 
@@ -372,13 +380,15 @@ def _folders(parent: Path) -> list[str]:
     return []
 
 
-def _logs(folder: Path, project: str) -> list[LogInfo]:
-    """The logs of sessions in the folder of a project."""
+def _logs(folder: Path, project: str, prefix: str = "") -> list[LogInfo]:
+    """The logs of sessions in the folder of a project whose ids begin with a text."""
     found: list[LogInfo] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             session_id = entry.name.removesuffix(SUFFIX)
             if session_id == entry.name or session_id.startswith(SUB_AGENT):
+                continue
+            if not session_id.startswith(prefix):
                 continue
             with contextlib.suppress(InvalidInput, OSError):
                 name = LogName(project, check_session_id(session_id))

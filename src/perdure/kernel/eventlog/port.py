@@ -126,6 +126,10 @@ class EventLog(Protocol):
         """The logs of a session, in whichever project."""
         ...
 
+    async def starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
+        """Some logs of sessions whose ids begin alike, in the order of their ids."""
+        ...
+
     async def put_blob(self, ns: int, content: bytes) -> str:
         """Store content under the hash of it, which is returned."""
         ...

@@ -92,6 +92,15 @@ FIND_LOGS = statement(
     """,
     row=LogRow,
 )
+# The logs of sessions whose ids begin alike.
+LOGS_STARTING = statement(
+    """
+    SELECT {columns} FROM session_logs
+    WHERE ns = :ns AND session_id >= :first AND session_id < :last AND {plain:subpath} = ''
+    ORDER BY session_id, project LIMIT :limit
+    """,
+    row=LogRow,
+)
 # The content with a hash.
 GET_BLOB = statement("SELECT content FROM session_blobs WHERE ns = :ns AND digest = :digest", row=bytes)
 # Add the heads of new logs.

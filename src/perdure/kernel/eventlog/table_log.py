@@ -114,6 +114,11 @@ async def find_logs(tx: Tx, session_id: str) -> list[LogRow]:
     return await tx.all(sql.FIND_LOGS, session_id=session_id)
 
 
+async def logs_starting(tx: Tx, prefix: str, limit: int) -> list[LogRow]:
+    # An id has ASCII letters only, which all sort before this character.
+    return await tx.all(sql.LOGS_STARTING, first=prefix, last=prefix + "\x7f", limit=limit)
+
+
 async def put_blob(tx: Tx, digest: str, content: bytes) -> None:
     await tx.write(sql.ADD_BLOBS.of([BlobRow(digest, tx.now, content)]))
 
@@ -174,6 +179,9 @@ class TableEventLog:
     async def find(self, ns: int, session_id: str) -> list[LogInfo]:
         rows = await self._storage.read(find_logs, check_session_id(session_id), ns=ns)
         return [row.info for row in rows if not row.subpath]
+
+    async def starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
+        return [row.info for row in await self._storage.read(logs_starting, prefix, limit, ns=ns)]
 
     async def put_blob(self, ns: int, content: bytes) -> str:
         if len(content) > MAX_BLOB:

@@ -1,0 +1,258 @@
+"""The SQL of the lookup of ids: for each kind, those that begin alike, and the newest.
+
+Each statement reads one range of an index. Times are in the unit of the table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perdure.access.model import TokenRow
+from perdure.kernel.storage.dialect import name_statements, statement
+
+
+class FoundRow(NamedTuple):
+    """What has an id, in a few words. `within` is what it belongs to."""
+
+    id: str
+    title: str | None
+    status: str | int | None
+    time: int | None
+    within: str | None
+
+
+class FoundRollout(NamedTuple):
+    """A rollout, or what else is one: a run, a phase, a job, a request."""
+
+    id: str
+    title: str
+    status: str
+    time: int
+    within: str | None
+    kind: str
+    outcome: str | None
+
+
+_RANGE = "id >= :first AND id < :last ORDER BY id LIMIT :n"
+
+_ROLLOUT = """
+    SELECT id, coalesce(agent, queue) AS title, status, start_time AS time, line AS within, kind, outcome
+    FROM rollouts
+    WHERE ns = :ns AND """
+
+# Rollouts of all kinds.
+ROLLOUTS = statement(_ROLLOUT + _RANGE, row=FoundRollout)
+# Rollouts of some kinds, among the first ones in the range.
+ROLLOUTS_OF_KINDS = statement(
+    """
+    SELECT {columns}
+    FROM (SELECT id, coalesce(agent, queue) AS title, status, start_time AS time, line AS within, kind,
+      outcome FROM rollouts WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT :most) AS r
+    WHERE kind {among:kinds} ORDER BY id LIMIT :n
+    """,
+    row=FoundRollout,
+)
+# The newest rollout of a kind with a status.
+NEWEST_ROLLOUTS = statement(
+    _ROLLOUT + "kind = :kind AND status = :status ORDER BY start_time DESC LIMIT 1", row=FoundRollout
+)
+# The newest run.
+NEWEST_RUNS = statement(
+    """
+    SELECT r.id, n.agent AS title, r.status, n.created_at AS time, n.thread_id AS within, r.kind, r.outcome
+    FROM runs AS n
+    JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id
+    WHERE n.ns = :ns AND n.gone_at IS NULL AND {plain:r.kind} = :kind
+    ORDER BY n.created_at DESC LIMIT 1
+    """,
+    row=FoundRollout,
+)
+
+_ATTEMPT = """
+    SELECT id, worker_id AS title, status, start_time AS time,
+      rollout_id AS within
+    FROM attempts
+    WHERE ns = :ns AND """
+
+# Attempts.
+ATTEMPTS = statement(_ATTEMPT + _RANGE, row=FoundRow)
+# The latest attempt of a rollout.
+LATEST_ATTEMPTS = statement(
+    _ATTEMPT + "rollout_id = :rollout_id ORDER BY sequence_id DESC LIMIT 1", row=FoundRow
+)
+
+_THREAD = """
+    SELECT id, NULL AS title, status, created_at AS time, NULL AS within
+    FROM threads
+    WHERE ns = :ns AND {plain:gone_at} IS NULL AND """
+
+# Threads.
+THREADS = statement(_THREAD + _RANGE, row=FoundRow)
+# The newest thread that is not temporary.
+NEWEST_THREADS = statement(
+    _THREAD + "temporary IS NULL ORDER BY created_at DESC LIMIT 1",
+    row=FoundRow,
+)
+# Spans.
+SPANS = statement(
+    """
+    SELECT span_id AS id, name AS title, status_code AS status, start_ns / 1000 AS time, rollout_id AS within
+    FROM spans
+    WHERE ns = :ns AND span_id >= :first AND span_id < :last ORDER BY span_id LIMIT :n
+    """,
+    row=FoundRow,
+)
+
+_TRACE = """
+    SELECT trace_id AS id, name AS title, errors AS status, start_ns / 1000 AS time, rollout_id AS within
+    FROM traces
+    WHERE ns = :ns AND """
+
+# Traces.
+TRACES = statement(
+    _TRACE + "trace_id >= :first AND trace_id < :last ORDER BY trace_id LIMIT :n", row=FoundRow
+)
+# The newest trace.
+NEWEST_TRACES = statement(_TRACE + "TRUE ORDER BY start_ns DESC, trace_id DESC LIMIT 1", row=FoundRow)
+
+_MESSAGING_SESSION = """
+    SELECT id, platform AS title, active AS status, created_at AS time, line AS within
+    FROM messaging_sessions
+    WHERE ns = :ns AND """
+
+# Messaging sessions.
+MESSAGING_SESSIONS = statement(_MESSAGING_SESSION + _RANGE, row=FoundRow)
+# The messaging session that was used last.
+NEWEST_MESSAGING_SESSIONS = statement(
+    _MESSAGING_SESSION + "TRUE ORDER BY last_activity_at DESC, id DESC LIMIT 1", row=FoundRow
+)
+
+_WORKER = """
+    SELECT id, NULL AS title, status,
+      coalesce(last_heartbeat_time, last_dequeue_time) AS time, current_rollout_id AS within
+    FROM workers
+    WHERE ns = :ns AND """
+
+# Workers.
+WORKERS = statement(_WORKER + _RANGE, row=FoundRow)
+# The worker that was heard from last.
+NEWEST_WORKERS = statement(
+    _WORKER + "TRUE ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC LIMIT 1", row=FoundRow
+)
+
+_WORKFLOW_RUN = """
+    SELECT id, workflow_name AS title, status, started_at AS time,
+      parent_run_id AS within
+    FROM workflow_runs
+    WHERE ns = :ns AND """
+
+# Workflow runs.
+WORKFLOW_RUNS = statement(_WORKFLOW_RUN + _RANGE, row=FoundRow)
+# The newest workflow run.
+NEWEST_WORKFLOW_RUNS = statement(_WORKFLOW_RUN + "TRUE ORDER BY started_at DESC LIMIT 1", row=FoundRow)
+
+_APPROVAL = """
+    SELECT id, label AS title, status, created_at AS time,
+      workflow_run_id AS within
+    FROM workflow_approvals
+    WHERE ns = :ns AND """
+
+# Approvals.
+APPROVALS = statement(_APPROVAL + _RANGE, row=FoundRow)
+# The newest approval that is open, or that is not.
+NEWEST_APPROVALS = statement(
+    _APPROVAL + "open = :open ORDER BY created_at DESC, id DESC LIMIT 1", row=FoundRow
+)
+
+_SCHEDULE = """
+    SELECT id, name AS title, enabled AS status, created_at AS time, NULL AS within
+    FROM schedules
+    WHERE ns = :ns AND """
+
+# Schedules, by their ids.
+SCHEDULES = statement(_SCHEDULE + _RANGE, row=FoundRow)
+# Schedules, by their names.
+NAMED_SCHEDULES = statement(
+    _SCHEDULE + "name IS NOT NULL AND name >= :first AND name < :last ORDER BY name LIMIT :n", row=FoundRow
+)
+# The newest schedules, with those that servers define for themselves.
+NEWEST_SCHEDULES = statement(
+    _SCHEDULE + "coalesce(origin, :api) {among:origins} ORDER BY created_at DESC, id DESC LIMIT 1",
+    row=FoundRow,
+)
+
+_ASSISTANT = """
+    SELECT id, name AS title, NULL AS status, created AS time,
+      agent AS within
+    FROM assistants
+    WHERE ns = :ns AND """
+
+# Assistants.
+ASSISTANTS = statement(_ASSISTANT + _RANGE, row=FoundRow)
+# The newest assistant.
+NEWEST_ASSISTANTS = statement(_ASSISTANT + "TRUE ORDER BY created DESC, id DESC LIMIT 1", row=FoundRow)
+
+_EVENT = """
+    SELECT id, agent AS title, NULL AS status,
+      timestamp_ms * 1000 AS time, session_id AS within
+    FROM memory_events
+    WHERE ns = :ns AND """
+
+# Events of memory.
+MEMORY_EVENTS = statement(_EVENT + _RANGE, row=FoundRow)
+# The latest event of memory.
+NEWEST_MEMORY_EVENTS = statement(_EVENT + "TRUE ORDER BY timestamp_ms DESC, id DESC LIMIT 1", row=FoundRow)
+
+_NODE = """
+    SELECT n.id, v.title, n.status, n.start_ms * 1000 AS time,
+      n.parent_id AS within
+    FROM memory_nodes AS n
+    LEFT JOIN memory_node_versions AS v ON v.ns = n.ns AND v.node_id = n.id AND v.version = n.version
+    WHERE n.ns = :ns AND """
+
+# Nodes of the table of contents of memory.
+MEMORY_NODES = statement(
+    _NODE + "n.id >= :first AND n.id < :last ORDER BY n.id LIMIT :n",
+    row=FoundRow,
+)
+# The latest node of a level.
+NEWEST_MEMORY_NODES = statement(
+    _NODE + "n.level = :level ORDER BY n.start_ms DESC, n.id DESC LIMIT 1", row=FoundRow
+)
+
+_EFFECT = """
+    SELECT id, consumer AS title, status, created_at AS time,
+      subject AS within
+    FROM outbox
+    WHERE ns = :ns AND """
+
+# Effects of the outbox.
+EFFECTS = statement(_EFFECT + _RANGE, row=FoundRow)
+# The newest effect of the outbox.
+NEWEST_EFFECTS = statement(_EFFECT + "TRUE ORDER BY id DESC LIMIT 1", row=FoundRow)
+
+_RESOURCES = """
+    SELECT id, NULL AS title, NULL AS status, update_time AS time,
+      NULL AS within
+    FROM resources
+    WHERE ns = :ns AND """
+
+# Resources.
+RESOURCES = statement(_RESOURCES + _RANGE, row=FoundRow)
+# The resources that were changed last.
+NEWEST_RESOURCES = statement(_RESOURCES + "TRUE ORDER BY update_time DESC LIMIT 1", row=FoundRow)
+
+# Tokens, which belong to no namespace.
+TOKENS = statement(
+    """
+    SELECT {columns} FROM tokens
+    WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT :n
+    """,
+    row=TokenRow,
+)
+# The newest tokens.
+NEWEST_TOKENS = statement(
+    "SELECT {columns} FROM tokens WHERE ns = :ns ORDER BY create_time DESC, id DESC LIMIT :n", row=TokenRow
+)
+
+name_statements(globals())

@@ -1,0 +1,254 @@
+"""The lookup of ids: what has an id, or one that begins alike, or is the newest of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from perdure.access.model import TokenRow
+from perdure.diagnostics import find_sql as sql
+from perdure.diagnostics.find_sql import FoundRollout, FoundRow
+from perdure.executions.model import PHASE
+from perdure.graph_requests.model import GRAPH_REQUEST
+from perdure.jobs.model import JOB
+from perdure.kernel.clock import to_seconds
+from perdure.kernel.record import Record
+from perdure.kernel.storage.dialect import Statement
+from perdure.kernel.storage.port import Tx
+from perdure.memory.calendar import LEVELS
+from perdure.rollouts.model import ROLLOUT, TASK
+from perdure.schedules.model import API, FILE
+from perdure.sessions.model import Session
+from perdure.threads.model import RUN, RUN_KINDS, run_status
+
+Kind = Literal[
+    "run",
+    "thread",
+    "rollout",
+    "attempt",
+    "workflow_run",
+    "approval",
+    "phase",
+    "schedule",
+    "assistant",
+    "session",
+    "messaging_session",
+    "trace",
+    "span",
+    "memory_node",
+    "memory_event",
+    "worker",
+    "effect",
+    "resources",
+    "job",
+    "request",
+    "token",
+]
+"""What has an id, in the order in which it is listed."""
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+LAST: Final = "last"
+"""Stands for the newest of its kind."""
+AFTER_ALL: Final = "\U0010ffff"
+"""Sorts after every character of an id."""
+MOST_ROLLOUTS = 2000
+"""How many rollouts of a range are looked at for some kinds."""
+MAX_FOUND: Final = 100
+ROLLOUT_KINDS: Final[dict[str, Kind]] = {
+    TASK: "rollout",
+    RUN: "run",
+    PHASE: "phase",
+    JOB: "job",
+    GRAPH_REQUEST: "request",
+}
+_STARTING: Final[dict[Kind, Sequence[Statement[FoundRow]]]] = {
+    "attempt": [sql.ATTEMPTS],
+    "thread": [sql.THREADS],
+    "span": [sql.SPANS],
+    "trace": [sql.TRACES],
+    "messaging_session": [sql.MESSAGING_SESSIONS],
+    "worker": [sql.WORKERS],
+    "workflow_run": [sql.WORKFLOW_RUNS],
+    "approval": [sql.APPROVALS],
+    "schedule": [sql.SCHEDULES, sql.NAMED_SCHEDULES],
+    "assistant": [sql.ASSISTANTS],
+    "memory_event": [sql.MEMORY_EVENTS],
+    "memory_node": [sql.MEMORY_NODES],
+    "effect": [sql.EFFECTS],
+    "resources": [sql.RESOURCES],
+}
+_NEWEST: Final[dict[Kind, tuple[Statement[FoundRow], Sequence[dict[str, Any]]]]] = {
+    "thread": (sql.NEWEST_THREADS, [{}]),
+    "trace": (sql.NEWEST_TRACES, [{}]),
+    "messaging_session": (sql.NEWEST_MESSAGING_SESSIONS, [{}]),
+    "worker": (sql.NEWEST_WORKERS, [{}]),
+    "workflow_run": (sql.NEWEST_WORKFLOW_RUNS, [{}]),
+    "approval": (sql.NEWEST_APPROVALS, [{"open": 1}, {"open": 0}]),
+    "schedule": (sql.NEWEST_SCHEDULES, [{"api": API, "origins": [API, FILE]}]),
+    "assistant": (sql.NEWEST_ASSISTANTS, [{}]),
+    "memory_event": (sql.NEWEST_MEMORY_EVENTS, [{}]),
+    "memory_node": (sql.NEWEST_MEMORY_NODES, [{"level": level + 1} for level, _ in enumerate(LEVELS)]),
+    "effect": (sql.NEWEST_EFFECTS, [{}]),
+    "resources": (sql.NEWEST_RESOURCES, [{}]),
+}
+"""The statements that find the newest of a kind, and what is bound in each; the newest row counts."""
+
+
+class FoundId(Record, kw_only=True):
+    """What has an id, in a few words."""
+
+    kind: Kind
+    id: str
+    title: str | None = None
+    """A name: of an agent, a workflow, a span, a schedule."""
+    status: str | None = None
+    time: float | None = None
+    """When it began, was created, or was heard from last, in epoch seconds."""
+    parent_id: str | None = None
+    """What it belongs to: the rollout of an attempt or span, the thread of a run, the workflow run of an
+    approval."""
+
+
+class Wanted(NamedTuple):
+    """What is looked for: ids that begin with a text, of these kinds."""
+
+    start: str
+    kinds: Collection[Kind]
+    limit: int
+
+    def bounds(self, kind: Kind) -> dict[str, Any]:
+        # ULIDs are stored in upper case, however they were written.
+        start = self.start.upper() if kind == "memory_event" else self.start
+        return {"first": start, "last": start + AFTER_ALL, "n": self.limit}
+
+
+async def starting(tx: Tx, wanted: Wanted) -> list[FoundId]:
+    """What has an id that begins alike, up to the limit of each kind."""
+    found = [rollout_found(row) for row in await _rollouts(tx, wanted)]
+    for kind, statements in _STARTING.items():
+        if kind in wanted.kinds:
+            for statement in statements:
+                rows = await tx.all(statement, **wanted.bounds(kind))
+                found += [found_id(kind, row) for row in rows]
+    return found
+
+
+async def _rollouts(tx: Tx, wanted: Wanted) -> list[FoundRollout]:
+    kinds = [own for own, kind in ROLLOUT_KINDS.items() if kind in wanted.kinds]
+    bounds = wanted.bounds("rollout")
+    if not kinds:
+        return []
+    if len(kinds) == len(ROLLOUT_KINDS):
+        return await tx.all(sql.ROLLOUTS, **bounds)
+    return await tx.all(sql.ROLLOUTS_OF_KINDS, **bounds, kinds=kinds, most=MOST_ROLLOUTS)
+
+
+async def newest(tx: Tx, kinds: Collection[Kind]) -> list[FoundId]:
+    """The newest of each kind."""
+    found = []
+    for kind in kinds:
+        rows = await _newest(tx, kind)
+        if rows:
+            found.append(max(rows, key=lambda each: each.time or 0.0))
+    return found
+
+
+async def _newest(tx: Tx, kind: Kind) -> list[FoundId]:
+    if kind in _NEWEST:
+        statement, terms = _NEWEST[kind]
+        rows = [await tx.one(statement, **each) for each in terms]
+        return [found_id(kind, row) for row in rows if row is not None]
+    if kind == "attempt":
+        rollouts = await newest(tx, ["rollout", "run", "phase"])
+        attempts = [await tx.one(sql.LATEST_ATTEMPTS, rollout_id=each.id) for each in rollouts]
+        return [found_id(kind, row) for row in attempts if row is not None]
+    own = next((own for own, each in ROLLOUT_KINDS.items() if each == kind), None)
+    if own is None:
+        return []
+    if own == RUN:
+        run = await tx.one(sql.NEWEST_RUNS, kind=own)
+        return [] if run is None else [rollout_found(run)]
+    found = [await tx.one(sql.NEWEST_ROLLOUTS, kind=own, status=status) for status in ROLLOUT.statuses]
+    return [rollout_found(each) for each in found if each is not None]
+
+
+class FoundTokens(NamedTuple):
+    """Tokens, and the time at which they were read."""
+
+    now: int
+    rows: list[TokenRow]
+
+
+async def tokens_starting(tx: Tx, wanted: Wanted) -> FoundTokens:
+    """Tokens whose ids begin alike."""
+    return FoundTokens(tx.wall, await tx.all(sql.TOKENS, **wanted.bounds("token")))
+
+
+async def newest_tokens(tx: Tx, limit: int) -> FoundTokens:
+    return FoundTokens(tx.wall, await tx.all(sql.NEWEST_TOKENS, n=limit))
+
+
+# --- from rows to records ---------------------------------------------------------------------------------
+
+
+def rollout_found(row: FoundRollout) -> FoundId:
+    return FoundId(
+        kind=ROLLOUT_KINDS.get(row.kind, "rollout"),
+        id=row.id,
+        title=row.title,
+        status=run_status(row.status, row.outcome) if row.kind in RUN_KINDS else row.status,
+        time=to_seconds(row.time),
+        parent_id=row.within,
+    )
+
+
+def found_id(kind: Kind, row: FoundRow) -> FoundId:
+    return FoundId(
+        kind=kind,
+        id=row.id,
+        title=row.title,
+        status=_STATUS.get(kind, _as_stored)(row.status),
+        time=None if row.time is None else to_seconds(row.time),
+        parent_id=row.within,
+    )
+
+
+def _as_stored(status: str | int | None) -> str | None:
+    return None if status is None else str(status)
+
+
+_STATUS: Final[dict[Kind, Callable[[Any], str]]] = {
+    "trace": lambda errors: "error" if errors else "ok",
+    "messaging_session": lambda active: "active" if active else "closed",
+    "schedule": lambda enabled: "enabled" if enabled else "paused",
+    "span": lambda code: str(code).lower(),
+}
+"""How a number in a row is said; other kinds have a status of their own."""
+
+
+def session_found(session: Session) -> FoundId:
+    return FoundId(
+        kind="session",
+        id=session.session_id,
+        title=session.first_message,
+        time=session.updated_at,
+        parent_id=session.project,
+    )
+
+
+def token_found(row: TokenRow, now: int) -> FoundId:
+    expired = row.expire_time is not None and row.expire_time <= now
+    ended = "revoked" if row.revoke_time is not None else "expired" if expired else "active"
+    return FoundId(kind="token", id=row.id, title=row.name, status=ended, time=to_seconds(row.create_time))
+
+
+def ordered(found: Sequence[FoundId], wanted: str, limit: int) -> list[FoundId]:
+    """The exact ones first, then by kind and id, without those that were found twice."""
+    once = {(each.kind, each.id): each for each in found}
+    exact = {key for key, each in once.items() if wanted == each.id or _is_named(each, wanted)}
+    places = sorted(once, key=lambda each: (each not in exact, KINDS.index(each[0]), each[1]))
+    return [once[place] for place in places[:limit]]
+
+
+def _is_named(found: FoundId, name: str) -> bool:
+    return found.kind == "schedule" and found.title == name
