@@ -142,6 +142,14 @@ SCENARIOS = (
         when_named=True,
     ),
     Scenario(
+        "workflow-crashes",
+        "sweeps",
+        1,
+        "a process that dies before and after every commit of the workflow engine",
+        long_runs.crash_workflows,
+        when_named=True,
+    ),
+    Scenario(
         "interleavings",
         "switches",
         3,

@@ -68,6 +68,17 @@ def sweep_connections(run: Run) -> None:
         run.advance()
 
 
+def crash_workflows(run: Run) -> None:
+    """The process dies at every call of every operation of the workflow engine, on both engines."""
+    from tests.workflows import test_crashes
+
+    for number in range(run.size):
+        with new_database() as url:
+            for engine, place in (("sqlite", str(run.folder / f"{number}.db")), ("postgres", url)):
+                run.facts[f"deaths on {engine}"] += asyncio.run(test_crashes.explore(place, every=True))
+        run.advance()
+
+
 def interleave(run: Run) -> None:
     """Every order with up to so many switches that no lock enforces; 0 sets no bound."""
     from tests.reliability import test_interleavings as of_rollouts

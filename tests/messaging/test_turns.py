@@ -12,6 +12,7 @@ from tests.threads.support import told
 
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.messaging.model import MAX_CONTENT
+from perdure.messaging.operations.turns import LOST_WORKERS
 from perdure.threads.records import Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Ending
 
@@ -209,3 +210,32 @@ async def test_a_session_that_nobody_answers_or_that_has_ended_takes_no_message(
             await world.messaging.send(id, **fields)
     for session_id in (silent, unknown, ended, id):
         assert await world.said(session_id) == []
+
+
+async def test_a_turn_whose_worker_is_lost_is_answered_by_another(world: MessagingWorld) -> None:
+    id = await world.chat()
+    await world.messaging.send(id, "hello")
+    for number in range(LOST_WORKERS):
+        lost = await world.take(worker_id=f"lost-{number}")
+        await world.messaging.send(id, f"later {number}")
+        await world.advance(100)
+    with pytest.raises(Conflict):
+        await world.finish(lost.held, output_text="too late")
+    for wanted in ("hello", "later 0\nlater 1\nlater 2"):
+        turn = await world.take()
+        assert prompt(turn) == wanted
+        await world.finish(turn.held, output_text="hi")
+    assert [role for role, _ in await world.said(id)].count("assistant") == 2
+
+
+async def test_a_turn_that_loses_too_many_workers_fails_and_the_next_one_goes_on(
+    world: MessagingWorld,
+) -> None:
+    id = await world.chat()
+    sent = await world.messaging.send(id, "hello")
+    for number in range(LOST_WORKERS + 1):
+        await world.take(worker_id=f"lost-{number}")
+        await world.advance(100)
+    assert (await soon(world.messaging.join_turn(sent))).status == "error"
+    await world.messaging.send(id, "again")
+    assert prompt(await world.take()) == "again"

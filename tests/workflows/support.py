@@ -115,7 +115,8 @@ class TestResumer:
         await resume_node(tx, run, decision.node, decision, PHASES)
 
 
-async def _age(tx: Tx, seconds: float) -> None:
+async def age_runs(tx: Tx, seconds: float) -> None:
+    """Make the runs of a namespace, their nodes and approvals older."""
     for each in AGE:
         await tx.execute(each, age=to_micros(seconds))
 
@@ -154,7 +155,7 @@ class WorkflowWorld(World):
 
     async def advance(self, seconds: float) -> None:
         if self.storage.engine == "postgres":
-            await self.storage.run(_age, seconds, ns=await self.threads.ns())
+            await self.storage.run(age_runs, seconds, ns=await self.threads.ns())
         await super().advance(seconds)
         await self.timer.settle()
 

@@ -24,6 +24,8 @@ from perdure.rollouts.operations.lines import lock_lines
 SKILL = "chat"
 STREAM_MODE = '["messages-tuple","custom"]'
 """The pieces of messages, and what the agent emits."""
+LOST_WORKERS = 3
+"""How many workers a turn may lose before it fails: a person who was not answered does not ask again."""
 LATER = 100
 """How many messages for later turns are looked past."""
 
@@ -94,6 +96,7 @@ async def _begin(tx: Tx, session: SessionRow, turn: NewTurn, phases: PhaseStarte
         delay=0 if asked else turn.delay,
         thread_id=session.line,
         keeps_thread=True,
+        free_lapses=LOST_WORKERS,
         stream_mode=STREAM_MODE,
         resume=turn.reply if asked else None,
     )

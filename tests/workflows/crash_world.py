@@ -1,0 +1,396 @@
+"""A process that dies at a chosen operation, and the world that is opened again over the same database."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.threads.support import age
+from tests.workflows.support import AGENT, Done, WorkflowWorld, age_runs
+
+import perdure
+from perdure.access.operations import once
+from perdure.kernel.errors import Conflict, NotFound, StorageClosed
+from perdure.kernel.storage.dialect import Statement, statement
+from perdure.kernel.storage.port import Storage, Tx
+from perdure.messaging.inputs import TurnInputs
+from perdure.messaging.service import Messaging
+from perdure.rollouts.operations import claim, report
+from perdure.rollouts.operations.conditions import unless_overdue
+from perdure.runtime.phases import ComposedInputs
+from perdure.runtime.stores import PHASES
+from perdure.testing.clock import ManualClock
+from perdure.threads.operations import assign, finish
+from perdure.threads.policy import Policy
+from perdure.threads.queue import RunQueue
+from perdure.threads.work import Assignment
+from perdure.workflows.approval_due import DueApprovals
+from perdure.workflows.approval_model import ApprovalRow
+from perdure.workflows.approval_service import Approvals, LinkedApprovals
+from perdure.workflows.inputs import WorkflowInputs
+from perdure.workflows.override_service import WorkflowOverrides
+from perdure.workflows.resuming import RunResumer
+from perdure.workflows.values import Config
+
+LEASE = 10.0
+POLICY = Policy(timeout=500.0, max_attempts=3, lease=LEASE, grace=5.0, linger=1000.0)
+"""Its leases are shorter than the shortest timeout, as they are by default."""
+
+
+# --- the operations of the engine -------------------------------------------------------------------------
+
+PACKAGES: Final = ("workflows", "messaging", "executions")
+WORKERS: Final = (assign.claim_runs, finish.finish_runs, finish.hand_back, report.sweep, claim.promote_due)
+"""What moves phases, and with them the runs."""
+_WRITES: Final = {"run": 0, "background": 0, "write": 0, "write_once": 1}
+_STORAGES: Final = ("storage", "self.storage", "self._storage")
+
+
+def operations_of(package: str) -> Iterator[Any]:
+    """Every operation that the modules of a package write with, read from their source."""
+    folder = Path(perdure.__file__).parent / package
+    for file in sorted(folder.rglob("*.py")):
+        parts = [part for part in file.relative_to(folder.parent).with_suffix("").parts if part != "__init__"]
+        module = importlib.import_module(".".join(["perdure", *parts]))
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            place, receiver = _WRITES.get(node.func.attr), ast.unparse(node.func.value)
+            is_service = receiver == "self" and hasattr(module, "Service")
+            if place is not None and (is_service or receiver in _STORAGES):
+                yield _resolved(module, node.args[place])
+
+
+def _resolved(module: Any, named: ast.expr) -> Any:
+    found: Any = module
+    for name in ast.unparse(named).split("."):
+        found = getattr(found, name)
+    assert inspect.iscoroutinefunction(found), ast.unparse(named)
+    return found
+
+
+def engine_operations() -> set[str]:
+    """The names of all operations of the engine."""
+    found = {name_of(each) for package in PACKAGES for each in operations_of(package)}
+    return found | {name_of(each) for each in WORKERS}
+
+
+def name_of(operation: Any) -> str:
+    return f"{operation.__module__.removeprefix('perdure.')}.{operation.__name__}"
+
+
+# --- a process that dies ----------------------------------------------------------------------------------
+
+
+class Crash(StorageClosed):
+    """The process has died."""
+
+
+class Death(NamedTuple):
+    """Where a process dies: at the call of an operation with a number, before or after its commit."""
+
+    operation: str
+    number: int
+    after: bool
+
+
+async def _undone(tx: Tx, operation: Any, *args: Any) -> Any:
+    """Everything that an operation does, and then the end of the process instead of the commit."""
+    await operation(tx, *args)
+    flush = getattr(tx, "flush", None)
+    if flush is not None:
+        await flush()
+    raise Crash
+
+
+def _called(operation: Any, args: tuple[Any, ...]) -> Any:
+    """The operation itself, without what a service puts around it."""
+    if operation is unless_overdue:
+        return _called(args[1], args[2:])
+    return args[2][0] if operation is once else operation
+
+
+class Mortal:
+    """A storage whose process dies at one of its operations; after that it answers nobody."""
+
+    def __init__(self, storage: Storage, death: Death | None) -> None:
+        self.storage = storage
+        self._death = death
+        self._dead = False
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.storage, name)
+
+    async def read(self, operation: Any, /, *args: Any, **options: Any) -> Any:
+        if self._dead:
+            raise Crash
+        return await self.storage.read(operation, *args, **options)
+
+    async def run(self, operation: Any, /, *args: Any, **options: Any) -> Any:
+        return await self._write(self.storage.run, operation, args, options)
+
+    async def background(self, operation: Any, /, *args: Any, **options: Any) -> Any:
+        return await self._write(self.storage.background, operation, args, options)
+
+    async def _write(self, lane: Any, operation: Any, args: tuple[Any, ...], options: Any) -> Any:
+        if self._dead:
+            raise Crash
+        name = name_of(_called(operation, args))
+        if self._death != Death(name, self.calls[name] + 1, False):
+            answer = await lane(operation, *args, **options)
+            self.calls[name] += 1
+            self._dead = self._death == Death(name, self.calls[name], True)
+            if self._dead:
+                raise Crash
+            return answer
+        try:
+            return await lane(_undone, operation, *args, **options)
+        except Crash:
+            self._dead = True
+            raise
+
+
+# --- the world --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outside:
+    """What outlives the process: the clock, what phases did, and what the callers know."""
+
+    clock: ManualClock
+    namespace: str
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    """The label and the prompt of everything that was executed."""
+    broken: bool = False
+    """Whether approvals cannot be settled for now."""
+    repeats: bool = False
+    """Whether a call is made again, since its answer was lost."""
+
+
+class Resumer(RunResumer):
+    """The real one, which fails while it is told to."""
+
+    def __init__(self, outside: Outside) -> None:
+        super().__init__(PHASES)
+        self._outside = outside
+
+    async def lock(self, tx: Tx, approval: ApprovalRow) -> bool:
+        if self._outside.broken:
+            raise RuntimeError("approvals cannot be settled now")
+        return await super().lock(tx, approval)
+
+
+class CrashWorld(WorkflowWorld):
+    """Everything that a server does for workflows and chats, over a storage that may die."""
+
+    def __init__(self, storage: Any, outside: Outside, cap: int) -> None:
+        config = Config(assistants={"default": AGENT}, gates=("post_plan",))
+        super().__init__(storage, outside.clock, outside.namespace, config=config, cap=cap)
+        PHASES.policy = POLICY
+        self.outside = outside
+        inputs = ComposedInputs(WorkflowInputs(storage), TurnInputs(storage))
+        self.queue = RunQueue.beside(self.threads, inputs=inputs)
+        resumer = Resumer(outside)
+        self.approvals = Approvals(storage, resumer, namespace=outside.namespace)
+        self.linked = LinkedApprovals(storage, resumer)
+        self.timer.also = [DueApprovals(storage, resumer).settle]
+        self.messaging = Messaging(storage, PHASES, self.threads, namespace=outside.namespace)
+        self.overrides = WorkflowOverrides(storage, namespace=outside.namespace)
+
+    @property
+    def engine(self) -> Storage:
+        """The storage itself, for what no process does."""
+        return self.storage.storage if isinstance(self.storage, Mortal) else self.storage
+
+    async def lose_leases(self) -> None:
+        """What a dead process held is given up when its lease has ended; no other time passes."""
+        await age(self.engine, LEASE + 2.0, await self.threads.ns())
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass in which no process does anything."""
+        if self.storage.engine == "postgres":
+            ns = await self.threads.ns()
+            await self.engine.run(age_runs, seconds, ns=ns)
+            await age(self.engine, seconds, ns)
+        else:
+            self.clock.advance(seconds)
+
+    async def run_id(self, trigger: str) -> str:
+        return (await self.workflows.get_by_trigger(trigger, live=False)).workflow_run_id
+
+    async def work_on(self) -> None:
+        """Do everything that can be done."""
+        for _ in range(100):
+            await self.threads.watchdog.sweep()
+            if not await self.step():
+                return
+        raise AssertionError("it does not come to an end")
+
+    async def execute(self, claimed: Assignment) -> None:
+        """Execute a phase. What it does depends on how often it has come to an end before."""
+        facts = claimed.phase
+        label = (facts.label if facts is not None else None) or "turn"
+        given = claimed.run.kwargs.input
+        rows = (await self.executions.list(limit=1000)).items
+        skill = "chat" if label == "turn" else label
+        known = [row for row in rows if row.skill.rpartition(":")[2] == skill]
+        ended = [row for row in known if row.finished_at and row.error not in INTERRUPTED]
+        ended = [row for row in ended if row.stop_reason != "skipped"]
+        self.outside.seen.append((label, str(given.get("prompt") if isinstance(given, Mapping) else given)))
+        found = self.script.get(label, f"output of {label}")
+        if isinstance(found, tuple):
+            found = found[min(len(ended), len(found) - 1)]
+        await self.end(claimed, found if isinstance(found, Done) else Done(str(found)))
+
+    # --- what is there at the end -------------------------------------------------------------------------
+
+    async def end_state(self) -> dict[str, Any]:
+        """All rows that are not about time, ids or lost workers, and what the phases did outside."""
+        await self.check()
+        found: dict[str, Any] = {}
+        for name, query in ROWS.items():
+            rows = [tuple(map(_masked, row)) for row in await self.rows(query)]
+            found[name] = sorted(rows, key=repr)
+        found["executions"] = [row for row in found["executions"] if row[-1] not in INTERRUPTED]
+        found["effects"] = sorted(set(self.outside.seen))
+        attempts = Counter(label for (label,) in await self.rows(LABELS))
+        done = Counter(label for label, _ in self.outside.seen if label != "turn")
+        assert done <= attempts, f"{done} were executed, and {attempts} are known"
+        return found
+
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}|[0-9a-f]{24,}")
+_NUMBER = re.compile(r'"(at|ns)": ?\d+')
+LOST: Final = "the worker that executed it fell silent"
+"""The error of an execution whose process has died."""
+INTERRUPTED: Final = (LOST, "cancelled", "handed back by its worker")
+"""The errors of executions that did not come to an end of their own; crashes make more of them."""
+
+
+def _masked(value: Any) -> Any:
+    return _NUMBER.sub("N", _ID.sub("ID", value)) if isinstance(value, str) else value
+
+
+ROWS: Final[Mapping[str, Statement[Any]]] = {
+    "runs": statement(
+        "SELECT workflow_name, trigger_id, status, current_phase, error, active, held, due_at, open_nodes,"
+        " failed_nodes, ready_nodes, running_nodes, waiting_nodes, gates, history, depth, succeeded, skipped,"
+        " scratch FROM workflow_runs WHERE ns = :ns"
+    ),
+    "nodes": statement(
+        "SELECT r.trigger_id, n.node, n.item, n.status, n.waiting_on, n.succeeded_before, n.failed_before,"
+        " n.iteration, n.cycle, n.role, n.label, n.rollout_id, n.approval_id, n.due_at, n.error, n.state"
+        " FROM workflow_nodes AS n JOIN workflow_runs AS r ON r.ns = n.ns AND r.id = n.run_id"
+        " WHERE n.ns = :ns"
+    ),
+    "history": statement(
+        "SELECT r.trigger_id, h.phase, h.success, h.summary FROM workflow_history AS h"
+        " JOIN workflow_runs AS r ON r.ns = h.ns AND r.id = h.run_id WHERE h.ns = :ns"
+    ),
+    "approvals": statement(
+        "SELECT gate, node, kind, status, response, responded_by, reminders, due_at"
+        " FROM workflow_approvals WHERE ns = :ns"
+    ),
+    "executions": statement(
+        "SELECT e.skill, e.success, e.stop_reason, e.finished_at IS NULL, e.output_text, e.error"
+        " FROM executions AS e WHERE e.ns = :ns"
+    ),
+    "phases": statement("SELECT kind, status, outcome FROM rollouts WHERE ns = :ns"),
+    "counts": statement(
+        "SELECT workflow_name, status, sum(total) FROM workflow_counts WHERE ns = :ns"
+        " GROUP BY workflow_name, status HAVING sum(total) <> 0"
+    ),
+    "overrides": statement("SELECT name, enabled FROM workflow_overrides WHERE ns = :ns"),
+    "sessions": statement(
+        "SELECT platform, user_id, active, message_count, pending_turn, question, agent_session_id"
+        " FROM messaging_sessions WHERE ns = :ns"
+    ),
+    "messages": statement("SELECT role, content FROM messaging_messages WHERE ns = :ns"),
+    "told": statement(
+        "SELECT b.body FROM outbox AS o JOIN outbox_bodies AS b ON b.ns = o.ns AND b.id = o.id"
+        " WHERE o.ns = :ns"
+    ),
+    "used links": statement("SELECT assignee FROM approval_links WHERE ns = :ns AND used_at IS NOT NULL"),
+}
+LABELS: Final = statement("SELECT label FROM executions WHERE ns = :ns AND label IS NOT NULL")
+
+
+# --- a story ----------------------------------------------------------------------------------------------
+
+Step = Callable[[CrashWorld], Awaitable[Any]]
+"""What somebody does. It is done again if its answer was lost; then a conflict says that it was done."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What people and workers do, one thing after the other."""
+
+    workflows: Sequence[str]
+    steps: Sequence[Step]
+    script: Mapping[str, Any] = field(default_factory=dict)
+    """What each label does: the same each time, or a tuple for the first, the second time and so on."""
+    cap: int = 4
+
+
+class Told(NamedTuple):
+    """How a story ended."""
+
+    state: dict[str, Any]
+    calls: Counter[str]
+    died: bool
+
+
+class Teller:
+    """Tells stories on one database, each in a namespace of its own."""
+
+    def __init__(self, opens: Callable[[], Storage], clock: ManualClock) -> None:
+        self._opens, self._clock = opens, clock
+        self._storage = opens()
+        self._stories = 0
+
+    async def close(self) -> None:
+        await self._storage.close()
+
+    async def tell(self, story: Story, death: Death | None = None) -> Told:
+        """Tell a story whose process dies once, and is started again."""
+        self._stories += 1
+        outside = Outside(self._clock, f"story {self._stories}")
+        mortal = Mortal(self._storage, death)
+        world = await self._world(mortal, outside, story)
+        died, step = False, 0
+        while step < len(story.steps):
+            try:
+                await story.steps[step](world)
+            except Crash:
+                died = outside.repeats = True
+                await self._storage.close()
+                self._storage = self._opens()
+                world = await self._world(Mortal(self._storage, None), outside, story)
+                await world.lose_leases()
+                continue
+            except (Conflict, NotFound):
+                if not outside.repeats:
+                    raise
+            outside.repeats = False
+            step += 1
+        return Told(await world.end_state(), mortal.calls, died)
+
+    async def _world(self, storage: Mortal, outside: Outside, story: Story) -> CrashWorld:
+        world = CrashWorld(storage, outside, story.cap)
+        for text in story.workflows:
+            world.add(text)
+        world.script = dict(story.script)
+        # A process that starts is not what dies here.
+        death, storage._death = storage._death, None
+        await world.begin()
+        storage._death = death
+        storage.calls.clear()
+        return world
