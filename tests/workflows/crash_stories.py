@@ -9,10 +9,10 @@ from tests.workflows.crash_world import CrashWorld, Step, Story
 from tests.workflows.support import Done
 
 from perdure.access.model import Caller
+from perdure.approvals.link_model import PATH, token_of
+from perdure.approvals.model import Approval
 from perdure.executions.model import ExecutionSeed
 from perdure.executions.operations import Finish
-from perdure.workflows.approval_model import Approval
-from perdure.workflows.link_model import PATH, token_of
 
 # --- steps ------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,9 @@ from tests.workflows.support import AGENT, Done, WorkflowWorld, age_runs
 
 import perdure
 from perdure.access.operations import once
+from perdure.approvals.due import DueApprovals
+from perdure.approvals.model import ApprovalRow
+from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.kernel.errors import Conflict, NotFound, StorageClosed
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Storage, Tx
@@ -31,9 +34,6 @@ from perdure.threads.operations import assign, finish
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment
-from perdure.workflows.approval_due import DueApprovals
-from perdure.workflows.approval_model import ApprovalRow
-from perdure.workflows.approval_service import Approvals, LinkedApprovals
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.resuming import RunResumer
@@ -46,7 +46,7 @@ POLICY = Policy(timeout=500.0, max_attempts=3, lease=LEASE, grace=5.0, linger=10
 
 # --- the operations of the engine -------------------------------------------------------------------------
 
-PACKAGES: Final = ("workflows", "messaging", "executions")
+PACKAGES: Final = ("workflows", "approvals", "messaging", "executions")
 WORKERS: Final = (assign.claim_runs, finish.finish_runs, finish.hand_back, report.sweep, claim.promote_due)
 """What moves phases, and with them the runs."""
 _WRITES: Final = {"run": 0, "background": 0, "write": 0, "write_once": 1}
