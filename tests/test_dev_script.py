@@ -72,7 +72,7 @@ def test_what_it_does_not_know_gets_help_and_code_2(arguments: list[str]) -> Non
     answer = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert answer.stdout == ""
-    for command in ("setup", "run", "test", "check", "bench", "chaos", "conformance"):
+    for command in ("setup", "run", "test", "check", "docs", "bench", "chaos", "conformance"):
         assert f"./dev {command}" in answer.stderr
 
 
@@ -108,6 +108,18 @@ def test_the_base_is_added_to_when_tests_are_wanted(environment: Any, calls: Rec
     environment.ensure("")
     environment.ensure("dev")
     assert (calls.made, calls.installed) == (1, [".", ".[dev]"])
+
+
+def test_building_the_guide_installs_its_own_extra_unless_the_tests_have_it(
+    dev: ModuleType, environment: Any, calls: Recorder
+) -> None:
+    assert dev.docs(environment, ["--serve"]) == 0
+    assert calls.commands[-1][1:] == ["docs/build_site.py", "--serve"]
+    environment.ensure("")
+    assert calls.installed == [".[docs]"]
+    environment.ensure("dev")
+    dev.docs(environment, [])
+    assert calls.installed == [".[docs]", ".[dev]"]
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])

@@ -33,6 +33,8 @@ PUBLIC = {
 }
 LINKED = {"/approve/{token}"}
 """Public, but for whoever has the token in the path."""
+GUIDE = {"/docs/guide", "/docs/guide/{path}", "/llms.txt", "/llms-full.txt"}
+"""Public, since it is the documentation of a release and holds nothing of a server."""
 ENDLESS = {"/api/v1/changes"}
 THEIR_THREAD = "018f0000-0000-7000-8000-000000000001"
 CLOSED = [route for route in ROUTES if route.scope is not None]
@@ -67,7 +69,7 @@ async def closed(store: InMemoryLightningStore) -> AsyncIterator[Visitor]:
 
 
 def test_the_public_paths_are_these_and_no_others() -> None:
-    assert {route.path for route in ROUTES if route.scope is None} == PUBLIC | LINKED
+    assert {route.path for route in ROUTES if route.scope is None} == PUBLIC | LINKED | GUIDE
 
 
 async def test_without_a_token_every_route_answers_401(closed: Visitor) -> None:

@@ -14,7 +14,7 @@ from perdure.server.http.routes import Route
 from perdure.server.langgraph.protocol import PROTOCOL as LANGGRAPH
 from perdure.server.langgraph.routes import ROUTES as LANGGRAPH_ROUTES
 from perdure.server.lightning.routes import ROUTES as LIGHTNING_ROUTES
-from perdure.server.native.routes import PROBES
+from perdure.server.native.routes import GUIDE, PROBES
 from perdure.server.native.routes import ROUTES as NATIVE_ROUTES
 from perdure.server.otlp.routes import ROUTES as OTLP_ROUTES
 
@@ -23,7 +23,7 @@ LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
 """What a store of another make is served with."""
 
 
-META = frozenset({"/openapi.json", "/info", "/metrics", "/docs"})
+META = frozenset({"/openapi.json", "/info", "/metrics", "/docs", *(route.path for route in GUIDE)})
 
 
 def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIApp:

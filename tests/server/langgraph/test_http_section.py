@@ -95,6 +95,8 @@ def test_disabled_routes_are_gone_and_others_are_not(served: ServerProcess) -> N
         ("GET", "/info"),
         ("GET", "/metrics"),
         ("GET", "/docs"),
+        ("GET", "/docs/guide/index.html"),
+        ("GET", "/llms.txt"),
         ("GET", "/openapi.json"),
         ("GET", "/agents/of/mine/metrics"),
     ):

@@ -152,6 +152,8 @@ class Route:
     """Whether the handler is cancelled when its caller hangs up; with the scope `read` it always is."""
     opens_in_tab: bool = False
     """Whether a link on any page may open it in a tab: it answers HTML and changes nothing."""
+    takes_rest: bool = False
+    """Whether the last parameter stands for the rest of the path, slashes included; it may be empty."""
 
 
 class Match(NamedTuple):
@@ -163,10 +165,11 @@ class Match(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """A node in the tree of paths; a literal segment has precedence over a parameter."""
+    """A node in the tree of paths; a literal segment has precedence over a parameter, this over a rest."""
 
     steps: dict[str, _Node] = field(default_factory=dict)
     any_step: _Node | None = None
+    rest: _Node | None = None
     routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -181,8 +184,13 @@ class Table:
 
     def _add(self, route: Route) -> None:
         node, names = self._root, []
-        for step in route.path.split("/")[1:]:
-            if step.startswith("{"):
+        steps = route.path.split("/")[1:]
+        for place, step in enumerate(steps, 1):
+            if route.takes_rest and place == len(steps):
+                names.append(step[1:-1])
+                node.rest = node.rest or _Node()
+                node = node.rest
+            elif step.startswith("{"):
                 names.append(step[1:-1])
                 node.any_step = node.any_step or _Node()
                 node = node.any_step
@@ -218,7 +226,7 @@ def _places(node: _Node, steps: list[str], values: tuple[str, ...]) -> list[tupl
     places = _places(node.steps[step], rest, values) if step in node.steps else []
     if node.any_step is not None and step:
         places += _places(node.any_step, rest, (*values, step))
-    return places
+    return places if node.rest is None else [*places, (node.rest, (*values, "/".join(steps)))]
 
 
 def _common(left: str, right: str) -> int:

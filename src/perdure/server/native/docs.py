@@ -51,7 +51,8 @@ def _page(routes: tuple[Route, ...]) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>perdure {escape(VERSION)}</title><style>{STYLE}</style></head><body>"
         f"<h1>perdure {escape(VERSION)}</h1>"
-        '<p>Every route of this server. <a href="/openapi.json">The OpenAPI document</a> has it all.</p>'
+        '<p>Every route of this server. <a href="openapi.json">The OpenAPI document</a> has it all, and '
+        '<a href="docs/guide/">the guide</a> explains it.</p>'
         f"{tables}</body></html>"
     )
 

@@ -27,7 +27,7 @@ from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
-from perdure.server.native import approval_page, changes, docs, health, mcp, metrics, wire
+from perdure.server.native import approval_page, changes, docs, guide, health, mcp, metrics, wire
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import routes_of
 from perdure.server.native.messaging_routes import MESSAGING_ROUTES
@@ -117,6 +117,30 @@ _SERVER = (
     ),
 )
 
+GUIDE = (
+    *(
+        _at_root("GET", path, handler, None, about, answer=str, answer_form="text/plain", status=307)
+        for path, handler, about in (
+            ("/docs/guide", guide.enter, "Leads to the start of the guide"),
+            ("/llms.txt", guide.llms, "Leads to the guide's table of contents for coding agents"),
+            ("/llms-full.txt", guide.llms, "Leads to all pages of the guide in one file"),
+        )
+    ),
+    _at_root(
+        "GET",
+        "/docs/guide/{path}",
+        guide.show,
+        None,
+        "A page or file of the guide",
+        answer=str,
+        answer_form="text/html",
+        opens_in_tab=True,
+        takes_rest=True,
+        errors=(NotFound,),
+    ),
+)
+"""Public, since it is the same for every server of a release."""
+
 _APPROVAL_PAGE = (
     _at_root(
         "GET",
@@ -168,6 +192,7 @@ ROUTES: tuple[Route, ...] = (
     *routes_of(Upkeep, lambda call: call.services.upkeep),
     *routes_of(Access, lambda call: call.services.access),
     *_APPROVAL_PAGE,
+    *GUIDE,
     *PROBES,
     *_SERVER,
 )
