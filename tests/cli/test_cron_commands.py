@@ -124,3 +124,76 @@ def test_what_is_wrong_is_said_in_a_line(
     ended = server.run("cron", "create", *words)
     assert ended.returncode == code
     assert message in " ".join(ended.stderr.replace("│", " ").split())
+
+
+CRON = """
+kind: cron
+name: {name}
+schedule: "0 4 * * SUN"
+handler: {name}
+context: {{days: 30}}
+"""
+GUARDED = """
+kind: cron
+name: guarded
+schedule: "* * * * * *"
+handler: sweep
+condition: {unless: maintenance}
+"""
+CODE = """
+from pathlib import Path
+
+from perdure import Agents
+
+agents = Agents()
+
+
+@agents.handler("cleanup")
+async def cleanup(context, payload):
+    return {"deleted": payload["days"], "by": context.name}
+
+
+@agents.condition("maintenance")
+def maintenance(order):
+    return Path("maintenance").exists() and order.name == "guarded"
+
+
+async def sweep(context, payload):
+    return {"swept": payload["days"]}
+"""
+
+
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_cron_files_call_the_handlers_of_a_served_project(tmp_path: Path, command: str) -> None:
+    (tmp_path / "jobs.py").write_text(CODE)
+    (tmp_path / "perdure.toml").write_text(
+        '[perdure.handlers]\nsweep = "./jobs.py:sweep"\nwrong = "./jobs.py:nothing"\n'
+    )
+    (tmp_path / "crons").mkdir()
+    for name in ("cleanup", "sweep", "unknown"):
+        (tmp_path / "crons" / f"{name}.yaml").write_text(CRON.format(name=name))
+    (tmp_path / "crons" / "guarded.yaml").write_text(GUARDED)
+    (tmp_path / "maintenance").touch()
+    with Server(tmp_path, command, "--agents", "./jobs.py:agents") as server:
+        for name, result in (("cleanup", {"deleted": 30, "by": "cleanup"}), ("sweep", {"swept": 30})):
+            assert server.json("cron", "show", name)["origin"] == "file"
+            server.run("cron", "trigger", name)
+            assert ended_firing(server, name)["status"] == "success"
+            jobs = {job["job_name"]: job for job in server.json("scheduler", "status")["jobs"]}
+            assert jobs[name]["last_run_metadata"] == result
+        assert server.run("cron", "show", "unknown").returncode == 4
+        skipped = ended_firing(server, "guarded")
+        assert (skipped["status"], skipped["skipped"]) == ("skipped", "condition")
+        assert server.stop() == 0
+    assert "there is no handler 'unknown'" in server.errors
+    assert "perdure.toml [handlers] wrong" in server.errors
+
+
+def ended_firing(server: Server, name: str) -> dict[str, object]:
+    """The latest firing of a cron, once it has ended."""
+    deadline = time.monotonic() + 30
+    while True:
+        found = server.json("scheduler", "history", name)["items"]
+        if (found and found[0]["status"] != "running") or time.monotonic() > deadline:
+            return dict(found[0])
+        time.sleep(0.05)

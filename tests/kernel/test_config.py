@@ -104,6 +104,8 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "workflow_variants": {},
         "workflow_assistants": {},
         "agents": {},
+        "handlers": {},
+        "conditions": {},
         "log_level": "info",
         "log_json": False,
         "sources": settings.sources,

@@ -1,15 +1,17 @@
-"""Runs are fed into memory, once each, where the setting says so."""
+"""Runs and sessions are fed into memory, once each, where the setting says so."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.kernel.support import until_true
 
 from perdure import Agents, Perdure
 from perdure.memory.feed import FEED_CONSUMER
 from perdure.runtime.memory_feed import text_of
+from perdure.runtime.session_feed import SessionFeed
 
 
 async def greet(ctx: Any, input: Any) -> Any:
@@ -20,8 +22,18 @@ async def fail(ctx: Any, input: Any) -> Any:
     raise ValueError("no giraffe")
 
 
+async def guide(ctx: Any, input: Any) -> Any:
+    await ctx.message("user", input)
+    call = {"type": "tool_use", "id": "call-1", "name": "atlas", "input": {"city": "Rome"}}
+    await ctx.message("assistant", [call])
+    await ctx.tool_result("call-1", "Rome is in Italy.")
+    await ctx.message("assistant", "In Italy.")
+    return {"answer": "In Italy."}
+
+
 def agents() -> Agents:
     made = Agents()
+    made.register("guide", guide)
     made.register("greet", greet)
     made.register("fail", fail)
     return made
@@ -48,6 +60,61 @@ async def test_what_runs_were_asked_and_answered_is_remembered(tmp_path: Path) -
         assert {event.session_id for event in events} == {"talk"}
         assert [event.agent for event in events] == ["greet", "greet", "fail", "fail"]
         assert events[0].metadata["status"] == "success"
+
+
+async def told(perdure: Perdure, count: int) -> list[tuple[str, str]]:
+    """The roles and texts of so many events, once they are there."""
+
+    async def fed() -> bool:
+        return len((await perdure.memory.get_events()).items) >= count
+
+    await until_true(fed)
+    events = (await perdure.memory.get_events()).items
+    assert len(events) == count
+    return [(event.role, event.text) for event in events]
+
+
+@pytest.mark.parametrize("engine", ["file", "memory"])
+async def test_sessions_are_remembered_and_nothing_that_a_run_also_told_is_told_twice(
+    tmp_path: Path, engine: str
+) -> None:
+    url = "memory:" if engine == "memory" else f"sqlite:///{tmp_path}/a.db"
+    async with Perdure(url, agents=agents(), memory_feed=True) as perdure:
+        end = await perdure.run("guide", "Where is Rome?", thread_id="trip", if_not_exists="create")
+        assert end.run.status == "success"
+        said = [
+            ("user", "Where is Rome?"),
+            ("assistant", 'atlas({"city":"Rome"})'),
+            ("tool", "Rome is in Italy."),
+            ("assistant", "In Italy."),
+        ]
+        assert sorted(await told(perdure, 4)) == sorted(said)
+        events = (await perdure.memory.get_events()).items
+        assert {(event.session_id, event.agent) for event in events} == {("trip", "guide")}
+        lines: list[dict[str, Any]] = [
+            {"type": "user", "message": {"role": "user", "content": "Review the change."}},
+            {"type": "summary", "summary": "not a message"},
+            {"type": "assistant", "message": {"role": "assistant", "content": "It has one bug."}},
+        ]
+        await perdure.sessions.append("review-1", lines, cwd="/srv/shop")
+        new = [("user", "Review the change."), ("assistant", "It has one bug.")]
+        assert sorted(await told(perdure, 6)) == sorted([*said, *new])
+        (event,) = [each for each in (await perdure.memory.get_events()).items if "bug" in each.text]
+        assert (event.session_id, event.metadata["project"]) == ("review-1", "-srv-shop")
+
+
+async def test_what_sessions_said_while_nobody_listened_is_read_at_the_start(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    line = {"type": "user", "message": {"role": "user", "content": "Review the change."}}
+    async with Perdure(url) as perdure:
+        await perdure.sessions.append("review-1", [line])
+        await perdure.sessions.append("review-1", [line], sub_agent="subagents/agent-1")
+    for _ in range(2):
+        async with Perdure(url, memory_feed=True) as perdure:
+            await told(perdure, 2)
+            feed = SessionFeed(perdure.sessions, perdure.threads, perdure.memory)
+            await feed.catch_up()
+            await told(perdure, 2)
 
 
 async def test_without_the_setting_the_end_of_a_run_leaves_nothing_in_the_outbox(tmp_path: Path) -> None:

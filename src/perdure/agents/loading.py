@@ -30,11 +30,15 @@ T = TypeVar("T")
 
 
 class Registry(Protocol):
-    """Where agents are registered by name."""
+    """Where agents, and handlers and conditions of crons, are registered by name."""
 
     def register(
         self, name: str, target: Any, *, description: str | None = None, is_factory: bool = False
     ) -> Any: ...
+
+    def register_handler(self, name: str, function: Any) -> None: ...
+
+    def register_condition(self, name: str, predicate: Any) -> None: ...
 
 
 R = TypeVar("R", bound=Registry)
@@ -95,12 +99,14 @@ class _GraphsFile(msgspec.Struct):
 
 
 def load_agents(registry: R, settings: Settings, directory: str | os.PathLike[str] = ".") -> Loaded[R]:
-    """Load the agents that the settings and a `langgraph.json` in the directory name into a registry.
+    """Load the agents that the settings and a `langgraph.json` in the directory name into a registry, and the
+    handlers and conditions of crons.
 
     One that fails is reported by its name, and the others are loaded all the same.
     """
     loaded = Loaded(registry, [])
     root = Path(directory).resolve()
+    loaded.failures.extend(load_handlers(registry, settings, root).failures)
     _load_table(settings, root, loaded)
     if (root / GRAPHS_FILE).exists():
         _load_graphs(root / GRAPHS_FILE, loaded)
@@ -110,16 +116,38 @@ def load_agents(registry: R, settings: Settings, directory: str | os.PathLike[st
 # --- perdure.toml -----------------------------------------------------------------------------------------
 
 
+def load_handlers(registry: R, settings: Settings, directory: str | os.PathLike[str] = ".") -> Loaded[R]:
+    """Load the handlers and conditions of crons that the settings name into a registry."""
+    loaded = Loaded(registry, [])
+    for table, paths, register in (
+        ("handlers", settings.handlers, registry.register_handler),
+        ("conditions", settings.conditions, registry.register_condition),
+    ):
+        source, folder = _place_of(settings, table, Path(directory).resolve())
+        if paths:
+            _add_path(folder)
+        for name, path in paths.items():
+            with _reported(loaded, None, f"{source} [{table}] {name}"):
+                register(name, import_target(path, folder))
+    return loaded
+
+
 def _load_table(settings: Settings, directory: Path, loaded: Loaded[Any]) -> None:
-    source = settings.sources.get("agents", "argument")
-    if source.startswith(_FROM_FILE):
-        source = source.removeprefix(_FROM_FILE)
-        directory = Path(directory, source).resolve().parent
+    source, directory = _place_of(settings, "agents", directory)
     if settings.agents:
         _add_path(directory)
     for name, entry in settings.agents.items():
         with _reported(loaded, name, source):
             _register(loaded.agents, name, _entry(entry), directory)
+
+
+def _place_of(settings: Settings, table: str, directory: Path) -> tuple[str, Path]:
+    """Where a table was read, and the directory that its paths begin in."""
+    source = settings.sources.get(table, "argument")
+    if not source.startswith(_FROM_FILE):
+        return source, directory
+    file = source.removeprefix(_FROM_FILE)
+    return file, Path(directory, file).resolve().parent
 
 
 def _entry(given: Any) -> _Entry:

@@ -181,6 +181,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     workflow_variants: Mapping[str, str] = msgspec.field(default_factory=dict)
     workflow_assistants: Mapping[str, str] = msgspec.field(default_factory=dict)
     agents: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    handlers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    conditions: Mapping[str, str] = msgspec.field(default_factory=dict)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
     sources: Mapping[str, str] = msgspec.field(default_factory=dict)

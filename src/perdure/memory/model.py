@@ -277,6 +277,14 @@ class CounterRow(NamedTuple):
         return first
 
 
+class FeedRow(NamedTuple):
+    """A row of `memory_feeds`."""
+
+    source: str
+    position: int
+    read_at: int
+
+
 class CountRow(NamedTuple):
     """How much the memory of a namespace holds, and its database."""
 

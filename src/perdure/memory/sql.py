@@ -8,6 +8,7 @@ from perdure.memory.model import (
     CounterRow,
     CountRow,
     EventRow,
+    FeedRow,
     HitRow,
     NewEventRow,
     PlacedRow,
@@ -32,6 +33,7 @@ from perdure.memory.tables import (
     CHECKPOINTS,
     COUNTERS,
     EVENTS,
+    FEEDS,
     GRIPS,
     NODE_VERSIONS,
     NODES,
@@ -390,6 +392,17 @@ PLACED_UNTIL = statement(
 )
 # Give documents other places.
 MOVE_PLACES = BulkUpdate(TEXTS, PlaceRow, sets=("place",), keys=("ns", "id"))
+
+# --- what feeds memory ------------------------------------------------------------------------------------
+
+# How far logs have been read.
+GET_FEEDS = statement(
+    "SELECT {columns} FROM memory_feeds WHERE ns = :ns AND source {among:sources}", row=FeedRow
+)
+# Write how far logs have been read.
+SET_FEEDS = BulkInsert(
+    FEEDS, FeedRow, on_conflict="UPDATE SET position = excluded.position, read_at = excluded.read_at"
+)
 
 # --- statistics -------------------------------------------------------------------------------------------
 

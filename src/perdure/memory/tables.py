@@ -150,4 +150,11 @@ CHECKPOINTS = Table(
 )
 """How far each roll-up job came: written with each node that it built."""
 
-TABLES = (EVENTS, TEXTS, COUNTERS, VECTORS, NODES, NODE_VERSIONS, GRIPS, CHECKPOINTS)
+FEEDS = Table(
+    "memory_feeds",
+    (integer("ns"), text("source"), integer("position"), integer("read_at")),
+    key=("ns", "source"),
+)
+"""How far each log of a session has been read into memory, and when."""
+
+TABLES = (EVENTS, TEXTS, COUNTERS, VECTORS, NODES, NODE_VERSIONS, GRIPS, CHECKPOINTS, FEEDS)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from perdure.approvals.notices import ApprovalNotices
+from perdure.jobs.model import JobFunction
+from perdure.kernel.errors import InvalidInput
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, steps_of
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.retention.service import RETENTION_JOB, SCHEDULE
@@ -14,7 +16,9 @@ from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
 from perdure.runtime.memory_feed import MemoryFeed
 from perdure.runtime.memory_work import MemoryWork
-from perdure.runtime.services import public_url_of
+from perdure.runtime.services import Services, public_url_of
+from perdure.runtime.session_feed import SessionFeed
+from perdure.schedules.conditions import Predicate
 from perdure.worker.registry import Agents
 
 __all__ = ["Component", "components_of", "running", "stop_in_phases"]
@@ -52,7 +56,7 @@ def components_of(
     if app.settings.memory_feed:
         feed = MemoryFeed(services.threads, services.memory)
         services.deliveries.add(feed)
-        feeds = [feed]
+        feeds = [feed, SessionFeed(services.sessions, services.threads, services.memory)]
     read: list[Component] = []
     if files:
         read = [services.definition_files]
@@ -69,6 +73,18 @@ def components_of(
         InPhase(Phase.INTAKE, services.workflow_timer),
     ]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
+
+
+def add_handlers(
+    services: Services, handlers: Mapping[str, JobFunction], conditions: Mapping[str, Predicate]
+) -> None:
+    """Let cron files and schedules name functions and predicates of the program; before components start."""
+    for name, handler in handlers.items():
+        if name in services.job_registry:
+            raise InvalidInput(f"handler {name!r}: the server has a job of that name; choose another")
+        services.job_registry.register(name, handler)
+    for name, predicate in conditions.items():
+        services.conditions.register(name, predicate)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from perdure.memory.model import storable
 from perdure.memory.records import EventRole, NewMemoryEvent
 from perdure.memory.service import Memory
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
-from perdure.threads.records import RunEnd
+from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import Threads
 
 POLICY = DeliveryPolicy(retries=ENDLESS, batch=100, concurrency=1, keep=False)
@@ -77,7 +77,7 @@ def events_of(end: RunEnd) -> list[NewMemoryEvent]:
         metadata["workflow_run_id"] = run.parent
     return [
         NewMemoryEvent(
-            event_id=derived_ulid(time, "run", run.run_id, role),
+            event_id=run_event_id(run, role, text),
             session_id=run.session_id or run.thread_id,
             timestamp_ms=time,
             event_type="user_message" if role == "user" else "assistant_message",
@@ -88,6 +88,11 @@ def events_of(end: RunEnd) -> list[NewMemoryEvent]:
         )
         for role, time, text in told
     ]
+
+
+def run_event_id(run: Run, role: EventRole, text: str) -> str:
+    """The id of what was said in a run: the same, whether its session says it or its end."""
+    return derived_ulid(int(run.created_at * 1000), "run", run.run_id, role, text)
 
 
 def text_of(value: Any) -> str:

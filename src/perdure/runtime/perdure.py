@@ -21,7 +21,7 @@ from perdure.memory.service import Memory
 from perdure.outbox.model import Consumer
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
-from perdure.runtime.components import components_of, running
+from perdure.runtime.components import add_handlers, components_of, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_configured
 from perdure.schedules.conditions import Predicate
@@ -39,7 +39,8 @@ class Perdure:
     With `agents` a worker in this process executes their runs. Without a URL the database is the one that the
     environment and `perdure.toml` name. `options` are settings, such as `job_timeout`. `consumers` deliver
     what the outbox holds; a server has one for webhooks. `handlers` are functions that cron files and
-    schedules call by name, and `conditions` are predicates that keep schedules from firing.
+    schedules call by name, and `conditions` are predicates that keep schedules from firing, beside those of
+    the agents.
     """
 
     def __init__(
@@ -68,12 +69,11 @@ class Perdure:
             app = self._app = App(store, self.settings)
             stack.push_async_callback(app.services.close_logs)
             app.services.deliveries.add(*self._consumers)
-            for name, handler in self._handlers.items():
-                app.services.job_registry.register(name, handler)
-            for name, predicate in self._conditions.items():
-                app.services.conditions.register(name, predicate)
             files = self.settings.workflow_dir is not None or self.settings.cron_dir is not None
             components = components_of(app, self._agents, webhooks=False, files=files)
+            if self._agents is not None:
+                add_handlers(app.services, self._agents.handlers, self._agents.conditions)
+            add_handlers(app.services, self._handlers, self._conditions)
             await stack.enter_async_context(running(components))
             self._running = stack.pop_all()
         return self

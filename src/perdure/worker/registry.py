@@ -36,27 +36,45 @@ class Agents(Mapping[str, Agent]):
         self._agents: dict[str, Agent] = {}
         self.callables: dict[str, Callable[..., Any]] = {}
         """The functions that phases of the type `callable` may call, by name."""
+        self.handlers: dict[str, Callable[..., Any]] = {}
+        """The functions that cron files and schedules may call, by name."""
+        self.conditions: dict[str, Callable[..., Any]] = {}
+        """The predicates that keep schedules from firing, by name."""
+
+    def handler(self, name: str) -> Callable[[C], C]:
+        """Register the decorated async function as a handler of crons, and return it unchanged.
+
+        A server or a program with these agents calls it with a `JobContext` and the `context` of the cron.
+        """
+        return _decorator(self.register_handler, name)
+
+    def register_handler(self, name: str, function: Callable[..., Any]) -> None:
+        """Let cron files and schedules call an async function by this name."""
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidInput(f"handler {name!r} must be an async function (context, payload)")
+        _add(self.handlers, "handler", name, function)
+
+    def condition(self, name: str) -> Callable[[C], C]:
+        """Register the decorated predicate, and return it unchanged.
+
+        Schedules with `unless: name` do not fire while it holds.
+        """
+        return _decorator(self.register_condition, name)
+
+    def register_condition(self, name: str, predicate: Callable[..., Any]) -> None:
+        """Let schedules name a predicate, which gets what is about to be started."""
+        _add(self.conditions, "condition", name, predicate)
 
     def callable(self, name: str) -> Callable[[C], C]:
         """Register the decorated function for phases of the type `callable`, and return it unchanged.
 
         It is called with the input of the phase, or with a context and the input.
         """
-
-        def decorate(function: C) -> C:
-            self.register_callable(name, function)
-            return function
-
-        return decorate
+        return _decorator(self.register_callable, name)
 
     def register_callable(self, name: str, function: Callable[..., Any]) -> None:
         """Let phases of the type `callable` call a function by this name."""
-        check_name(name, "the name of a callable")
-        if not callable(function):
-            raise InvalidInput(f"callable {name!r} is a {type(function).__name__}, which cannot be called")
-        if name in self.callables:
-            raise Conflict(f"callable {name!r} is registered twice")
-        self.callables[name] = function
+        _add(self.callables, "callable", name, function)
 
     def agent(self, name: str, *, description: str | None = None) -> Callable[[T], T]:
         """Register the decorated object, and return it unchanged."""
@@ -94,6 +112,10 @@ class Agents(Mapping[str, Agent]):
             self._agents[name] = others[name]
         for name, function in others.callables.items():
             self.register_callable(name, function)
+        for name, function in others.handlers.items():
+            self.register_handler(name, function)
+        for name, predicate in others.conditions.items():
+            self.register_condition(name, predicate)
 
     @property
     def names(self) -> list[str]:
@@ -122,6 +144,25 @@ class Agents(Mapping[str, Agent]):
 
     def __len__(self) -> int:
         return len(self._agents)
+
+
+def _decorator(register: Callable[[str, Callable[..., Any]], None], name: str) -> Callable[[C], C]:
+    def decorate(function: C) -> C:
+        register(name, function)
+        return function
+
+    return decorate
+
+
+def _add(
+    functions: dict[str, Callable[..., Any]], what: str, name: str, function: Callable[..., Any]
+) -> None:
+    check_name(name, f"the name of a {what}")
+    if not callable(function):
+        raise InvalidInput(f"{what} {name!r} is a {type(function).__name__}, which cannot be called")
+    if name in functions:
+        raise Conflict(f"{what} {name!r} is registered twice")
+    functions[name] = function
 
 
 def make_agent(name: str, target: Any, description: str | None = None, *, is_factory: bool = False) -> Agent:

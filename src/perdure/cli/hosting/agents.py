@@ -87,6 +87,17 @@ def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
     return loaded.agents
 
 
+def gather_handlers(settings: Settings) -> Agents:
+    """The handlers and conditions of crons that the settings name, without agents; failures are printed."""
+    from perdure.agents.loading import load_handlers
+    from perdure.worker.registry import Agents
+
+    loaded = load_handlers(Agents(), settings)
+    for failure in loaded.failures:
+        warn(str(failure))
+    return loaded.agents
+
+
 def include(agents: Agents, given: Sequence[str]) -> None:
     """Add the agents of the command line."""
     from perdure.agents.loading import import_target

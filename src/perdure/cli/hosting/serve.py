@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from perdure.cli.hosting.agents import AgentsOption, gather_agents
+from perdure.cli.hosting.agents import AgentsOption, gather_agents, gather_handlers
 from perdure.cli.shell.options import (
     CorsOption,
     JsonOption,
@@ -207,9 +207,9 @@ def serve_with(
         server.run(process)
 
 
-def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents | None:
-    """The agents whose runs this process executes; None if it executes none."""
-    return None if named is None else gather_agents(settings, named)
+def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents:
+    """The agents whose runs this process executes, and the handlers of crons; None executes no runs."""
+    return gather_handlers(settings) if named is None else gather_agents(settings, named)
 
 
 def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:

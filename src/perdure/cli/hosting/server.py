@@ -26,7 +26,7 @@ from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.loopback import InProcess, Loopback
 from perdure.runtime.app import App
-from perdure.runtime.components import components_of
+from perdure.runtime.components import add_handlers, components_of
 from perdure.runtime.local_secret import LocalSecret
 from perdure.runtime.process import ServiceProcess, Work
 from perdure.runtime.stores import open_configured, sqlite_file
@@ -129,6 +129,8 @@ def services_of(
     gRPC is also served on `further_ports`, if they are free.
     """
     components = components_of(app, agents or None)
+    if agents is not None:
+        add_handlers(app.services, agents.handlers, agents.conditions)
     if app.settings.grpc_port is None:
         return components
     try:
