@@ -284,7 +284,7 @@ async def test_a_key_makes_one(assistants: Assistants) -> None:
 
 
 async def test_the_feed_tells_of_changes(assistants: Assistants, storage: Storage) -> None:
-    stream = changes.follow(storage.signals, await assistants.ns("write"), 100)
+    stream = changes.follow(storage.signals, [await assistants.ns("write")], 100)
     try:
         await assistants.create("research", assistant_id="mine")
         told: list[changes.Change] = []

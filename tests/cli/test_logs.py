@@ -1,5 +1,6 @@
 """The log shows no secret, whatever is written into it."""
 
+import asyncio
 import io
 import json
 import logging
@@ -7,9 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from perdure import Agents, Context, Perdure, PostgresLightningStore
 from perdure.cli.hosting.logs import Redaction, configure, secrets_of
 from perdure.kernel.config import Key, Secret, Settings
 from perdure.kernel.errors import Unauthorized
+from perdure.kernel.log_fields import LOG_FIELDS
+from perdure.runtime.services import Services
+from perdure.threads.records import RunRequest
 
 TOKEN = "pdr_0123456789abcdef_" + "A" * 43
 SETTINGS = Settings(
@@ -102,3 +107,41 @@ def test_machines_get_one_json_object_a_line() -> None:
     assert (first["level"], first["logger"], first["message"]) == ("info", "perdure.test", "two\nlines")
     assert second["message"] == "x 1"
     assert second["time"].endswith("Z")
+
+
+@pytest.mark.usefixtures("restored")
+async def test_lines_of_a_run_have_its_ids_as_fields() -> None:
+    stream = io.StringIO()
+    agents = Agents()
+
+    @agents.agent("talker")
+    async def talker(ctx: Context, input: object) -> None:
+        ctx.logger.info("by the context")
+        logging.getLogger("somebody.else").info("in the loop")
+        await asyncio.to_thread(logging.getLogger("somebody.else").info, "in a thread")
+
+    async with Perdure("memory:", agents=agents) as perdure:
+        configure(Settings(log_json=True, log_level="info"), stream)
+        thread = await perdure.threads.create_thread()
+        run = await perdure.threads.create_run(
+            RunRequest(assistant_id="talker", thread_id=thread.thread_id, input={})
+        )
+        await perdure.threads.join_run(run.run_id, timeout=10)
+        logging.getLogger("perdure.test").info("outside")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    ids = {"run_id": run.run_id, "thread_id": thread.thread_id, "agent": "talker", "attempt": 1}
+    for message in (f"run {run.run_id}: by the context", "in the loop", "in a thread"):
+        (line,) = [each for each in lines if each["message"] == message]
+        assert {name: line[name] for name in LOG_FIELDS} == ids
+    (outside,) = [each for each in lines if each["message"] == "outside"]
+    assert not set(LOG_FIELDS) & set(outside)
+
+
+async def test_pools_are_logged(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with PostgresLightningStore(postgres_url) as store:
+        services = Services(store, Settings())
+        await services.ping()
+        with caplog.at_level("INFO"):
+            await services.log_pools()
+    assert "Pool stats: pool=database" in caplog.text
+    assert "max_connections=4" in caplog.text

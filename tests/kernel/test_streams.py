@@ -86,7 +86,7 @@ async def tell_of(tx: Tx, *names: str) -> bool:
 
 async def test_an_operation_tells_of_changes_when_they_are_wanted(storage: Storage) -> None:
     assert await storage.run(tell_of, "a", ns=NS) is False
-    stream = follow(storage.signals, NS, 10)
+    stream = follow(storage.signals, [NS], 10)
     assert await storage.run(tell_of, "a", "b/c", ns=NS) is True
     assert await storage.run(tell_of, "d", ns=NS + 1) is True
     keys = await soon(stream.next())

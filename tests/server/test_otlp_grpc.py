@@ -33,7 +33,7 @@ from perdure.kernel.config import Key, Settings
 from perdure.kernel.errors import StartRefused
 from perdure.runtime.app import App, StoreApp, app_of
 from perdure.server.grpc import server as grpc_server
-from perdure.server.grpc.otlp import TRACE_SERVICE
+from perdure.server.grpc.otlp import OTHER_SERVICES, TRACE_SERVICE
 from perdure.server.grpc.server import GrpcServer
 
 SECRET = Key("a-key-of-some-length")
@@ -198,6 +198,19 @@ async def test_other_services_are_not_there(door: ServerProtocol) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"", wait_for_ready=True)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_other_signals_are_discarded_where_the_settings_say_so() -> None:
+    async with (
+        InMemoryLightningStore() as store,
+        serving(store, discard_other_signals=True, api_key=SECRET) as door,
+    ):
+        for service in OTHER_SERVICES:
+            call = door.channel.unary_unary(f"/{service}/Export")
+            assert await call(b"", metadata=[("x-api-key", str(SECRET))], wait_for_ready=True) == b""
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"", wait_for_ready=True)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_traces_are_kept_here_too() -> None:

@@ -420,7 +420,20 @@ async def test_a_span_with_attributes_without_end_is_rejected(door: Visitor) -> 
 @pytest.mark.parametrize("path", OTHER_SIGNALS)
 async def test_other_signals_are_not_taken(door: Visitor, path: str) -> None:
     answer = await door.post(path, data=b"", headers=PROTOBUF)
-    assert refusal(answer)[:2] == (501, 12)
+    assert refusal(answer)[:2] == (404, 12)
+
+
+async def test_other_signals_are_discarded_where_the_settings_say_so() -> None:
+    async with (
+        InMemoryLightningStore() as store,
+        serving(store, ROUTES, discard_other_signals=True) as visitor,
+    ):
+        for path in OTHER_SIGNALS:
+            answer = await visitor.post(path, data=b"", headers=PROTOBUF)
+            assert (answer.status, answer.body) == (200, b"")
+            answer = await visitor.post(path, data=b"{}", headers=JSON)
+            assert (answer.status, answer.body) == (200, {})
+            assert refusal(await visitor.post(path, data=b"", headers={"Content-Type": "x/y"}))[0] == 400
 
 
 async def test_other_methods_are_not_taken(door: Visitor) -> None:

@@ -23,6 +23,7 @@ from perdure.kernel.signals.port import Hint, Signals
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
 from perdure.kernel.storage.sqlite_engine import MEMORY, Job, SqliteEngine
+from perdure.kernel.tally import Tally
 
 __all__ = [
     "Faults",
@@ -123,6 +124,7 @@ class InlineStorage:
         self.ids = database.ids
         self.signals: Signals = signals or LocalSignals()
         self.timers = Background("perdure-inline")
+        self.tally = Tally()
 
     @classmethod
     def open(
@@ -261,6 +263,7 @@ class SimulatedStorage:
         self.faults = faults
         self.signals: Signals = LocalSignals()
         self.timers = Background("perdure-simulated")
+        self.tally = Tally()
         self.ids = database.inline.ids
         self._database = database
         self._chance = chance

@@ -22,12 +22,14 @@ from perdure.access.model import (
     encode_answer,
     objects_text,
 )
+from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageError
 from perdure.kernel.storage.filters import given, order_by, where
 from perdure.kernel.storage.port import Tx
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+KIND = "token"
 TOKENS_CHANNEL = "access.tokens"
 ANY_TOKEN = "any"  # noqa: S105 - the one key of the channel
 TRIM_ROWS = 500
@@ -89,6 +91,7 @@ async def create_token(tx: Tx, token: NewToken, without_admin: bool) -> AddedTok
     await tx.write(sql.ADD_TOKENS.of([row]))
     await audit(tx, "create_token", [token.token_id])
     tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
+    changes.tell(tx, KIND, [(token.token_id, "added")])
     return AddedToken(row, first)
 
 
@@ -101,6 +104,7 @@ async def revoke_token(tx: Tx, token_id: str) -> TokenRow:
         await tx.execute(sql.REVOKE_TOKEN, id=token_id)
         await audit(tx, "revoke_token", [token_id])
         row = row._replace(revoke_time=tx.wall)
+        changes.tell(tx, KIND, [(token_id, "revoked")])
     tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
     return row
 

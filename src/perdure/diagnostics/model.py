@@ -31,6 +31,13 @@ class Why(Record, kw_only=True):
     facts: dict[str, Any]
 
 
+class OpenApprovals(Record, kw_only=True):
+    """How many approvals of a namespace wait, and for how long the oldest has."""
+
+    pending: int
+    oldest_age_seconds: float
+
+
 # --- rows -------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +117,14 @@ class ReplacementRow(NamedTuple):
 
     id: str
     strategy: str
+
+
+class OpenApprovalsRow(NamedTuple):
+    """The approvals of a namespace that wait, and when the oldest was requested."""
+
+    ns: int
+    pending: int
+    oldest: int
 
 
 class AskedRow(NamedTuple):

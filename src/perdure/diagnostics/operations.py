@@ -15,6 +15,7 @@ from perdure.diagnostics.model import (
     FoundRollout,
     FoundThread,
     LineFacts,
+    OpenApprovalsRow,
     RolloutRow,
     WorkerRows,
 )
@@ -237,6 +238,17 @@ async def _queue(tx: Tx) -> QueueRows:
 async def live_workers(tx: Tx) -> tuple[int, WorkerRows]:
     """The workers of this namespace, and the time."""
     return tx.now, await workers_of(tx, RUN)
+
+
+async def open_approvals(
+    tx: Tx, namespaces: Collection[str] | None
+) -> tuple[int, dict[str, OpenApprovalsRow]]:
+    """The approvals that wait in these namespaces, or in all, and the time."""
+    names = await list_namespaces(tx)
+    wanted = [ns for ns, name in names.items() if namespaces is None or name in namespaces]
+    found = {names[ns]: OpenApprovalsRow(ns, 0, tx.now) for ns in wanted}
+    found |= {names[row.ns]: row for row in await tx.all(sql.OPEN_APPROVALS, numbers=wanted)}
+    return tx.now, found
 
 
 async def by_namespace(tx: Tx, namespaces: Collection[str] | None) -> dict[str, QueueRows]:

@@ -15,7 +15,14 @@ from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import finding, model, operations
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
 from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, FoundId, FoundTokens, Kind, Wanted
-from perdure.diagnostics.model import FoundRollout, LiveWorkers, NamespaceStats, RolloutFacts, Why
+from perdure.diagnostics.model import (
+    FoundRollout,
+    LiveWorkers,
+    NamespaceStats,
+    OpenApprovals,
+    RolloutFacts,
+    Why,
+)
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
 from perdure.kernel.checks import Id, check_choices, check_id, check_name, check_number
 from perdure.kernel.clock import to_micros, to_seconds
@@ -148,6 +155,16 @@ class Diagnostics(WatchedService):
         """The workers that are alive, and how much they can take."""
         now, rows = await self.read(operations.live_workers)
         return model.live_workers(rows, now - self._alive)
+
+    async def open_approvals(self, namespaces: Collection[str] | None) -> dict[str, OpenApprovals]:
+        """The approvals that wait in these namespaces, or in all."""
+        now, found = await self.storage.read(operations.open_approvals, namespaces)
+        return {
+            name: OpenApprovals(
+                pending=row.pending, oldest_age_seconds=max(to_seconds(now - row.oldest), 0.0)
+            )
+            for name, row in found.items()
+        }
 
     async def by_namespace(self, namespaces: Collection[str] | None) -> dict[str, NamespaceStats]:
         """The queue and the workers of these namespaces that have runs, or of all."""

@@ -8,6 +8,7 @@ from perdure.diagnostics.model import (
     AuditRow,
     HeldRow,
     LineRow,
+    OpenApprovalsRow,
     ReplacementRow,
     RolloutRow,
     WorkerRow,
@@ -160,5 +161,15 @@ ASKED = statement(
 )
 # The namespaces that have rollouts of a kind.
 NAMESPACES_WITH = statement("SELECT DISTINCT ns FROM rollout_counts WHERE kind = :kind ORDER BY ns", row=int)
+# The approvals of namespaces that wait, and when the oldest was requested.
+OPEN_APPROVALS = statement(
+    """
+    SELECT ns, count(*) AS pending, min(created_at) AS oldest
+    FROM workflow_approvals
+    WHERE ns {among:numbers} AND open = 1
+    GROUP BY ns
+    """,
+    row=OpenApprovalsRow,
+)
 
 name_statements(globals())

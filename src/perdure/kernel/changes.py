@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -20,22 +20,35 @@ class Change(msgspec.Struct, frozen=True):
     status: str
 
 
-def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]]) -> None:
-    """Publish that objects, given as (id, status), have changed; does nothing without followers."""
+def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]], *, ns: int | None = None) -> None:
+    """Publish that objects, given as (id, status), have changed; does nothing without followers.
+
+    `ns` is their namespace, where it is not that of the transaction.
+    """
     if tx.wants(CHANNEL):
         for name, status in changed:
-            # The id comes last, since it may hold a slash.
-            tx.hint(CHANNEL, "/".join((str(tx.ns), kind, status, name)))
+            tx.hint(CHANNEL, _key(tx.ns if ns is None else ns, kind, status, name))
 
 
-def follow(signals: Signals, ns: int | None, limit: int) -> Stream:
-    """Read the changes of a namespace, or of all, from now on; up to `limit` wait until they are taken."""
-    return signals.follow(CHANNEL, "" if ns is None else _prefix(ns), limit)
+def publish(signals: Signals, ns: int, kind: str, id: str, status: str) -> None:
+    """Publish that an object that no transaction wrote has changed."""
+    if signals.wanted(CHANNEL):
+        signals.publish([(CHANNEL, _key(ns, kind, status, id))])
 
 
-def changed_in(ns: int, keys: Iterable[str]) -> list[str]:
-    """Those of the keys of a stream that are changes of a namespace."""
-    return [key for key in keys if key.startswith(_prefix(ns))]
+def _key(ns: int | None, kind: str, status: str, id: str) -> str:
+    # The id comes last, since it may hold a slash.
+    return "/".join((str(ns), kind, status, id))
+
+
+def follow(signals: Signals, namespaces: Collection[int] | None, limit: int) -> Stream:
+    """Read the changes of namespaces, or of all, from now on; up to `limit` wait until they are taken."""
+    return signals.follow(CHANNEL, "" if namespaces is None else tuple(map(_prefix, namespaces)), limit)
+
+
+def changed_in(namespaces: Collection[int], keys: Iterable[str]) -> list[str]:
+    """Those of the keys of a stream that are changes of these namespaces."""
+    return [key for key in keys if key.startswith(tuple(map(_prefix, namespaces)))]
 
 
 def _prefix(ns: int) -> str:

@@ -133,8 +133,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     head_timeout: Seconds = 10.0
     body_timeout: Seconds = 30.0
-    keep_alive_timeout: Seconds = 65.0
+    keep_alive_timeout: Seconds = 75.0
     keep_traces: bool = False
+    discard_other_signals: bool = False
     trace_sample: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     trace_content: bool = True
     redis_url: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from platform import python_version
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from perdure.kernel.version import VERSION
 
@@ -36,6 +36,11 @@ class Metrics:
             "perdure_attempts_ended",
             "Attempts of runs that ended in a worker of this process, by result.",
             ("result",),
+            registry=self.registry,
+        )
+        self.span_queue_size = Gauge(
+            "perdure_span_queue_size",
+            "Spans of runs in this process that wait to be stored.",
             registry=self.registry,
         )
         self.spans_ingested = Counter(

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from perdure.access.operations import audit
+from perdure.kernel import changes
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.ids import uuid
@@ -36,6 +37,7 @@ from perdure.outbox.model import (
     Retries,
 )
 
+KIND: Final = "effect"
 OUTBOX_CHANNEL = "outbox"
 """Its keys are the names of consumers who have something to deliver."""
 TRIM_ROWS = 500
@@ -104,6 +106,7 @@ async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
         sql.ADD_BODIES.of([BodyRow(id, effect.body) for id, effect in new]),
     )
     _hint(tx, [effect.consumer for effect in effects])
+    changes.tell(tx, KIND, [(id, EFFECT.start["put"]) for id in ids])
     return ids
 
 
@@ -151,6 +154,8 @@ async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retrie
             dead.append(given_up)
     if dead:
         await tx.update_many(sql.MOVE, sorted(dead))
+        for row in dead:
+            changes.tell(tx, KIND, [(row.id, row.status)], ns=row.ns)
     return Due(await _with_bodies(tx, live), len(dead), len(rows), await _wait(tx, consumer, lane))
 
 
@@ -191,6 +196,7 @@ async def settle(
         answers.append(None if after is None or after == row else after.status)
         if after is not None:
             rows[outcome.id] = after
+    changes.tell(tx, KIND, [(id, row.status) for id, row in rows.items() if row != before[id]])
     if not keep:
         await remove(tx, [id for id, row in rows.items() if row.status == DELIVERED])
         rows = {id: row for id, row in rows.items() if row.status != DELIVERED}
@@ -215,6 +221,7 @@ async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict
         id: model.retried(row, tx.now) for id, row in before.items() if EFFECT.moves(row.status, "retried")
     }
     await _save(tx, before, moved)
+    changes.tell(tx, KIND, [(id, row.status) for id, row in moved.items()])
     _hint(tx, [row.consumer for row in moved.values()])
     await audit(tx, "retry_effect", list(moved))
     return [_retried(id, before.get(id), moved.get(id), tx.now) for id in ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ class Upkeep(Service):
     ) -> None:
         super().__init__(storage, namespace=namespace, caller=caller)
         self.retention = retention or Retention()
+        self.sweep_time: float | None = None
+        """When this process last swept, in epoch seconds."""
 
     @call(POST("/db/gc"), scope="admin", repeatable=True)
     async def gc(self, *, dry_run: bool = False) -> GcReport:
@@ -61,6 +64,7 @@ class Upkeep(Service):
     async def sweep(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The job that deletes what is too old; gives how much, by kind."""
         report = await self.gc()
+        self.sweep_time = time.time()
         return {each.kind: each.deleted for each in report.items if each.deleted}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from perdure.access.operations import find_namespace, list_namespaces
+from perdure.access.tables import SYSTEM
 from perdure.kernel.changes import changed_in, follow
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.record import Record
@@ -62,29 +63,32 @@ class Overview:
         """The names of all namespaces."""
         return sorted((await self._storage.read(list_namespaces)).values())
 
-    async def changes(self, namespace: str, limit: int) -> Stream:
-        """What changes in a namespace from now on; see `perdure.kernel.changes`."""
+    async def changes(self, namespace: str, limit: int, *, system: bool = False) -> Stream:
+        """What changes in a namespace from now on, with `system` also the tokens; see `kernel.changes`."""
         number = await self._storage.read(find_namespace, namespace)
+        also = (SYSTEM,) if system else ()
         if number is None:
-            return _AwaitedChanges(self._storage, namespace, limit)
-        return follow(self._storage.signals, number, limit)
+            return _AwaitedChanges(self._storage, namespace, limit, also)
+        return follow(self._storage.signals, (number, *also), limit)
 
 
 class _AwaitedChanges:
     """The changes of a namespace that did not exist at first: those of all namespaces are looked through."""
 
-    def __init__(self, storage: Storage, namespace: str, limit: int) -> None:
+    def __init__(self, storage: Storage, namespace: str, limit: int, also: tuple[int, ...]) -> None:
         self._storage = storage
         self._namespace = namespace
-        self._number: int | None = None
+        self._wanted = also
+        self._known = False
         self._stream = follow(storage.signals, None, limit)
 
     async def next(self, timeout: float | None = None) -> list[str] | None:
         while keys := await self._stream.next(timeout):
-            if self._number is None:
-                self._number = await self._storage.read(find_namespace, self._namespace)
-            found = [] if self._number is None else changed_in(self._number, keys)
-            if found:
+            if not self._known:
+                number = await self._storage.read(find_namespace, self._namespace)
+                self._known = number is not None
+                self._wanted = self._wanted if number is None else (number, *self._wanted)
+            if found := changed_in(self._wanted, keys):
                 return found
         return keys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
@@ -18,6 +19,7 @@ from perdure.agents.store_section import ItemSetup
 from perdure.approvals.due import DueApprovals
 from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.assistants.service import Assistants
+from perdure.diagnostics.model import pools_of
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
 from perdure.graph_requests.service import GraphRequests
@@ -71,6 +73,8 @@ from perdure.workflows.resuming import RunResumer
 from perdure.workflows.service import Workflows
 from perdure.workflows.timer import WorkflowTimer
 from perdure.workflows.values import Config
+
+logger = logging.getLogger(__name__)
 
 MAX_CALLERS = 256
 
@@ -228,11 +232,18 @@ class Services:
         await self.storage.read(list_namespaces)
 
     def start_timers(self, settings: Settings) -> None:
-        """Start to delete expired streams, threads, requests and items."""
+        """Start to delete expired streams, threads, requests and items, and to log connection pools."""
         self.threads.start_timers(settings.stream_ttl)
         self.graph_requests.start_timers()
         self.run_queue.start_timers()
         self.items.start_timers()
+        if self.storage.engine == "postgres":
+            self.storage.timers.every(settings.stats_interval, self.log_pools)
+
+    async def log_pools(self) -> None:
+        """Log how many connections to the database and to Redis are open and in use."""
+        for name, pool in pools_of(await self.storage.health()).items():
+            logger.info("Pool stats: pool=%s %s", name, " ".join(f"{key}={n}" for key, n in pool.items()))
 
     async def close_logs(self) -> None:
         """Close the files of sessions."""

@@ -32,6 +32,7 @@ from perdure.kernel.eventlog.port import (
     hint_key,
     project_of,
 )
+from perdure.kernel.eventlog.writing import wake_readers
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
@@ -207,7 +208,7 @@ class Sessions(Service):
         bodies = [encode_line(_checked(line)) for line in lines]
         ns = await self.ns("write")
         after = await self.log.append(ns, name, bodies, attempt_id=writer, first=first)
-        self.storage.signals.publish([(CHANNEL, hint_key(ns, name))])
+        wake_readers(self.storage.signals, ns, name)
         return Appended(after=after)
 
     # --- inner

@@ -15,6 +15,7 @@ from perdure.graphs.records import GraphSteps
 from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
+from perdure.kernel.log_fields import set_log_fields
 from perdure.kernel.retry import retry_until
 from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
@@ -154,6 +155,10 @@ class Execution:
 
     async def run(self) -> str:
         """Execute the attempt and report its end; returns the result."""
+        run = self.assignment.run
+        set_log_fields(
+            run_id=run.run_id, thread_id=run.thread_id, agent=run.agent, attempt=self.assignment.attempt
+        )
         ended: Ended | None = None
         try:
             ended = await self._execute()

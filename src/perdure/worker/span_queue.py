@@ -79,6 +79,10 @@ class SpanQueue:
             self._bytes += size
             self._waiting.append(PendingSpan(rollout_id, attempt_id, span, size))
 
+    def size(self) -> int:
+        """How many spans wait to be stored."""
+        return len(self._waiting)
+
     @property
     def due(self) -> bool:
         """Whether a batch is full, or the first of its spans has waited long enough."""

@@ -79,6 +79,8 @@ class Worker:
         self.statistics = Statistics(self.options.concurrency, metrics, queue_stats)
         self._queue = queue
         self._spans = None if store is None else SpanQueue(store, self.worker_id, rollouts)
+        if metrics is not None and self._spans is not None:
+            metrics.span_queue_size.set_function(self._spans.size)
         rules = HttpRules(self.options.http_allow_private, self.options.http_allowed_hosts)
         serves_phases = WORKFLOWS_QUEUE in self.options.queues
         self._deps = WorkerDeps(

@@ -22,12 +22,17 @@ from tests.server.support import Visitor, serving
 
 from perdure import EnqueueRolloutRequest, InMemoryLightningStore, PostgresLightningStore
 from perdure.kernel.changes import CHANNEL
+from perdure.kernel.ids import derived_ulid
+from perdure.memory.records import NewMemoryEvent
+from perdure.outbox.model import Outcome, Retries
+from perdure.outbox.operations import NewEffect, put, settle
 from perdure.runtime.app import App
 from perdure.server.http import sse
 from perdure.server.http.server import HttpServer
 from perdure.server.native import changes
 from perdure.server.table import application_of
 
+NOW_MS = 1_800_000_000_000
 FEED = API + "/changes"
 SERVER = """
 import sys
@@ -130,6 +135,43 @@ async def test_every_room_tells_what_it_changed(visitor: Visitor) -> None:
         await feed.until(kind="resources", id="mine", status="added")
         await visitor.ask("PUT", API + "/resources/mine", json={})
         await feed.until(kind="resources", id="mine", status="updated")
+
+
+async def test_effects_sessions_and_memory_are_in_the_feed(visitor: Visitor) -> None:
+    services = visitor.app.services
+    ns = await services.outbox.ns("write")
+    async with following(visitor) as feed:
+        (name,) = await services.storage.run(put, [NewEffect("webhooks", "s", "{}")], ns=ns)
+        assert await feed.until(kind="effect") == [{"kind": "effect", "id": name, "status": "pending"}]
+        await services.storage.run(settle, [Outcome(name, 0, "delivered")], Retries(), ns=ns)
+        await feed.until(kind="effect", id=name, status="delivered")
+        await visitor.post(API + "/sessions/s-1/lines", json={"lines": [{"type": "user"}]})
+        await feed.until(kind="session", id="s-1", status="appended")
+        event = NewMemoryEvent(
+            event_id=derived_ulid(NOW_MS, "1"),
+            session_id="s-1",
+            timestamp_ms=NOW_MS,
+            event_type="user_message",
+            role="user",
+            text="hello",
+        )
+        await services.memory.ingest(event)
+        await feed.until(kind="memory_event", status="added")
+
+
+async def test_admins_hear_of_tokens_and_nobody_else() -> None:
+    async with InMemoryLightningStore() as store, serving(store, api_key=KEY) as visitor:
+        visitor.headers = bearer(KEY)
+        read = {"name": "t", "scopes": ["read"], "without_admin": True}
+        reader = (await visitor.post(API + "/tokens", json=read)).body
+        there = bearer(reader["secret"])
+        async with following(visitor) as admins, following(visitor, **there) as readers:
+            made = (await visitor.post(API + "/tokens", json={"name": "u", "scopes": ["read"]})).body
+            await visitor.ask("DELETE", f"{API}/tokens/{made['token_id']}")
+            name = await _enqueue(visitor)
+            heard = await admins.until(kind="token", id=made["token_id"], status="revoked")
+            assert {each["kind"] for each in heard} <= {"token", "rollout"}
+            assert [each["id"] for each in await readers.until(kind="rollout", id=name)] == [name]
 
 
 async def test_a_feed_is_of_one_namespace(visitor: Visitor) -> None:

@@ -75,6 +75,7 @@ def _settings(*given: Any) -> tuple[Settings, str]:
 
     names = ("database_url", "host", "port", "grpc_port", "log_level")
     explicit = {**dict(zip(names, given, strict=True)), "keep_traces": True, "memory_feed": True}
+    explicit["discard_other_signals"] = True
     settings = settings_from(explicit)
     if settings.sources["log_level"] == "default":
         explicit["log_level"] = "warning"

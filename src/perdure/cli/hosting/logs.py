@@ -14,6 +14,7 @@ from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
 from perdure.kernel.config import Settings
+from perdure.kernel.log_fields import LogFields, fields_of
 
 SETTINGS = ("log_level", "log_json")
 HIDDEN = "***"
@@ -79,10 +80,11 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._redaction(record.getMessage()),
+            **fields_of(record),
         }
         if record.exc_info:
             entry["exception"] = self._redaction(self.formatException(record.exc_info))
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps(entry, ensure_ascii=False, default=str)
 
 
 def secrets_of(settings: Settings) -> list[str | None]:
@@ -116,6 +118,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> logging.Handl
     handler = logging.StreamHandler(stream or sys.stderr)
     plain = PlainFormatter(redaction, dated=_is_file(handler.stream))
     handler.setFormatter(JsonFormatter(redaction) if settings.log_json else plain)
+    handler.addFilter(LogFields())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from perdure.kernel import changes
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.eventlog.port import CHANNEL, EventLog, LogName, encode_line, hint_key
 from perdure.kernel.signals.port import Signals
 
+KIND: Final = "session"
 MAX_SHOWN: Final = 65_536
 """How many characters of a tool's result a line shows."""
 
@@ -26,8 +28,14 @@ async def append_lines(
     """Append lines with their tool results cut, and wake the readers of the log."""
     stored = [await with_cut_results(log, ns, body) for body in bodies]
     after = await log.append(ns, name, stored, attempt_id=attempt_id, first=first)
-    signals.publish([(CHANNEL, hint_key(ns, name))])
+    wake_readers(signals, ns, name)
     return after
+
+
+def wake_readers(signals: Signals, ns: int, name: LogName) -> None:
+    """Wake the readers of a log that has grown, and the followers of changes."""
+    signals.publish([(CHANNEL, hint_key(ns, name))])
+    changes.publish(signals, ns, KIND, name.session_id, "appended")
 
 
 async def with_cut_results(log: EventLog, ns: int, body: bytes) -> bytes:

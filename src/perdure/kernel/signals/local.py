@@ -73,7 +73,7 @@ class LocalWatch(_Listener):
 class LocalStream(_Listener):
     """Keeps the keys of one follower in order, up to a limit."""
 
-    def __init__(self, hub: LocalSignals, channel: str, prefix: str, limit: int) -> None:
+    def __init__(self, hub: LocalSignals, channel: str, prefix: str | tuple[str, ...], limit: int) -> None:
         super().__init__(hub, channel)
         self.prefix = prefix
         self._limit = limit
@@ -147,7 +147,7 @@ class LocalSignals:
         with self._lock:
             return list(self._watchers)
 
-    def follow(self, channel: str, prefix: str, limit: int) -> Stream:
+    def follow(self, channel: str, prefix: str | tuple[str, ...], limit: int) -> Stream:
         stream = LocalStream(self, channel, prefix, limit)
         with self._lock:
             self._streams.setdefault(channel, set()).add(stream)

@@ -64,8 +64,11 @@ class Signals(Protocol):
         """The keys that are watched in this process now."""
         ...
 
-    def follow(self, channel: str, prefix: str, limit: int) -> Stream:
-        """Start to read every key with this prefix; up to `limit` keys are kept until they are taken."""
+    def follow(self, channel: str, prefix: str | tuple[str, ...], limit: int) -> Stream:
+        """Start to read every key with this prefix, or with one of these.
+
+        Up to `limit` keys are kept until they are taken.
+        """
         ...
 
     def wanted(self, channel: str) -> bool:

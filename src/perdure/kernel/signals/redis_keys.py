@@ -77,7 +77,7 @@ class Hub(LocalSignals):
         super().forget(watch)
         self._touch(watch.channel, watch.keys)
 
-    def follow(self, channel: str, prefix: str, limit: int) -> Stream:
+    def follow(self, channel: str, prefix: str | tuple[str, ...], limit: int) -> Stream:
         stream = super().follow(channel, prefix, limit)
         self._touch(channel, ("",))
         return stream

@@ -54,7 +54,7 @@ class SharedSignals:
     def watched(self, channel: str) -> frozenset[str]:
         return self._local.watched(channel)
 
-    def follow(self, channel: str, prefix: str, limit: int) -> Stream:
+    def follow(self, channel: str, prefix: str | tuple[str, ...], limit: int) -> Stream:
         stream = self._local.follow(channel, prefix, limit)
         self._announce_wanted()
         return stream

@@ -17,6 +17,7 @@ from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R, Row
 from perdure.kernel.storage.schema import FullText, Probe, Table
+from perdure.kernel.tally import Tally
 
 __all__ = ["Engine", "Operation", "Result", "Row", "Storage", "Tx", "inside_operation", "refuse_nested"]
 
@@ -105,6 +106,10 @@ class Tx(Protocol):
         """Publish (channel, key) after the commit. A hint may be lost; nothing may depend on it."""
         ...
 
+    def count(self, name: str, label: str, seconds: float | None = None) -> None:
+        """Note that something happened, and how long it took; it counts once the transaction is committed."""
+        ...
+
     def wants(self, channel: str, /) -> bool:
         """Whether anybody follows a channel, so that hints for followers alone are worth making."""
         ...
@@ -120,6 +125,8 @@ class Storage(Protocol):
     signals: Signals
     timers: Background
     ids: Ids
+    tally: Tally
+    """What committed operations counted."""
 
     def run(
         self,

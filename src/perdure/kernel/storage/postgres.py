@@ -40,6 +40,7 @@ from perdure.kernel.storage.postgres_connection import (
 from perdure.kernel.storage.postgres_schema import upgrade
 from perdure.kernel.storage.postgres_tx import BEGIN_READ, BEGIN_WRITE, ERA, XID, PostgresTx, drive, prelude
 from perdure.kernel.storage.schema import Schema, Table
+from perdure.kernel.tally import Tally
 
 _BUSY = "SELECT EXISTS (SELECT 1 FROM pg_stat_progress_create_index WHERE relid = $1::text::regclass)"
 _BUILD_SECONDS = 86_400.0
@@ -83,6 +84,7 @@ class PostgresStorage:
     ) -> None:
         self.schema = Schema(tables)
         self.ids: Ids = ids or RandomIds()
+        self.tally = Tally()
         self._timeout = timeout
         self._connections = Connections(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         self.where = self._connections.where
@@ -195,6 +197,8 @@ class PostgresStorage:
                 raise ConnectionResetError("the transaction was lost before its commit") from error
         except asyncio.CancelledError:
             raise errors.OutcomeUnknown(f"PostgreSQL at {self.where}: closed during the commit") from None
+        if tx.notes:
+            self.tally.add(tx.notes)
         if tx.hints:
             self.signals.publish(tx.hints)
         return result

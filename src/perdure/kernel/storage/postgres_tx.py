@@ -14,6 +14,7 @@ from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Wr
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import FullText, Probe, Table
+from perdure.kernel.tally import Note
 
 SHARDS = 16
 BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -58,6 +59,7 @@ class PostgresTx:
         self.ids = ids
         self.shard = connection.get_server_pid() % SHARDS
         self.hints: dict[Hint, None] = {}
+        self.notes: list[Note] = []
         self.wants = wants
         self.waiting = False
         self._answers = answers
@@ -172,6 +174,9 @@ class PostgresTx:
 
     def hint(self, channel: str, key: str) -> None:
         self.hints[channel, key] = None
+
+    def count(self, name: str, label: str, seconds: float | None = None) -> None:
+        self.notes.append(Note(name, label, seconds))
 
     async def _wait(self, query: Coroutine[Any, Any, Any]) -> Any:
         self.waiting = True

@@ -229,6 +229,7 @@ class SqliteStorage:
             self._release()
             raise
         self._engine.wants = self.signals.wanted
+        self.tally = self._engine.tally
         self._writer = Writer(self._engine, self.signals)
         self._readers: ThreadPoolExecutor | None = None
         self._idle: SimpleQueue[Reader] = SimpleQueue()

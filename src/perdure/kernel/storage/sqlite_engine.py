@@ -30,6 +30,7 @@ from perdure.kernel.storage.schema import (
     Table,
 )
 from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
+from perdure.kernel.tally import Note, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Job:
     result: Any = None
     error: BaseException | None = None
     hints: dict[Hint, None] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
 
     @property
     def hit_taken_id(self) -> bool:
@@ -153,6 +155,7 @@ class SqliteEngine:
         self.degraded: str | None = None
         self.missing_indexes: list[tuple[Table, Index]] = []
         self.running = Running()
+        self.tally = Tally()
         self._timeout = timeout
         self._broken = False
         self._synchronous = synchronous
@@ -361,7 +364,7 @@ class SqliteEngine:
         job.deadline = time.monotonic() + self._timeout
         wall = self.clock.wall(job.now)
         tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor, wall)
-        job.error, job.hints = None, tx.hints
+        job.error, job.hints, job.notes = None, tx.hints, tx.notes
         try:
             with nullcontext() if job.writes else _query_only(self.connection):
                 job.result = self.running.run(job, tx)
@@ -389,6 +392,9 @@ class SqliteEngine:
             ),
             None,
         )
+        notes = [note for job in jobs if job.error is None for note in job.notes]
+        if notes:
+            self.tally.add(notes)
         return [hint for job in jobs for hint in job.hints]
 
     def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:

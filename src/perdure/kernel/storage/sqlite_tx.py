@@ -14,6 +14,7 @@ from perdure.kernel.storage import dialect, fulltext
 from perdure.kernel.storage.dialect import Bulk, BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import FullText, Probe, Table
+from perdure.kernel.tally import Note
 
 
 def drive(operation: Coroutine[Any, Any, Any]) -> Any:
@@ -33,7 +34,7 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
 class SqliteTx:
     """A transaction on one connection; every method ends without suspending."""
 
-    __slots__ = ("actor", "connection", "hints", "ids", "now", "ns", "shard", "wall", "wants")
+    __slots__ = ("actor", "connection", "hints", "ids", "notes", "now", "ns", "shard", "wall", "wants")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class SqliteTx:
         self.ids = ids
         self.shard = 0
         self.hints: dict[Hint, None] = {}
+        self.notes: list[Note] = []
         self.wants = wants
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -124,3 +126,6 @@ class SqliteTx:
 
     def hint(self, channel: str, key: str) -> None:
         self.hints[channel, key] = None
+
+    def count(self, name: str, label: str, seconds: float | None = None) -> None:
+        self.notes.append(Note(name, label, seconds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
 from perdure.memory.calendar import SEGMENT
@@ -29,6 +30,7 @@ from perdure.memory.operations.index import put_texts
 from perdure.memory.segments import GAP_MS, EventSize, overlap
 from perdure.outbox.operations import NewEffect, put
 
+KIND = "memory_node"
 DUE_ROWS = 100
 OVERLAP_EVENTS = 50
 SEGMENT_EVENTS = 4000
@@ -73,8 +75,14 @@ async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> NodeRow | N
     if row is None or not row.stale or is_taken(row, builder, tx.now):
         return None
     row = started(row, builder, tx.now + seconds)
-    await tx.update_many(sql.SAVE_NODES, [row])
+    await _save(tx, row)
     return row
+
+
+async def _save(tx: Tx, row: NodeRow) -> None:
+    """Store a node whose status has changed."""
+    await tx.update_many(sql.SAVE_NODES, [row])
+    changes.tell(tx, KIND, [(row.id, row.status)])
 
 
 async def refresh(tx: Tx, node_id: str) -> bool:
@@ -168,7 +176,7 @@ async def finish(tx: Tx, done: Built) -> int | None:
     says_more = differs or done.made_of != made_of_before(row)
     version = row.version + 1 if says_more else row.version
     stale = await _made_of(tx, row) != done.made_of
-    await tx.update_many(sql.SAVE_NODES, [built(row, done.made_of, version=version, stale=stale)])
+    await _save(tx, built(row, done.made_of, version=version, stale=stale))
     if says_more:
         await tx.write(sql.ADD_VERSIONS.of([VersionRow(row.id, version, tx.now, done.title, done.body)]))
         await _write_texts(tx, row, done)
@@ -200,7 +208,7 @@ async def fail(tx: Tx, node_id: str, builder: str, error: str, wait: int) -> Non
     """Write down that a build failed; it is due again after so many microseconds."""
     (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
     if row is not None and row.status == BUILDING and row.builder == builder:
-        await tx.update_many(sql.SAVE_NODES, [failed(row, error, tx.now + wait)])
+        await _save(tx, failed(row, error, tx.now + wait))
 
 
 async def checkpoints(tx: Tx) -> list[CheckpointRow]:

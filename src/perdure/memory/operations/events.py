@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
 from perdure.memory.model import (
@@ -17,6 +18,8 @@ from perdure.memory.model import (
 )
 from perdure.outbox.operations import NewEffect, put
 
+KIND = "memory_event"
+
 
 async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]) -> set[str]:
     """Store the events whose ids are new, and what is to be done with them; returns those ids.
@@ -26,6 +29,7 @@ async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]
     rows = [each.row._replace(received_at=tx.now) for each in events]
     created = {id for _, id in await tx.insert_new(sql.ADD_EVENTS, rows)}
     if created:
+        changes.tell(tx, KIND, [(id, "added") for id in sorted(created)])
         await tx.defer(sql.ADD_TEXTS.of([each.text for each in events if each.row.id in created]))
         subject = min(created)
         index, toc = bodies

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes
+from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
@@ -16,7 +17,7 @@ from perdure.rollouts.operations import lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import READY_CHANNEL, Work, counted, ready_key
+from perdure.rollouts.operations.work import READY_CHANNEL, WAITED, Work, counted, ready_key
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
 
@@ -65,6 +66,9 @@ async def claim(
     rows = await _lock_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
+    for row, attempt in zip(rows, attempts, strict=True):
+        if attempt.sequence_id == 1:
+            tx.count(WAITED, row.queue, to_seconds(max(tx.now - row.position, 0)))
     begun = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
     starts = _starts(rows, attempts, kinds)
     if starts:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perdure.kernel import changes
+from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
@@ -38,6 +39,11 @@ from perdure.rollouts.rows import RolloutRow as RolloutRow
 
 ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
+ROLLOUT_ENDED = "rollouts.ended"
+EXECUTED = "rollouts.executed"
+WAITED = "rollouts.waited"
+LEASE_LOST = "rollouts.lease_lost"
+"""The names under which ends, durations, waits and lost leases are counted."""
 
 
 def ready_key(queue: str, agent: str | None) -> str:
@@ -209,6 +215,7 @@ class Work:
         if (moved, altered) != (len(rollouts), len(attempts)):
             raise Conflict("a rollout or an attempt changed while it was locked")
         self._hint()
+        self._count_ends()
         if not news:
             return changed
         for kind, (ends, _) in news.items():
@@ -266,6 +273,19 @@ class Work:
             parent=rollout.parent,
             note=self.notes.get(rollout.id),
         )
+
+    def _count_ends(self) -> None:
+        """Note what has ended, and how long its last attempt took."""
+        for rollout in self.rollouts.values():
+            ends = [each for each in self.attempts[rollout.id] if each.has_ended]
+            for attempt in ends:
+                if attempt.status == UNRESPONSIVE:
+                    self.tx.count(LEASE_LOST, rollout.kind)
+            if rollout.has_ended:
+                self.tx.count(ROLLOUT_ENDED, rollout.kind + "/" + rollout.status)
+                for attempt in ends[-1:]:
+                    took = to_seconds(max(self.tx.now - attempt.start_time, 0))
+                    self.tx.count(EXECUTED, rollout.kind, took)
 
     def _hint(self) -> None:
         moved = (r for r in self.rollouts.values() if r.status != r.was_status)

@@ -18,6 +18,7 @@ from perdure.schedules.model import (
     ONCE,
     RUNNING,
     SCHEDULE,
+    SKIPPED,
     Targets,
     status_after,
 )
@@ -27,9 +28,19 @@ from perdure.schedules.operations.settle import Outcomes, apply
 from perdure.schedules.rows import FiringRow, Prepared, ScheduleRow
 from perdure.schedules.tables import FIRINGS
 
+STARTED = "started"
+CRON_FIRED = "schedules.fired"
+"""The name under which firings are counted, by result."""
+FIRING_RESULTS = (STARTED, SKIPPED, FAILED)
 FIRE_ROWS = 100
 TRIM_EVERY = 20
 """After how many firings of a schedule its oldest ones are deleted."""
+
+
+def _led_to(firing: FiringRow) -> str:
+    if firing.started_id is not None:
+        return STARTED
+    return FAILED if firing.skipped is None else SKIPPED
 
 
 async def due_namespaces(tx: Tx, targets: Sequence[str]) -> list[int]:
@@ -254,6 +265,8 @@ class _Recording:
         """Write schedules and firings, and delete the oldest firings now and then."""
         if self.firings:
             await self._tx.write(sql.ADD_FIRINGS.of(self.firings))
+        for firing in self.firings:
+            self._tx.count(CRON_FIRED, _led_to(firing))
         fired = {firing.schedule_id for firing in self.firings}
         for row in rows:
             if row.id in fired and (row.fired + row.refused + (row.skipped or 0)) % TRIM_EVERY == 0:

@@ -19,6 +19,25 @@ SOURCE = "otlp_grpc"
 SCOPE: Scope = "worker"
 
 
+OTHER_SERVICES = (
+    "opentelemetry.proto.collector.logs.v1.LogsService",
+    "opentelemetry.proto.collector.metrics.v1.MetricsService",
+)
+"""Services whose batches are accepted and discarded, where the settings say so."""
+
+
+def discarding_services(calls: Calls) -> list[Any]:
+    """The handlers of the services of logs and metrics, which store nothing."""
+
+    async def discard(caller: Caller, data: bytes) -> bytes:
+        return b""
+
+    return [
+        grpc.method_handlers_generic_handler(name, {"Export": calls.unary(SCOPE, discard)})
+        for name in OTHER_SERVICES
+    ]
+
+
 def trace_service(calls: Calls) -> Any:
     """The handlers of the service of traces."""
 

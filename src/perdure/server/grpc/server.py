@@ -135,6 +135,8 @@ class GrpcServer:
     def _add_services(self, server: Any) -> None:
         files = [health_pb2.DESCRIPTOR, reflection.FILE, otlp.FILE]
         handlers = [otlp.trace_service(self._calls)]
+        if self._app.settings.discard_other_signals:
+            handlers += otlp.discarding_services(self._calls)
         if self._memory is not None:
             files.append(MEMORY_FILE)
             handlers.append(self._memory.handlers())

@@ -6,6 +6,7 @@ import asyncio
 
 from starlette.responses import Response
 
+from perdure.access.model import ADMIN, allows
 from perdure.kernel.changes import changes_from
 from perdure.kernel.signals.port import Stream
 from perdure.rollouts.overview import Overview
@@ -25,7 +26,9 @@ async def follow_changes(call: Call) -> Response:
     overview = Overview(call.services.storage)
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
-    stream = await overview.changes(call.caller.namespace, KEPT_CHANGES)
+    stream = await overview.changes(
+        call.caller.namespace, KEPT_CHANGES, system=allows(call.caller.scopes, ADMIN)
+    )
     return EventStreamResponse(call, _Changes(stream), call.app.feeds, FEEDS_AN_ACTOR)
 
 

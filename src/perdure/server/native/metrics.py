@@ -22,6 +22,7 @@ from perdure.server.native.run_metrics import (
     run_families,
     summary,
 )
+from perdure.server.native.tally_metrics import tally_families
 
 STATES = ("ready", "delayed", "waiting")
 WATCHED = (TIMEOUT, UNRESPONSIVE)
@@ -43,6 +44,7 @@ async def metrics(call: Call) -> Response:
     """Counters of this process, and counts of the namespaces that the caller may see."""
     own = list(call.app.metrics.registry.collect())
     families = [*own, *_process.collect(), *await _known(call)]
+    families += tally_families(call.app.services.storage.tally)
     runs = await known_of_runs(call)
     families += run_families(runs)
     families += langgraph_families(runs, own)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from perdure.diagnostics.model import NamespaceStats, pools_of
+from perdure.diagnostics.model import NamespaceStats, OpenApprovals, pools_of
 from perdure.kernel.errors import StorageError
 from perdure.server.http.routes import Call
 from perdure.threads.model import AGENTS_QUEUE
@@ -25,6 +25,8 @@ class RunMetrics(msgspec.Struct, frozen=True):
     pools: Mapping[str, Mapping[str, int]]
     redis: str | None
     deliveries: Mapping[str, int]
+    approvals: Mapping[str, OpenApprovals]
+    sweep_time: float | None
 
 
 async def known_of_runs(call: Call) -> RunMetrics | None:
@@ -32,11 +34,14 @@ async def known_of_runs(call: Call) -> RunMetrics | None:
     diagnostics = call.app.services.diagnostics
     health = await diagnostics.storage.health()
     stats: Mapping[str, NamespaceStats] = {}
+    approvals: Mapping[str, OpenApprovals] = {}
     # A scrape goes on without the database; another gauge shows that it does not answer.
     with suppress(StorageError):
         stats = await diagnostics.by_namespace(call.caller.namespaces)
+        approvals = await diagnostics.open_approvals(call.caller.namespaces)
     counts = dict(call.app.services.deliveries.counts)
-    return RunMetrics(stats, pools_of(health), health.get("redis"), counts)
+    sweep_time = call.app.services.upkeep.sweep_time
+    return RunMetrics(stats, pools_of(health), health.get("redis"), counts, approvals, sweep_time)
 
 
 def run_families(known: RunMetrics | None) -> Iterator[Metric]:
@@ -62,10 +67,30 @@ def run_families(known: RunMetrics | None) -> Iterator[Metric]:
         for state in PLACES:
             places.add_metric((namespace, state), getattr(workers, state))
     yield from (runs, ages, places, alive)
+    yield from _approvals(known.approvals)
     yield from _outside(known)
 
 
+def _approvals(approvals: Mapping[str, OpenApprovals]) -> Iterator[Metric]:
+    pending = GaugeMetricFamily(
+        "perdure_approvals_pending", "Approvals that wait for an answer.", labels=("namespace",)
+    )
+    age = GaugeMetricFamily(
+        "perdure_approval_age_seconds", "How long the oldest of them has waited.", labels=("namespace",)
+    )
+    for namespace, found in approvals.items():
+        pending.add_metric((namespace,), found.pending)
+        age.add_metric((namespace,), found.oldest_age_seconds)
+    yield from (pending, age)
+
+
 def _outside(known: RunMetrics) -> Iterator[Metric]:
+    if known.sweep_time is not None:
+        yield GaugeMetricFamily(
+            "perdure_retention_last_run_timestamp_seconds",
+            "When this process last deleted what is too old.",
+            known.sweep_time,
+        )
     told = CounterMetricFamily(
         "perdure_webhook_deliveries", "What this process delivered, by result.", labels=("result",)
     )

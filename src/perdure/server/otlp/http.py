@@ -5,12 +5,12 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.kernel.errors import InvalidInput, NotSupported, PerdureError
+from perdure.kernel.errors import InvalidInput, PerdureError, UnknownRoute
 from perdure.server.http.problems import headers_of
 from perdure.server.http.routes import Call
 from perdure.server.otlp.answers import encode_outcome, encode_status, http_status
 from perdure.server.otlp.decode import PROTOBUF_FORM, Form, decode, form_of
-from perdure.server.otlp.ingest import ingest
+from perdure.server.otlp.ingest import Outcome, ingest
 
 SOURCE = "otlp_http"
 
@@ -37,9 +37,15 @@ async def export_traces(call: Call) -> Response:
     return Response(encode_outcome(outcome, form), media_type=form)
 
 
-async def refuse_signal(call: Call) -> Response:
-    """Only traces are kept here."""
-    raise NotSupported(f"{call.request.url.path} is not served here; only traces are")
+async def discard_signal(call: Call) -> Response:
+    """Accept a batch of logs, metrics or profiles and store nothing of it, where the settings say so."""
+    if not call.app.settings.discard_other_signals:
+        raise UnknownRoute(
+            f"{call.request.url.path} is not served here, only traces are; with the setting "
+            "discard_other_signals, other signals are accepted and discarded"
+        )
+    form = form_of(call.request.headers.get("content-type"))
+    return Response(encode_outcome(Outcome(), form), media_type=form)
 
 
 OTLP = OtlpProtocol()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.kernel.errors import InvalidInput, NotSupported, TooLarge
+from perdure.kernel.errors import InvalidInput, TooLarge, UnknownRoute
 from perdure.server.http.routes import Route
 from perdure.server.otlp.decode import PROTOBUF_FORM
-from perdure.server.otlp.http import OTLP, export_traces, refuse_signal
+from perdure.server.otlp.http import OTLP, discard_signal, export_traces
 
 OTHER_SIGNALS = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
 
@@ -28,13 +28,15 @@ ROUTES: tuple[Route, ...] = (
         Route(
             method="POST",
             path=path,
-            handler=refuse_signal,
+            handler=discard_signal,
             protocol=OTLP,
             scope="worker",
+            body=bytes,
             body_form=PROTOBUF_FORM,
-            errors=(NotSupported,),
-            status=501,
-            summary="Not served: only traces are",
+            answer=bytes,
+            answer_form=PROTOBUF_FORM,
+            errors=(InvalidInput, TooLarge, UnknownRoute),
+            summary="Accept and discard a batch where the settings say so; 404 elsewhere",
             tag="otlp",
         )
         for path in OTHER_SIGNALS

@@ -46,6 +46,8 @@ from perdure.threads.rows import (
     webhook_body,
 )
 
+RUN_ENDED = "runs.ended"
+"""The name under which the ends of runs are counted, by status."""
 STOPPED_CHANNEL = "threads.stopped"
 WEBHOOK = "webhook"
 
@@ -178,6 +180,8 @@ class _Settling:
             note.placed = (each, place)
         await self._tell_webhooks()
         changes.tell(tx, "run", ((run.id, run.status) for run in self._ended))
+        for run in self._ended:
+            tx.count(RUN_ENDED, run.status)
 
     async def _move_threads(self) -> None:
         tx, ids = self._tx, sorted(self._rests)
