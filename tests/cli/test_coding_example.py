@@ -1,5 +1,6 @@
 """The example of a workflow, as its README tells it: run, wait for a person, be killed, approve, end."""
 
+import json
 import shlex
 import shutil
 import signal
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 from tests.test_docs import blocks_of
 
-from .command import ROOT, Server
+from .command import ROOT, Server, start
 
 EXAMPLE = ROOT / "examples" / "coding_workflow"
 QUICK = {"BG_JOB_HEARTBEAT": "1", "BG_JOB_INTERVAL": "1"}
@@ -37,12 +38,29 @@ def test_the_commands_of_its_page_bring_it_to_its_end_over_a_killed_server(tmp_p
                 server.stop(signal.SIGKILL)
                 port = str(urlsplit(server.url).port)
                 server = Server(folder, "dev", "--port", port, more=QUICK).__enter__()
+                watching = start(
+                    folder, "workflow", "watch", names["RUN_ID"], "--json", more={"PERDURE_URL": server.url}
+                )
+                assert watching.stdout is not None
+                seen = [json.loads(watching.stdout.readline())]
+                while seen[-1]["node"] != "run":
+                    seen.append(json.loads(watching.stdout.readline()))
         run = server.json("workflow", "show", names["RUN_ID"])
+        seen += [json.loads(line) for line in watching.communicate()[0].splitlines()]
+        today = server.json("workflow", "stats", "--by", "day", "--last", "1", "--workflow", "coding")
+        phases = server.json("workflow", "stats", "--by", "phase")["items"]
     finally:
         server.stop()
     assert run["status"] == "succeeded"
     assert run["final_message"] == "Slugs for titles: released after 2 iterations and 1 fix"
     assert "Release it?" in waiting["summary"]
+    # It watched over the approval, and ended when the run did.
+    assert watching.returncode == 0
+    statuses = [each["status"] for each in seen if each["node"] == "run"]
+    assert (statuses[0], statuses[-1]) == ("paused", "succeeded")
+    (day,) = today["items"]
+    assert day["total"] == sum(each["total"] for each in phases) == sum(run["executions"].values())
+    assert (day["succeeded"], day["failed"]) == (run["executions"]["succeeded"], run["executions"]["failed"])
     assert all(each["status"] == "succeeded" for each in run["nodes"])
     assert "review_recheck_1" in "".join(printed)
     with zipfile.ZipFile(folder / "workspaces" / names["RUN_ID"] / "release.zip") as package:

@@ -356,6 +356,16 @@ async def test_statistics_have_every_hour_and_day_and_count_by_skill_and_trigger
     plan = stats.by_skill["build:plan"]
     assert shown(plan, "total", "succeeded", "failed", "input_tokens", "output_tokens") == (2, 1, 1, 10, 5)
     assert await executions.stats_by_skill(days=1) == stats.by_skill
+    await executions.record_start(seed("build:test"))
+    await end("other:plan", True)
+    build = (await executions.stats_by_workflow(days=1))["build"]
+    assert shown(build, "total", "succeeded", "failed", "cost_usd") == (2, 1, 1, 0.5)
+    for buckets in (
+        await executions.hourly_stats(hours=2, workflow="build"),
+        await executions.daily_stats(days=2, workflow="build"),
+    ):
+        assert [shown(each, "total", "succeeded", "failed") for each in buckets] == [(0, 0, 0), (3, 1, 1)]
+    assert [each.total for each in await executions.daily_stats(days=1, workflow="nothing")] == [0]
 
 
 async def _now(tx: Tx) -> int:

@@ -10,7 +10,9 @@ from tests.kernel.support import soon
 from tests.messaging.support import MessagingWorld
 from tests.threads.support import told
 
+from perdure.executions.operations import Progress, record_progress
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.eventlog.port import default_session_id
 from perdure.messaging.model import MAX_CONTENT
 from perdure.messaging.operations.turns import LOST_WORKERS
 from perdure.threads.records import Interrupt, NewCheckpoint
@@ -59,12 +61,19 @@ async def test_turns_of_a_session_never_overlap_and_those_of_others_do(world: Me
     ann, bob = await world.chat(), await world.chat("bob")
     await world.messaging.send(ann, "a1")
     running = await world.take()
+    # Until it names another, the agent logs into the session of its line.
+    chat = await world.messaging.get(ann)
+    assert chat.agent_session_id == default_session_id(running.run.thread_id)
     later = [await world.messaging.send(ann, text) for text in ("a2", "a3")]
     assert later[0].turn_id == later[1].turn_id != running.run.run_id
     await world.idle()
     await world.messaging.send(bob, "b1")
     assert prompt(await world.take()) == "b1"
-    await world.finish(running.held, output_text="done")
+    held = running.held
+    named = Progress(rollout_id=held.run_id, attempt_id=held.attempt_id, session_id="claude-1")
+    await world.queue.write(record_progress, [named])
+    await world.finish(held, output_text="done")
+    assert (await world.messaging.get(ann)).agent_session_id == "claude-1"
     turn = await world.take()
     assert prompt(turn) == "a2\na3"
     assert turn.run.kwargs.input["history"][-1] == {"role": "assistant", "content": "done"}

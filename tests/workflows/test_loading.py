@@ -118,7 +118,7 @@ WRONG = {
     minimal("type: agnt"): (4, "must be one of"),
     minimal("type: bash"): (4, "needs 'command'"),
     minimal("command: ls"): (4, "is for phases of type bash or command, not agent"),
-    minimal("runtime: js"): (4, "is for phases of type script"),
+    minimal("runtime: js"): (4, "is for phases of type bash or command or script"),
     minimal("type: wait"): (4, "needs 'seconds' or 'until_time'"),
     minimal("skill: x", "skills: [y]"): (4, "not both"),
     minimal("depends_on: [b]"): (4, "'b', which is no phase"),
@@ -206,3 +206,19 @@ def test_prompts_of_files_are_loaded_with_the_workflow(tmp_path: Path) -> None:
         (problem,) = load_text(text.replace("PROMPT", prompt), folder=folder).problems
         assert message in problem.message
         assert problem.line == 3
+
+
+def test_of_two_files_with_one_name_or_intent_the_first_counts(tmp_path: Path) -> None:
+    for name, intent in (("a", "build"), ("b", "build"), ("c", "fix")):
+        text = f"name: {name}\nclassification: {{intent: {intent}}}\nphases: [{{name: p, prompt: x}}]\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "d.yaml").write_text("name: a\nphases: [{name: p, prompt: x}]\n")
+    loaded = {Path(each.file).stem: each for each in load_folder(tmp_path)}
+    assert [name for name, each in loaded.items() if each.definition is None] == ["b", "d"]
+    assert "intent 'build' is that of a.yaml" in str(loaded["b"].problems[0])
+    assert "name of a workflow 'a' is that of a.yaml" in str(loaded["d"].problems[0])
+
+
+def test_an_intent_that_steers_runs_is_taken() -> None:
+    loaded = load_text("name: a\nclassification:\n  intent: approve\nphases: [{name: p, prompt: x}]\n")
+    assert [problem.line for problem in loaded.problems] == [3]

@@ -10,7 +10,7 @@ from inspect import signature
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from perdure.access.endpoints import Endpoint, endpoints
-from perdure.access.model import Caller, decode_answers
+from perdure.access.model import Caller, decode_answers, name_of
 from perdure.access.operations import action_of, answer_type, ensure_namespace, find_namespace, once
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import NotSupported
@@ -57,7 +57,12 @@ class Service:
     @property
     def actor(self) -> str | None:
         """Who is named in the audit; None leaves no entry."""
-        return None if self.caller is None else self.caller.actor
+        return None if self.caller is None else str(self.caller.actor)
+
+    @property
+    def actor_name(self) -> str | None:
+        """The name that people know who calls by."""
+        return None if self.caller is None else name_of(self.caller.actor)
 
     def acting_as(self, caller: Caller) -> Self:
         """The same service in the caller's namespace, writing in the caller's name."""
@@ -121,7 +126,8 @@ class Service:
         ns = self._number or await self.ns(access)
         if access == "read":
             return await self.storage.read(*call, ns=ns)
-        return await self.storage.run(*call, ns=ns, actor=self.actor)
+        actor = None if self.caller is None else self.caller.actor
+        return await self.storage.run(*call, ns=ns, actor=actor)
 
     def read_one(
         self, operation: Operation[..., Sequence[T | Exception]], item: Any, *rest: Any

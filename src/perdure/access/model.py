@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args, overload
 
 import msgspec
 
@@ -32,6 +32,27 @@ NAMED_OBJECTS = 20
 """How many ids of a batch an audit entry names; it counts them all."""
 
 _SECRET = re.compile(r"pdr_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
+
+
+class Actor(str):
+    """Who acts: the id under which the audit knows them, with the name that people know."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, id: str, name: str) -> Actor:
+        actor = super().__new__(cls, id)
+        actor.name = name
+        return actor
+
+
+@overload
+def name_of(actor: str) -> str: ...
+@overload
+def name_of(actor: None) -> None: ...
+def name_of(actor: str | None) -> str | None:
+    """The name that people know an actor by: that of a token, or else the actor itself."""
+    return actor.name if isinstance(actor, Actor) else actor
 
 
 class Caller(msgspec.Struct, frozen=True):

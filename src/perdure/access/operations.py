@@ -148,7 +148,7 @@ async def add_entry(tx: Tx, actor: str, action: str, objects: Sequence[str]) -> 
 async def audit(tx: Tx, action: str, objects: Sequence[str]) -> None:
     """Record that the transaction's actor did something to these objects; perdure itself leaves no entry."""
     if tx.actor is not None and objects:
-        await add_entry(tx, tx.actor, action, objects)
+        await add_entry(tx, str(tx.actor), action, objects)
 
 
 async def query_audit(

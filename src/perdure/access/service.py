@@ -70,7 +70,7 @@ class Access(Service):
         """Show the caller: its name, scopes and namespaces."""
         who = self._who
         return Me(
-            actor=who.actor,
+            actor=str(who.actor),
             scopes=sorted(who.scopes),
             namespace=who.namespace,
             namespaces=None if who.namespaces is None else list(who.namespaces),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from perdure.access.model import name_of
 from perdure.approvals import sql
 from perdure.approvals.model import ApprovalRow, GatedRun, NewGate, new_row
 from perdure.kernel import changes, ids
@@ -40,7 +41,7 @@ async def withdraw_gates(tx: Tx, run_ids: Sequence[str]) -> int:
         return 0
     rows = await tx.all(sql.LOCK_OPEN_OF_RUNS, run_ids=list(run_ids))
     for row in rows:
-        row.resolve("withdrawn", tx.now, None, tx.actor)
+        row.resolve("withdrawn", tx.now, None, name_of(tx.actor))
     if rows:
         await tx.update_many(sql.MOVE, rows)
         await tell(tx, rows, RESOLVED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from perdure.access.model import name_of
 from perdure.access.operations import audit, keyed_as
 from perdure.approvals import link_model, sql
 from perdure.approvals.gates import REMINDER, RESOLVED, tell
@@ -49,10 +50,11 @@ async def resolve(tx: Tx, resolutions: Sequence[Resolution], resumer: Resumer) -
 async def _resolve(tx: Tx, resolution: Resolution, resumer: Resumer) -> None:
     row = await _locked(tx, resolution.approval_id, resumer)
     actor = tx.actor or SYSTEM_ACTOR
-    if not resolution.everybody and row.assigned and actor not in row.assigned:
+    # An assignee is named as people know them, or by the id of their token.
+    if not resolution.everybody and row.assigned and not {actor, name_of(actor)} & set(row.assigned):
         raise Forbidden(f"approval {row.id} is for {', '.join(row.assigned)}; an admin may answer it too")
     check_kind(row, resolution.answer)
-    if not row.resolve(EVENTS[resolution.answer], tx.now, resolution.response, actor):
+    if not row.resolve(EVENTS[resolution.answer], tx.now, resolution.response, name_of(actor)):
         raise already(row)
     await _resume(tx, row, resumer)
     await audit(tx, resolution.answer + "_approval", [row.id])

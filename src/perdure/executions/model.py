@@ -60,6 +60,11 @@ Outcome = Literal["succeeded", "skipped", "deferred", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
+def workflow_of(skill: str) -> str:
+    """The workflow of a skill such as `workflow:label`; that of a chat is the skill itself."""
+    return skill.partition(":")[0]
+
+
 def outcome_of(success: int, stop_reason: str | None) -> Outcome:
     """How an execution counts that has ended. One that is put off counts neither as done nor as failed."""
     if success:

@@ -22,6 +22,7 @@ from perdure.executions.model import (
     PhaseReport,
     error_text,
     outcome_of,
+    workflow_of,
 )
 from perdure.executions.rows import (
     ChatRow,
@@ -52,6 +53,8 @@ HOUR: Final = 3_600_000_000
 DAY: Final = 24 * HOUR
 HOURS: Final = "hour"
 SKILL_DAYS: Final = "skill day"
+WORKFLOW_HOURS: Final = "workflow hour"
+WORKFLOW_DAYS: Final = "workflow day"
 SKILLS: Final = "skill"
 TRIGGERS: Final = "trigger"
 
@@ -376,6 +379,8 @@ async def _count(tx: Tx, rows: Sequence[ExecutionRow], sign: int = 1) -> None:
         for series, at, name in (
             (HOURS, row.started_at - row.started_at % HOUR, ""),
             (SKILL_DAYS, row.started_at - row.started_at % DAY, row.skill),
+            (WORKFLOW_HOURS, row.started_at - row.started_at % HOUR, workflow_of(row.skill)),
+            (WORKFLOW_DAYS, row.started_at - row.started_at % DAY, workflow_of(row.skill)),
             (SKILLS, 0, row.skill),
             (TRIGGERS, 0, row.trigger_type),
         ):

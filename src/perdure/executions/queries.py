@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from perdure.executions import sql
 from perdure.executions.model import outcome_of
-from perdure.executions.operations import DAY, HOUR, HOURS, SKILLS, TRIGGERS, outputs
+from perdure.executions.operations import (
+    DAY,
+    HOUR,
+    HOURS,
+    SKILLS,
+    TRIGGERS,
+    WORKFLOW_DAYS,
+    WORKFLOW_HOURS,
+    outputs,
+)
 from perdure.executions.rows import ChatRow, ExecutionRow, OpenCount, Place, SumRow, WholeExecution
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Statement
@@ -84,15 +93,26 @@ async def stats(tx: Tx) -> Sums:
     )
 
 
-async def since(tx: Tx, buckets: int, size: int) -> tuple[int, list[SumRow], list[OpenCount]]:
-    """The sums of the last hours or days, this one included, and when the last of them began."""
+async def since(
+    tx: Tx, buckets: int, size: int, workflow: str | None
+) -> tuple[int, list[SumRow], list[OpenCount]]:
+    """The sums of the last hours or days, this one included, and when the last of them began.
+
+    They are those of all executions, or of one workflow.
+    """
     last = tx.now - tx.now % size
-    rows = await tx.all(sql.SUMS_SINCE, series=HOURS, since=last - (buckets - 1) * size)
-    return last, rows, await tx.all(sql.OPEN_BY_HOUR, hour=HOUR)
+    first = last - (buckets - 1) * size
+    if workflow is None:
+        rows = await tx.all(sql.SUMS_SINCE, series=HOURS, since=first)
+        return last, rows, await tx.all(sql.OPEN_BY_HOUR, hour=HOUR)
+    series = WORKFLOW_HOURS if size == HOUR else WORKFLOW_DAYS
+    rows = await tx.all(sql.SUMS_OF_NAME, series=series, since=first, name=workflow)
+    beginning, end = workflow + ":", workflow + AFTER_COLON
+    return last, rows, await tx.all(sql.OPEN_OF_WORKFLOW, hour=HOUR, first=beginning, last=end)
 
 
-async def sums_of_skills(tx: Tx, series: str, days: int) -> list[SumRow]:
-    """The sums of each skill over the last days, this one included."""
+async def sums_by_name(tx: Tx, series: str, days: int) -> list[SumRow]:
+    """The sums of each skill or workflow over the last days, this one included."""
     first = tx.now - tx.now % DAY - (days - 1) * DAY
     return await tx.all(sql.SUMS_BY_NAME, series=series, since=first, n=MAX_NAMES)
 

@@ -11,7 +11,7 @@ from perdure.access.base import Service
 from perdure.access.endpoints import GET, call, under
 from perdure.executions import operations, queries, sql, views
 from perdure.executions.model import ExecutionSeed
-from perdure.executions.operations import DAY, HOUR, SKILL_DAYS, Finish, Readiness
+from perdure.executions.operations import DAY, HOUR, SKILL_DAYS, WORKFLOW_DAYS, Finish, Readiness
 from perdure.executions.records import (
     Bucket,
     ChatPage,
@@ -166,17 +166,24 @@ class Executions(Service):
         )
 
     @call(GET("/executions/stats/daily"), scope="read")
-    async def daily_stats(self, *, days: Days = 30) -> Buckets:
-        """Get the figures of each of the last days (UTC), today included, the oldest first."""
-        return await self._buckets(_bounded(days, MAX_DAYS, "days"), DAY)
+    async def daily_stats(self, *, days: Days = 30, workflow: str | None = None) -> Buckets:
+        """Get the figures of each of the last days (UTC), today included, the oldest first.
+
+        They are those of all executions, or of one workflow.
+        """
+        return await self._buckets(_bounded(days, MAX_DAYS, "days"), DAY, workflow)
 
     @call(GET("/executions/stats/hourly"), scope="read")
-    async def hourly_stats(self, *, hours: Hours = 24) -> Buckets:
-        """Get the figures of each of the last hours (UTC), this one included, the oldest first."""
-        return await self._buckets(_bounded(hours, MAX_HOURS, "hours"), HOUR)
+    async def hourly_stats(self, *, hours: Hours = 24, workflow: str | None = None) -> Buckets:
+        """Get the figures of each of the last hours (UTC), this one included, the oldest first.
 
-    async def _buckets(self, count: int, size: int) -> Buckets:
-        last, rows, running = await self.read(queries.since, count, size)
+        They are those of all executions, or of one workflow.
+        """
+        return await self._buckets(_bounded(hours, MAX_HOURS, "hours"), HOUR, workflow)
+
+    async def _buckets(self, count: int, size: int, workflow: str | None) -> Buckets:
+        name = optional_text(workflow, "workflow")
+        last, rows, running = await self.read(queries.since, count, size, name)
         return views.buckets(rows, running, first=last - (count - 1) * size, last=last, size=size)
 
     @call(GET("/executions/stats/skills"), scope="read")
@@ -184,7 +191,15 @@ class Executions(Service):
         self, *, days: Days = 30
     ) -> Annotated[dict[str, Figures], under("skills", dict[str, Figures], "SkillStats")]:
         """Get the figures of each skill over the last days (UTC), today included."""
-        rows = await self.read(queries.sums_of_skills, SKILL_DAYS, _bounded(days, MAX_DAYS, "days"))
+        rows = await self.read(queries.sums_by_name, SKILL_DAYS, _bounded(days, MAX_DAYS, "days"))
+        return views.by_name(rows)
+
+    @call(GET("/executions/stats/workflows"), scope="read")
+    async def stats_by_workflow(
+        self, *, days: Days = 30
+    ) -> Annotated[dict[str, Figures], under("workflows", dict[str, Figures], "WorkflowStats")]:
+        """Get the figures of each workflow over the last days (UTC), today included; chats are `chat`."""
+        rows = await self.read(queries.sums_by_name, WORKFLOW_DAYS, _bounded(days, MAX_DAYS, "days"))
         return views.by_name(rows)
 
     # --- chats ------------------------------------------------------------------------------------------

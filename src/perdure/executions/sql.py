@@ -208,6 +208,13 @@ SUMS_SINCE = statement(
     + " WHERE ns = :ns AND series = :series AND at >= :since GROUP BY at, outcome",
     row=rows.SumRow,
 )
+# The sums of each time since one, of one name.
+SUMS_OF_NAME = statement(
+    "SELECT at, name, outcome, "
+    + _SUMS
+    + " WHERE ns = :ns AND series = :series AND at >= :since AND name = :name GROUP BY at, name, outcome",
+    row=rows.SumRow,
+)
 # The sums of each name since a time; `since` is 0 for those over all time.
 SUMS_BY_NAME = statement(
     "SELECT 0 AS at, name, outcome, "
@@ -221,6 +228,17 @@ OPEN_BY_HOUR = statement(
     SELECT started_at / :hour AS hour, count(*) AS total
     FROM executions
     WHERE ns = :ns AND finished_at IS NULL
+    GROUP BY 1
+    """,
+    row=rows.OpenCount,
+)
+
+# How many executions of a workflow have not ended, by the hour in which they began.
+OPEN_OF_WORKFLOW = statement(
+    """
+    SELECT started_at / :hour AS hour, count(*) AS total
+    FROM executions
+    WHERE ns = :ns AND finished_at IS NULL AND skill >= :first AND skill < :last
     GROUP BY 1
     """,
     row=rows.OpenCount,

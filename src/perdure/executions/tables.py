@@ -92,8 +92,9 @@ STATS = Table(
     key=("ns", "series", "at", "name", "outcome", "shard"),
     hot=True,
 )
-"""Sums over executions that have ended, by how they ended: for each hour, for each skill and day, and for
-each skill and each type of trigger over all time, where `at` is 0. An execution counts when it began."""
+"""Sums over executions that have ended, by how they ended: for each hour, for each skill and day, for each
+workflow by hours and by days, and for each skill and each type of trigger over all time, where `at` is 0. An
+execution counts when it began."""
 
 CHAT_THREADS = Table(
     "chat_threads",

@@ -9,7 +9,7 @@ from collections import Counter
 from hmac import compare_digest
 from typing import Any
 
-from perdure.access.model import ALL_SCOPES, Caller, Token
+from perdure.access.model import ALL_SCOPES, Actor, Caller, Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.kernel.config import Settings
@@ -243,7 +243,7 @@ def _caller_of(token: Token, namespace: str | None) -> Caller:
     if not everywhere and chosen not in token.namespaces:
         raise Forbidden(f"this token does not reach the namespace {chosen!r}")
     allowed = None if everywhere else tuple(token.namespaces)
-    return Caller(token.token_id, frozenset(token.scopes), chosen, allowed)
+    return Caller(Actor(token.token_id, token.name), frozenset(token.scopes), chosen, allowed)
 
 
 def is_loopback(host: str) -> bool:

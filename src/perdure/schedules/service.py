@@ -338,7 +338,7 @@ class Schedules(Service):
         while True:
             row, now = await self.read(queries.get_now, check_id(schedule_id, "schedule_id"))
             found = await self._settling.look(await self.ns(), [row.id] if row.running else [])
-            order = rows.order_of(row, now, source=MANUAL, actor=self.actor)
+            order = rows.order_of(row, now, source=MANUAL, actor=self.actor_name)
             wanted = Trigger(row, self.targets[row.target].prepare(order), found.outcomes)
             fired: Triggered = await self.write_once(idempotency_key, fire.trigger, wanted, self.targets)
             if fired.due_at is not None:

@@ -54,13 +54,40 @@ class Chat(Strict, frozen=True, kw_only=True):
     reply: Text = ""
 
 
+class Messages(Strict, frozen=True, kw_only=True):
+    """What the history of a run says when a phase starts and ends, each a template."""
+
+    on_start: Text | None = None
+    on_success: Text | None = None
+    on_failure: Text | None = None
+    on_skipped_done: Text | None = None
+    """When it is skipped on its own condition, or was done before a retry."""
+    on_blocked: Text | None = None
+    """When its output says BLOCKED, unless `contains_BLOCKED` has a message of its own."""
+    on_blocked_bypassed: Text | None = None
+
+
+class LoopMessages(Strict, frozen=True, kw_only=True):
+    """What the history of a run says of a reviewer loop; `cycle` and `maxCycles` are known to them."""
+
+    on_cycle_start: Text | None = None
+    on_approved: Text | None = None
+    on_request_changes: Text | None = None
+    on_max_cycles: Text | None = None
+    on_fix_start: Text | None = None
+    on_fix_failed: Text | None = None
+    on_pause_for_approval: Text | None = None
+    """What the approval before a fix asks."""
+
+
 class Blocked(Strict, frozen=True, kw_only=True):
     """What happens when the output contains BLOCKED."""
 
     action: Literal["fail", "continue", "pause"] = "fail"
     message: Text | None = None
     unless_label: str | None = None
-    unless_title_matches: str | None = None
+    unless_title_matches: Annotated[str, Meta(max_length=200)] | None = None
+    """A regular expression; upper and lower case are the same."""
     bypass_message: Text | None = None
 
 
@@ -115,7 +142,7 @@ class ReviewLoop(Strict, frozen=True, kw_only=True):
     on_request_changes: OnRequestChanges
     approval_gate: Name | None = None
     approval_artifact: Text | None = None
-    messages: dict[str, Text] = {}
+    messages: LoopMessages = LoopMessages()
 
 
 class FromContext(Strict, frozen=True, kw_only=True, rename={"from_": "from"}):
@@ -201,7 +228,7 @@ class Phase(Strict, frozen=True, kw_only=True):
     skip_if: Text | Names | None = None
     loop: ReviewLoop | None = None
     generic_loop: GenericLoop | None = None
-    messages: dict[str, Text] = {}
+    messages: Messages = Messages()
     pr_scoped: Any = None
     unrestricted_egress: Any = None
     web_search: Any = None
@@ -229,8 +256,10 @@ class Phase(Strict, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None:
                 yield name, value
-        for key, value in self.messages.items():
-            yield f"messages.{key}", value
+        yield from _texts("messages", self.messages)
+        if self.on_output is not None:
+            yield from _texts("on_output.contains_BLOCKED", self.on_output.contains_BLOCKED)
+            yield from _texts("on_output.contains_READY", self.on_output.contains_READY)
         if self.generic_loop is not None and self.generic_loop.gate_message is not None:
             yield "generic_loop.gate_message", self.generic_loop.gate_message
         if self.loop is not None:
@@ -240,8 +269,15 @@ class Phase(Strict, frozen=True, kw_only=True):
                 for name, value in (("fix_model", changes.fix_model), ("fix_variant", changes.fix_variant))
                 if value is not None
             )
-            for key, value in self.loop.messages.items():
-                yield f"loop.messages.{key}", value
+            yield from _texts("loop.messages", self.loop.messages)
+
+
+def _texts(field: str, messages: Strict | None) -> Iterator[tuple[str, str]]:
+    """The messages that a part of a phase has, with the path to each."""
+    for name in () if messages is None else messages.__struct_fields__:
+        value = getattr(messages, name)
+        if isinstance(value, str) and (name.startswith("on_") or name.endswith("message")):
+            yield f"{field}.{name}", value
 
 
 class Workflow(Strict, frozen=True, kw_only=True):

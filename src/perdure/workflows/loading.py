@@ -20,11 +20,13 @@ from perdure.workflows.graph import check_graph, dependencies_of
 MAX_FILE: Final = 1 << 20
 MAX_NODES: Final = 20_000
 MAX_DEPTH: Final = 30
+RESERVED_INTENTS: Final = frozenset({"approve", "reject", "status", "reset", "chat"})
 SUFFIXES: Final = (".yaml", ".yml")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _AT = re.compile(r"\$((?:\.\w+|\[\d+\])+)")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
+_NESTED = re.compile(r"\([^()]*[+*}][^()]*\)[+*{]")
 _STEP = re.compile(r"\w+")
 
 Lines = Mapping[tuple[str | int, ...], int]
@@ -65,7 +67,31 @@ def load_folder(folder: Path) -> list[Loaded]:
     if not folder.is_dir():
         return []
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
-    return [load_file(path) for path in files]
+    return _together([load_file(path) for path in files])
+
+
+def _together(loaded: Sequence[Loaded]) -> list[Loaded]:
+    """The files of a folder; of two that have one name or one intent, the first counts."""
+    first: dict[tuple[str, str], str] = {}
+    found = []
+    for each in loaded:
+        problems = [
+            Problem(each.file, 0, f"the {what} {name!r} is that of {Path(first[what, name]).name} already")
+            for what, name in _unique(each.definition)
+            if (what, name) in first
+        ]
+        if not problems:
+            first.update((key, each.file) for key in _unique(each.definition))
+        found.append(each._replace(definition=None, problems=problems) if problems else each)
+    return found
+
+
+def _unique(definition: Workflow | Cron | None) -> Iterator[tuple[str, str]]:
+    """What no other file of a folder may have, too."""
+    if definition is not None:
+        yield f"name of a {type(definition).__name__.lower()}", definition.name
+    if isinstance(definition, Workflow) and definition.classification is not None:
+        yield "intent", definition.classification.intent
 
 
 def load_file(path: Path) -> Loaded:
@@ -242,6 +268,9 @@ def _mistakes(definition: Workflow | Cron) -> Iterator[_Wrong]:
         for name, message in _phase_mistakes(phase):
             yield _Wrong(f"phase {phase.name!r}: {message}", ("phases", number, *name.split(".")))
     yield from _graph_mistakes(definition)
+    if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
+        intent = definition.classification.intent
+        yield _Wrong(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
     if definition.final_message is not None:
         yield from (_Wrong(each, ("final_message",)) for each in _template(definition.final_message))
 
@@ -282,7 +311,7 @@ _NEEDS: Final = {
 _ONLY: Final = {
     "command": COMMANDS,
     "script": frozenset({"script"}),
-    "runtime": frozenset({"script"}),
+    "runtime": frozenset({"script"}) | COMMANDS,
     "callable": frozenset({"callable"}),
     "http": frozenset({"http"}),
     "items": frozenset({"map"}),
@@ -315,6 +344,8 @@ def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
             re.compile(blocked.unless_title_matches)
         except re.error as error:
             yield "on_output", f"unless_title_matches is no regular expression: {error}"
+        if _NESTED.search(blocked.unless_title_matches):
+            yield "on_output", "unless_title_matches repeats a repetition, which can take very long"
     if phase.on_failure is not None and (phase.on_failure.action == "goto") != bool(phase.on_failure.phase):
         yield "on_failure", "'phase' goes with the action goto"
 

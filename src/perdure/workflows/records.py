@@ -106,6 +106,8 @@ class NodeInfo(Record, kw_only=True):
 
     node: str
     item: int = 0
+    depends_on: list[str] = field(default_factory=list)
+    """The phases that it waits for, by the definition that the run was started with."""
     status: NodeStatus
     label: str | None = None
     """What of it is executed, or was last."""

@@ -168,7 +168,7 @@ class Workflows(Service):
             snapshot=snapshot,
             trigger_id=check_name(given, "trigger_id", max_length=MAX_TRIGGER),
             trigger_type=check_choice(trigger_type, TRIGGER_TYPES, "trigger_type"),
-            triggered_by=self.actor,
+            triggered_by=self.actor_name,
             repo=optional_text(repo, "repo"),
             issue_number=None if issue_number is None else check_number(issue_number, "issue_number"),
             context=stored(context or {}, "context", lambda: uuid(0, self.storage.ids)),
@@ -371,10 +371,10 @@ def run_of(whole: WholeRun) -> WorkflowRun:
         context=dict(whole.context),
         scratch=dict(whole.scratch),
         node_statuses={node.node: node.status for node in phases},  # type: ignore[misc]
-        nodes=[views.node_of(node) for node in whole.nodes],
+        nodes=[views.node_of(node, whole.plan[node.node].depends_on) for node in whole.nodes],
         phase_history=[views.entry_of(row) for row in whole.history],
         final_message=whole.final_message,
-        checklist=views.checklist_of(whole.plan.workflow, whole.nodes),
+        checklist=views.checklist_of(whole.plan.workflow, whole.nodes, whole.history),
     )
 
 

@@ -27,6 +27,9 @@ COMMAND_SECONDS: Final = 300.0
 CHECK_SECONDS: Final = 30.0
 MAX_ITERATIONS: Final = 10_000
 MAX_QUESTION: Final = 64 << 10
+NOTHING_TO_DO: Final = "Skipped (no prompt or skill)"
+MAX_TITLE: Final = 1000
+"""How many characters of a title are compared with a regular expression."""
 
 EXECUTES: Final = frozenset({"agent", "command", "bash", "script", "callable", "http"})
 """The types of phases that a worker executes."""
@@ -116,6 +119,7 @@ class Succeed(NamedTuple):
     """The phase has done what it should."""
 
     summary: str | None = None
+    """What the history says, a template; without one, the phase's own message."""
     output: str | None = None
     """The execution whose output is that of the phase."""
 
@@ -125,6 +129,8 @@ class Fail(NamedTuple):
 
     error: str
     marks: bool = False
+    message: str | None = None
+    """The template of the error, which the workflow gives."""
 
 
 class Wait(NamedTuple):
@@ -142,7 +148,12 @@ class Note(NamedTuple):
     """An entry of the history that comes before a step."""
 
     label: str
-    summary: str
+    summary: str | None
+    message: str | None = None
+    """The template of what is said in place of the summary."""
+    cycle: int | None = None
+    """The cycle of a reviewer loop that the message speaks of."""
+    success: bool = True
 
 
 class View(Protocol):
@@ -164,8 +175,10 @@ def begin(planned: PlannedPhase, node: NodeRow) -> Step:
     phase, reason = planned.phase, state_of(node).gate
     if reason is not None and reason != "interrupt":
         return gate_of(phase, node, reason)
-    if phase.type == "context" or _has_nothing_to_do(phase, node):
+    if phase.type == "context":
         return Succeed()
+    if _has_nothing_to_do(phase, node):
+        return Succeed(NOTHING_TO_DO)
     if phase.type == "approval":
         return gate_of(phase, node, "approval")
     if phase.type == "wait":
@@ -252,7 +265,7 @@ def after(planned: PlannedPhase, node: NodeRow, end: PhaseEnd, view: View) -> Af
             end = end._replace(success=True, output=view.last_output(), execution_id=node.execution_id)
             return _after_condition(planned, phase.generic_loop, node, state, end, view, met=met)
         return _after_iteration(planned, phase.generic_loop, node, state, end, view)
-    return After(_after_review(phase, node, state, end, view) if end.success else failed(end))
+    return _after_review(phase, node, state, end, view)
 
 
 def failed(end: PhaseEnd) -> Fail:
@@ -314,20 +327,46 @@ def _after_condition(
     return After(Execute("work", Label(phase.name, "iter", node.iteration)))
 
 
-def _after_review(phase: Phase, node: NodeRow, state: NodeState, end: PhaseEnd, view: View) -> Step:
+def _after_review(phase: Phase, node: NodeRow, state: NodeState, end: PhaseEnd, view: View) -> After:
     loop = phase.loop
     assert loop is not None
+    label, messages = node.label or phase.name, loop.messages
+    if not end.success:
+        step = failed(end)
+        told = node.role == "fix" and messages.on_fix_failed is not None
+        return After(
+            step, [Note(label, step.error, messages.on_fix_failed, node.cycle, False)] if told else []
+        )
     if node.role == "fix":
-        return Execute("recheck", Label(phase.name, "recheck", node.cycle))
+        return After(Execute("recheck", Label(phase.name, "recheck", node.cycle)))
     node.execution_id = end.execution_id
     state.approved = is_approved(end.output)
     remember(node, state)
-    if state.approved or node.cycle >= loop.max_cycles:
-        return _checked(phase, node, end, view)
+    if state.approved:
+        note = Note(label, "APPROVED", messages.on_approved, node.cycle + 1)
+        return After(_checked(phase, node, end, view), [note])
+    if node.cycle >= loop.max_cycles:
+        note = Note(label, "REQUEST_CHANGES — max cycles reached", messages.on_max_cycles, node.cycle)
+        return After(_checked(phase, node, end, view), [note])
+    note = Note(label, "REQUEST_CHANGES", messages.on_request_changes, node.cycle + 1)
     if loop.approval_gate is not None and view.is_gate_on(loop.approval_gate):
-        return gate_of(phase, node, "fix")
+        return After(gate_of(phase, node, "fix"), [note])
     node.cycle += 1
-    return Execute("fix", Label(phase.name, "fix", node.cycle))
+    return After(Execute("fix", Label(phase.name, "fix", node.cycle)), [note])
+
+
+def start_message(phase: Phase, node: NodeRow) -> Note | None:
+    """What is said when a part of a phase is started, if the workflow says something."""
+    label = node.label or phase.name
+    if node.item:
+        return None
+    if phase.loop is not None and node.role == "fix":
+        message, cycle = phase.loop.messages.on_fix_start, node.cycle
+    elif phase.loop is not None and phase.loop.messages.on_cycle_start is not None:
+        message, cycle = phase.loop.messages.on_cycle_start, node.cycle + 1
+    else:
+        message, cycle = None if node.started_at else phase.messages.on_start, node.cycle
+    return None if message is None else Note(label, None, message, cycle)
 
 
 def is_approved(output: str) -> bool:
@@ -352,7 +391,7 @@ def _checked(phase: Phase, node: NodeRow, end: PhaseEnd, view: View) -> Step:
     blocked = checks.contains_BLOCKED
     if blocked is not None and "BLOCKED" in end.output.upper():
         if is_bypassed(blocked, view.context()):
-            summary = blocked.bypass_message
+            summary = blocked.bypass_message or phase.messages.on_blocked_bypassed
         elif blocked.action != "continue":
             return _stopped(phase, node, blocked, "blocked")
         else:
@@ -371,7 +410,8 @@ def _checked(phase: Phase, node: NodeRow, end: PhaseEnd, view: View) -> Step:
 def _stopped(phase: Phase, node: NodeRow, check: Blocked | Ready, word: Literal["blocked", "ready"]) -> Step:
     if check.action == "pause":
         return gate_of(phase, node, word)
-    return Fail(check.message or f"the output says {word.upper()}", marks=True)
+    message = check.message or (phase.messages.on_blocked if word == "blocked" else None)
+    return Fail(f"the output says {word.upper()}", marks=True, message=message)
 
 
 def is_bypassed(blocked: Blocked, context: Mapping[str, Any]) -> bool:
@@ -380,7 +420,11 @@ def is_bypassed(blocked: Blocked, context: Mapping[str, Any]) -> bool:
         return True
     title = _first_of(context, ("title", "issueTitle", "issue_title"))
     wanted = blocked.unless_title_matches
-    return wanted is not None and isinstance(title, str) and re.search(wanted, title) is not None
+    return wanted is not None and isinstance(title, str) and _matches(wanted, title)
+
+
+def _matches(pattern: str, title: str) -> bool:
+    return re.search(pattern, title[:MAX_TITLE], re.IGNORECASE) is not None
 
 
 def labels_of(context: Mapping[str, Any]) -> set[str]:
@@ -416,14 +460,17 @@ def gate_of(phase: Phase, node: NodeRow, reason: GateReason) -> Gate:
         return Gate("loop", label, label, loop.gate_kind, loop.gate_message)
     if reason == "fix" and phase.loop is not None:
         label = str(Label(phase.name, "fix", node.cycle + 1))
-        message = phase.loop.messages.get("on_gate") or message
+        message = phase.loop.messages.on_pause_for_approval or message
         return Gate(
             "fix", phase.loop.approval_gate or label, label, "approve", message, phase.loop.approval_artifact
         )
     checks = phase.on_output
     if reason in ("blocked", "ready") and checks is not None:
         check = checks.contains_BLOCKED if reason == "blocked" else checks.contains_READY
-        return Gate(reason, f"{phase.name}_{reason}", phase.name, "approve", check.message if check else None)
+        asked = (check.message if check else None) or (
+            phase.messages.on_blocked if reason == "blocked" else None
+        )
+        return Gate(reason, f"{phase.name}_{reason}", phase.name, "approve", asked)
     return Gate(reason, phase.approval_gate or phase.name, phase.name, "approve", message, artifact)
 
 

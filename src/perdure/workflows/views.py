@@ -13,7 +13,18 @@ from perdure.kernel.clock import to_iso, to_iso_or_none
 from perdure.kernel.errors import InvalidInput
 from perdure.workflows.definition import Workflow
 from perdure.workflows.graph import dependencies_of
-from perdure.workflows.model import ENDED, FAILED, LIVE, RUNNING, SKIPPED, SUCCEEDED, WAITING, NodeStatus
+from perdure.workflows.model import (
+    ENDED,
+    FAILED,
+    LIVE,
+    RUNNING,
+    SKIPPED,
+    SUCCEEDED,
+    WAITING,
+    WAITING_APPROVAL,
+    NodeStatus,
+    parse_label,
+)
 from perdure.workflows.records import (
     Difference,
     HistoryEntry,
@@ -72,11 +83,12 @@ def summary_of(row: RunRow) -> WorkflowRunSummary:
     return WorkflowRunSummary(**summary_fields(row))
 
 
-def node_of(row: NodeRow) -> NodeInfo:
+def node_of(row: NodeRow, depends_on: Sequence[str]) -> NodeInfo:
     """The record of a node."""
     return NodeInfo(
         node=row.node,
         item=row.item,
+        depends_on=list(depends_on),
         status=cast(NodeStatus, row.status),
         label=row.label,
         iteration=row.iteration,
@@ -99,14 +111,19 @@ def entry_of(row: HistoryRow) -> HistoryEntry:
     )
 
 
-def checklist_of(workflow: Workflow, nodes: Sequence[NodeRow]) -> str | None:
-    """The phases of a run with a mark each, if its workflow asks for that."""
+def checklist_of(workflow: Workflow, nodes: Sequence[NodeRow], history: Sequence[HistoryRow]) -> str | None:
+    """The phases of a run with a mark and the latest message of each, if its workflow asks for that."""
     if not workflow.status_checklist:
         return None
     labels = {phase.name: phase.label or phase.name for phase in workflow.phases}
-    return "\n".join(
-        f"- {_MARKS.get(node.status, '[ ]')} {labels[node.node]}" for node in nodes if not node.item
-    )
+    details = {parse_label(row.phase).phase: row.summary for row in history if row.phase != WAITING_APPROVAL}
+    lines = []
+    for node in nodes:
+        if not node.item:
+            detail = details.get(node.node)
+            more = f" — {detail}" if detail and "\n" not in detail.strip() else ""
+            lines.append(f"- {_MARKS.get(node.status, '[ ]')} {labels[node.node]}{more}")
+    return "\n".join(lines)
 
 
 # --- definitions ------------------------------------------------------------------------------------------

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from perdure import AttemptedRollout, Rollout, is_finished
+from perdure.cli.shell.changes import hints
 from perdure.cli.shell.output import STYLES, TIMED_OUT, Output, warn
 from perdure.cli.shell.target import Connection
-from perdure.kernel.errors import (
-    MethodNotAllowed,
-    NotFound,
-    NotSupported,
-    PerdureError,
-    UnknownRoute,
-    Unreachable,
-)
+from perdure.kernel.errors import NotFound, Unreachable
 from perdure.rollouts.records import ROLLOUT_STATUSES, RolloutStatus
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.text import Text
 
-CHANGES = "/api/v1/changes"
-POLL_SECONDS = 1.0
-LONGEST_POLL = 10.0
-SHORTEST_POLL = 0.1
 MAX_WATCHED = 1000
 """How many unfinished rollouts are watched at once."""
 
@@ -113,56 +101,6 @@ class Watch:
         return (*ended, *live)
 
 
-class Hints:
-    """Wakes the watcher when the server reports a change, and at intervals in case a report is lost."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-        self._seconds = POLL_SECONDS
-
-    async def wait(self) -> None:
-        """Wait for a hint, or until the poll interval is over."""
-        self._changed.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), self._seconds)
-
-    async def listen(self, connection: Connection) -> None:
-        """Read the feed of changes, if the server has one."""
-        while connection.session is not None:
-            try:
-                async for line in connection.session.lines(CHANGES):
-                    self._seconds = LONGEST_POLL
-                    self._read_line(line)
-            except (NotFound, UnknownRoute, MethodNotAllowed, NotSupported):
-                return
-            except PerdureError:
-                # Reading the rollouts fails in the same way, and reports it.
-                self._seconds = POLL_SECONDS
-            await asyncio.sleep(POLL_SECONDS)
-
-    def _read_line(self, line: bytes) -> None:
-        if not line.startswith(b"data:"):
-            return
-        try:
-            kind = json.loads(line[5:]).get("kind", "rollout")
-        except (ValueError, AttributeError):
-            kind = "rollout"
-        if kind in ("rollout", "attempt"):
-            self._changed.set()
-
-
-@asynccontextmanager
-async def hints(connection: Connection) -> AsyncIterator[Hints]:
-    """Hints from the server while the block lasts."""
-    found = Hints()
-    listening = asyncio.ensure_future(found.listen(connection))
-    try:
-        yield found
-    finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-
-
 class Printer:
     """Prints changes, one JSON document or text a line, with a progress bar below them on a terminal."""
 
@@ -236,7 +174,7 @@ async def watch(
 
 
 async def _follow(connection: Connection, watching: Watch, printer: Printer, *, follow: bool) -> None:
-    async with hints(connection) as hint:
+    async with hints(connection, ("rollout", "attempt")) as hint:
         while True:
             try:
                 printer.print(await watching.changes())
@@ -247,4 +185,3 @@ async def _follow(connection: Connection, watching: Watch, printer: Printer, *, 
             if watching.is_over and not follow:
                 return
             await hint.wait()
-            await asyncio.sleep(SHORTEST_POLL)

@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choices_of, object_of
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, TimeoutOption, flag, text
-from perdure.cli.shell.output import (
-    STYLES,
-    TIMED_OUT,
-    ago,
-    human_duration,
-    make_table,
-    printable,
-    shorten,
-    warn,
+from perdure.cli.commands.workflow_watch import SHORT, drawing, follow, print_gates
+from perdure.cli.shell.arguments import choice_of, choices_of, object_of
+from perdure.cli.shell.options import (
+    CommandContext,
+    CommandGroup,
+    LimitOption,
+    TimeoutOption,
+    flag,
+    number,
+    text,
 )
+from perdure.cli.shell.output import ago, human_duration, make_table, printable, shorten
 from perdure.cli.shell.results import listing
-from perdure.cli.shell.times import seconds_of, seconds_of_or_none
+from perdure.cli.shell.times import seconds_of
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from perdure.executions.records import Figures
+    from perdure.workflows.records import WorkflowInfo, WorkflowRunSummary
 
-    from perdure.cli.shell.target import Connection
-    from perdure.workflows.records import NodeInfo, WorkflowInfo, WorkflowRun, WorkflowRunSummary
-
-SHORT = 18
-LOOK_SECONDS = 0.5
-ENDED = ("succeeded", "failed", "cancelled")
-MARKS = {
-    "pending": "·",
-    "ready": "○",
-    "running": "▶",
-    "waiting": "⏸",
-    "succeeded": "✔",
-    "failed": "✘",
-    "skipped": "↷",
-    "cancelled": "■",
-}
-"""How a phase is marked in a drawing."""
-NODE_STYLES = {**STYLES, "ready": "cyan", "waiting": "magenta", "skipped": "dim", "pending": "dim"}
 NO_RUNS = """No workflow runs yet. `perdure workflow list --files` shows what can be run; then:
 
   perdure workflow run NAME"""
 NO_WORKFLOWS = """No workflows. Put a YAML file into workflows/ beside perdure.toml and reload the server.
 docs/workflows.md shows one; `perdure workflow validate` checks it."""
+BY = ("status", "workflow", "phase", "day", "hour")
+"""What `stats` counts by."""
+FIGURES = ("executions", "succeeded", "skipped", "deferred", "failed", "mean", "cost", "tokens")
 COLUMNS = ("run_id", "workflow", "status", "phase", "trigger", "started", "cost")
 
 IdArgument = Annotated[
@@ -130,20 +113,90 @@ def _row(run: WorkflowRunSummary) -> tuple[Any, ...]:
     )
 
 
-async def stats(context: CommandContext) -> None:
-    """Count the runs of each workflow by status."""
+# --- statistics -------------------------------------------------------------------------------------------
+
+
+async def stats(
+    context: CommandContext,
+    by: Annotated[
+        str, text("WHAT", "What is counted by: status, workflow, phase, day or hour.", "--by", "-b")
+    ] = "status",
+    workflow: Annotated[str | None, text("NAME", "Filter by workflow.", "--workflow", "-w")] = None,
+    last: Annotated[
+        int | None, number("How many days, or hours (default: 30 days, 24 hours).", "--last", min=1)
+    ] = None,
+) -> None:
+    """Count the runs of each workflow by status, or the executions of phases by workflow, phase, day or hour.
+
+    Days and hours are those of UTC. A deferred execution is one that was put off, such as by a quota.
+    """
+    chosen = choice_of(by, BY, "--by")
+    if chosen == "status":
+        if last is not None:
+            raise typer.BadParameter("--last needs --by workflow, phase, day or hour")
+        await _runs_by_status(context, workflow)
+        return
+    found: list[tuple[str, Figures]]
+    async with context.connect() as connection:
+        executions = connection.executions
+        if chosen == "hour":
+            hours = await executions.hourly_stats(hours=last or 24, workflow=workflow)
+            found = [(each.at, each) for each in hours]
+        elif chosen == "day":
+            days = await executions.daily_stats(days=last or 30, workflow=workflow)
+            found = [(each.at, each) for each in days]
+        elif chosen == "workflow":
+            found = list((await executions.stats_by_workflow(days=last or 30)).items())
+        else:
+            found = list((await executions.stats_by_skill(days=last or 30)).items())
+    if workflow is not None and chosen in ("workflow", "phase"):
+        found = [each for each in found if each[0].partition(":")[0] == workflow]
+    listing(
+        context,
+        found,
+        (chosen, *FIGURES),
+        lambda each: _figures_row(*each),
+        noun="executions",
+        empty=NO_RUNS,
+        filtered=workflow is not None,
+        document=lambda each: {chosen: each[0], **_figures(each[1])},
+    )
+
+
+async def _runs_by_status(context: CommandContext, workflow: str | None) -> None:
     from perdure.workflows.model import RUN_STATUSES
 
     async with context.connect() as connection:
         found = await connection.workflows.counts()
-    columns = ("workflow", *RUN_STATUSES)
     listing(
         context,
-        found,
-        columns,
+        [each for each in found if workflow in (None, each.workflow_name)],
+        ("workflow", *RUN_STATUSES),
         lambda each: (printable(each.workflow_name), *(each.counts.get(name) for name in RUN_STATUSES)),
         noun="workflow runs",
         empty=NO_RUNS,
+        filtered=workflow is not None,
+    )
+
+
+def _figures(figures: Figures) -> dict[str, Any]:
+    document = figures.model_dump()
+    document.pop("at", None)
+    return document
+
+
+def _figures_row(name: str, figures: Figures) -> tuple[Any, ...]:
+    ended = figures.succeeded + figures.failed
+    return (
+        printable(name),
+        figures.total or None,
+        figures.succeeded or None,
+        figures.skipped or None,
+        figures.deferred or None,
+        figures.failed or None,
+        human_duration(figures.duration_ms / 1000 / ended) if ended else None,
+        f"${figures.cost_usd:.2f}" if figures.cost_usd else None,
+        figures.input_tokens + figures.output_tokens or None,
     )
 
 
@@ -171,7 +224,7 @@ async def run_workflow(
             context.answer(dispatched, off)
             return
         if watch:
-            raise typer.Exit(await _watch(context, connection, run_id, timeout))
+            raise typer.Exit(await follow(context, connection, run_id, timeout, stop_at_gates=True))
     reused = " (its live run goes on)" if dispatched.reused else ""
     context.answer(dispatched, f"{run_id}{reused}")
 
@@ -243,145 +296,18 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
     """Show a run with its phases drawn, and what it waits for."""
     async with context.connect() as connection:
         run = await connection.workflows.get(run_id)
-        edges = await _edges(connection, run)
     if context.as_json:
         context.output.document(run)
         return
-    context.output.console.print(drawing(run, edges))
-    for each in run.nodes:
-        if each.approval_id is not None and each.status == "waiting":
-            context.output.print(f"\nWaits for a person: perdure approval show {each.approval_id[:SHORT]}")
+    context.output.console.print(drawing(run))
+    print_gates(context, run)
     if run.final_message:
         context.output.print("\n" + printable(run.final_message))
-
-
-async def _edges(connection: Connection, run: WorkflowRun) -> Mapping[str, Sequence[str]]:
-    """What each phase depends on, by the definition that is loaded now; nothing if there is none."""
-    from perdure.kernel.errors import NotFound
-
-    try:
-        detail = await connection.workflows.show(run.workflow_name)
-    except NotFound:
-        return {}
-    return {phase.name: phase.depends_on for phase in detail.phases}
 
 
 async def watch_run(context: CommandContext, run_id: IdArgument, timeout: TimeoutOption = None) -> None:
     """Show the progress of a run until it ends (exit code 1 if it fails, 5 on timeout)."""
     async with context.connect() as connection:
         run = await connection.workflows.get(run_id)
-        code = await _watch(context, connection, run.workflow_run_id, timeout)
+        code = await follow(context, connection, run.workflow_run_id, timeout)
     raise typer.Exit(code)
-
-
-async def _watch(context: CommandContext, connection: Connection, run_id: str, timeout: float | None) -> int:
-    try:
-        async with asyncio.timeout(timeout):
-            run = await _follow(context, connection, run_id)
-    except TimeoutError:
-        warn(f"timed_out: workflow run {run_id} did not end within {timeout:g} s")
-        return TIMED_OUT
-    if context.as_json:
-        return 0 if run.status == "succeeded" else 1
-    if run.status == "paused":
-        for each in run.nodes:
-            if each.approval_id is not None and each.status == "waiting":
-                context.output.print(f"Waits for a person: perdure approval show {each.approval_id[:SHORT]}")
-        return 0
-    return 0 if run.status == "succeeded" else 1
-
-
-async def _follow(context: CommandContext, connection: Connection, run_id: str) -> WorkflowRun:
-    """Draw a run again and again on a terminal, or print each change on a line."""
-    from rich.live import Live
-
-    run = await connection.workflows.get(run_id)
-    edges = await _edges(connection, run)
-    seen: dict[str, str] = {}
-    console = context.output.console
-    live = Live(console=console, auto_refresh=False) if console.is_terminal and not context.as_json else None
-    if live is not None:
-        live.start()
-    try:
-        while True:
-            if live is not None:
-                live.update(drawing(run, edges), refresh=True)
-            else:
-                _print_changes(context, run, seen)
-            if run.status in ENDED or run.status == "paused":
-                return run
-            await asyncio.sleep(LOOK_SECONDS)
-            run = await connection.workflows.get(run_id)
-    finally:
-        if live is not None:
-            live.stop()
-
-
-def _print_changes(context: CommandContext, run: WorkflowRun, seen: dict[str, str]) -> None:
-    now = {_name(each): each.status for each in run.nodes} | {"run": run.status}
-    for name, status in now.items():
-        if seen.get(name) != status:
-            if context.as_json:
-                context.output.line({"workflow_run_id": run.workflow_run_id, "node": name, "status": status})
-            else:
-                context.output.print(f"{time.strftime('%H:%M:%S')}  {status:<10} {printable(name)}")
-    seen.update(now)
-
-
-def _name(node: NodeInfo) -> str:
-    return f"{node.node}[{node.item}]" if node.item else node.node
-
-
-def drawing(run: WorkflowRun, edges: Mapping[str, Sequence[str]]) -> Text:
-    """A run as a tree of its phases: each below the one that it waits for last."""
-    from rich.text import Text
-
-    cost = f"  ${run.total_cost_usd:.2f}" if run.total_cost_usd else ""
-    ended = seconds_of_or_none(run.finished_at) or time.time()
-    lines = [
-        Text.assemble(
-            (printable(run.workflow_name), "bold"),
-            f"  {printable(run.trigger_id)}  ",
-            (run.status, STYLES.get(run.status, "")),
-            f"  {human_duration(max(0.0, ended - seconds_of(run.started_at)))}{cost}",
-        ),
-        Text(run.workflow_run_id, style="dim"),
-    ]
-    if run.error:
-        lines.append(Text(printable(run.error), style="red"))
-    depths = depths_of([each.node for each in run.nodes], edges)
-    for node in run.nodes:
-        lines.append(_line(node, depths.get(node.node, 0), edges.get(node.node, ())))
-    return Text("\n").join(lines)
-
-
-def depths_of(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many phases come before each one at least, one after the other; a line of them has no depth."""
-    chain = all(list(edges.get(name, ())) == list(names[:at][-1:]) for at, name in enumerate(names))
-    if chain:
-        return {}
-    depths: dict[str, int] = {}
-    for name in names:
-        depths[name] = max((depths.get(each, 0) + 1 for each in edges.get(name, ())), default=0)
-    return depths
-
-
-def _line(node: NodeInfo, depth: int, after: Sequence[str]) -> Text:
-    from rich.text import Text
-
-    mark = MARKS[node.status]
-    began, ended = seconds_of_or_none(node.started_at), seconds_of_or_none(node.ended_at)
-    lasted = "" if began is None else human_duration(max(0.0, (ended or time.time()) - began))
-    label = f" ({printable(node.label)})" if node.label and node.label != node.node else ""
-    joins = f"  ← {', '.join(map(printable, after))}" if len(after) > 1 else ""
-    error = f"  {shorten(printable(node.error), 40)}" if node.error else ""
-    return Text.assemble(
-        "  " + "   " * depth,
-        (f"{mark} ", NODE_STYLES.get(node.status, "")),
-        (printable(_name(node)), "bold" if node.status == "running" else ""),
-        (label, "dim"),
-        (f"  {node.status}", NODE_STYLES.get(node.status, "")),
-        (f"  {lasted}" if lasted else "", "dim"),
-        (joins, "dim"),
-        (error, "red"),
-    )

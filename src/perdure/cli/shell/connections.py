@@ -19,6 +19,7 @@ from perdure.client.native import PerdureClient
 from perdure.client.session import HttpSession
 from perdure.client.transport import HttpTransport
 from perdure.diagnostics.service import Diagnostics
+from perdure.executions.service import Executions
 from perdure.items.service import Items
 from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
@@ -131,6 +132,10 @@ class Remote:
         return self.threads.workflows
 
     @property
+    def executions(self) -> Executions:
+        return self.threads.executions
+
+    @property
     def workflow_overrides(self) -> WorkflowOverrides:
         return self.threads.workflow_overrides
 
@@ -208,6 +213,7 @@ class Direct:
 
         self.approvals = self._services.approvals
         self.workflows = self._services.workflows
+        self.executions = self._services.executions
         self.workflow_overrides = self._services.workflow_overrides
 
     async def finish_memory(self) -> None:

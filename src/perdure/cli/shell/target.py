@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perdure.client.native import PerdureClient
     from perdure.client.session import HttpSession
     from perdure.diagnostics.service import Diagnostics
+    from perdure.executions.service import Executions
     from perdure.items.service import Items
     from perdure.jobs.records import Job
     from perdure.memory.service import Memory
@@ -76,6 +77,8 @@ class Connection(Protocol):
     def approvals(self) -> Approvals: ...
     @property
     def workflows(self) -> Workflows: ...
+    @property
+    def executions(self) -> Executions: ...
     @property
     def workflow_overrides(self) -> WorkflowOverrides: ...
     async def create_token(

@@ -14,6 +14,7 @@ import msgspec
 from perdure.access.operations import audit, keyed_as
 from perdure.executions.model import ExecutionSeed, NewPhase, PhaseReport, PhaseStarter
 from perdure.kernel.errors import Conflict, NotFound
+from perdure.kernel.eventlog.port import default_session_id
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
 from perdure.messaging.model import LATEST, MAX_TURN, MessageRow, NewMessage, SessionRow, storable
@@ -128,6 +129,7 @@ async def on_claimed(tx: Tx, starts: Sequence[AttemptStart]) -> None:
     begun = [session for session in sessions if session.pending_turn == turns[session.line]]
     for session in begun:
         session.pending_turn = session.pending_size = None
+        session.agent_session_id = session.agent_session_id or default_session_id(session.line)
     if begun:
         await tx.update_many(sql.SAVE, begun)
 
@@ -141,6 +143,7 @@ async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
         if session.pending_turn == turn.rollout_id:
             session.pending_turn = session.pending_size = None
         report: PhaseReport | None = turn.note
+        _keep_agent_session(session, report)
         if turn.status != SUCCEEDED or report is None:
             continue
         session.question = report.interrupts
@@ -149,6 +152,13 @@ async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
             await append(tx, session, [NewMessage(role="assistant", content=content, turn=turn.rollout_id)])
     if sessions:
         await save(tx, sessions)
+
+
+def _keep_agent_session(session: SessionRow, report: PhaseReport | None) -> None:
+    """Note the session in which the agent logs: the one that it has named, or that of the line."""
+    named = None if report is None else report.session_id
+    if named is not None and named != default_session_id(session.line):
+        session.agent_session_id = named
 
 
 async def _locked(tx: Tx, lines: Sequence[str]) -> list[SessionRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from perdure.access.model import name_of
 from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes
 from perdure.kernel.clock import to_seconds
@@ -188,7 +189,7 @@ async def _trigger(tx: Tx, wanted: Trigger, targets: Targets) -> Triggered:
     due_at = tx.wall
     while await tx.existing(FIRINGS, [(tx.ns, row.id, due_at)]):
         due_at += 1
-    recording = _Recording(tx, source=MANUAL, actor=tx.actor)
+    recording = _Recording(tx, source=MANUAL, actor=name_of(tx.actor))
     if row.running and row.overlap == model.SKIP:
         recording.skipped(row, "overlap", due_at)
     else:

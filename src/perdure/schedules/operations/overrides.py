@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from perdure.access.model import name_of
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import sql
@@ -23,7 +24,7 @@ async def set_override(tx: Tx, name: str, change: OverrideChange) -> OverrideRow
         enabled=known.enabled if change.enabled is UNSET else int(change.enabled),
         schedule=known.schedule if change.schedule is UNSET else change.schedule,
         updated_at=tx.wall,
-        updated_by=tx.actor,
+        updated_by=name_of(tx.actor),
     )
     await tx.write(sql.SAVE_OVERRIDES.of([row.override]))
     await move(tx, row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from perdure.access.model import name_of
 from perdure.access.operations import audit
 from perdure.executions.model import PhaseStarter
 from perdure.kernel.errors import Conflict
@@ -24,7 +25,7 @@ async def cancel(tx: Tx, run_id: str, reason: str | None, phases: PhaseStarter) 
     work = await _locked(tx, run_id, phases)
     if not RUN.moves(work.run.status, "cancelled"):
         raise Conflict(f"Workflow run {run_id} has ended already: {work.run.status}")
-    who = "" if tx.actor is None else f" by {tx.actor}"
+    who = "" if tx.actor is None else f" by {name_of(tx.actor)}"
     await work.stop("cancelled", reason or f"cancelled{who}")
     await save_all(tx, [work])
     await audit(tx, "cancel_workflow_run", [run_id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.access.model import name_of
 from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
@@ -38,7 +39,7 @@ async def get_all(tx: Tx, limit: int, after: str) -> list[OverrideRow]:
 
 async def set_enabled(tx: Tx, name: str, enabled: bool) -> OverrideRow:
     """Switch a workflow on or off."""
-    row = OverrideRow(name, int(enabled), tx.now, tx.actor)
+    row = OverrideRow(name, int(enabled), tx.now, name_of(tx.actor))
     await tx.write(sql.SET.of([row]))
     changes.tell(tx, KIND, [(name, "enabled" if enabled else "disabled")])
     await audit(tx, "set_workflow_override", [name])

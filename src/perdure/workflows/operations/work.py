@@ -43,13 +43,13 @@ from perdure.workflows.model import (
     error_text,
     parse_label,
 )
+from perdure.workflows.operations.history import RunHistory
 from perdure.workflows.operations.orders import new_phase, seed_of
 from perdure.workflows.operations.reading import RunValues
 from perdure.workflows.planner import Board, Plan, PlannedPhase
-from perdure.workflows.rows import HistoryRow, NodeRow, RunRow
+from perdure.workflows.rows import NodeRow, RunRow
 from perdure.workflows.steps import Execute, Fail, Gate, Step, Succeed, Wait, remember, state_of
 
-MAX_SUMMARY: Final = 1000
 RULE: Final = "skipped: trigger rule not satisfied"
 ALL: Final = 100_000
 
@@ -64,7 +64,7 @@ class RunWork:
         self.board = Board(plan, run)
         self.values = RunValues(tx, run, plan, self.phase)
         self._phases = phases
-        self._history: list[HistoryRow] = []
+        self.history = RunHistory(run, plan, self.values, tx.now)
         self._new: list[NodeRow] = []
         self._executing: list[tuple[NodeRow, Execute]] = []
         self._skipped: list[NodeRow] = []
@@ -117,6 +117,9 @@ class RunWork:
         """Begin anew what has not been done."""
         await self.load_all()
         again = self.board.unfinished()
+        for name in self.plan.phases:
+            if name not in again:
+                await self.history.say_done(self.board.nodes[NodeKey(name)])
         for name in again:
             node = self.board.nodes[NodeKey(name)]
             state = state_of(node)
@@ -139,7 +142,7 @@ class RunWork:
         node.rollout_id, node.dirty = None, True
         found = steps.after(planned, node, end, await self.values.view(planned, node))
         for note in found.notes:
-            self._enter(note.label, True, note.summary)
+            await self.history.say(node, note)
         await self._keep_slot(planned, node, found.step)
         await self.apply(node, found.step)
 
@@ -161,15 +164,19 @@ class RunWork:
         elif isinstance(step, Succeed):
             await self.succeed(node, step)
         elif isinstance(step, Fail):
+            error = step.error
+            if step.message is not None:
+                (rendered,) = await self.history.rendered(node, step.message)
+                error = rendered or error
             if step.marks:
-                self.reject(node.execution_id, step.error)
-            await self.fail(node, step.error)
+                self.reject(node.execution_id, error)
+            await self.fail(node, error)
         elif isinstance(step, Gate):
             await self._open(node, step)
         elif isinstance(step, Wait):
             await self._wait(node)
         else:
-            self._prepare(node)
+            await self._prepare(node)
 
     def reject(self, execution_id: str | None, error: str) -> None:
         """Let an execution that succeeded count as failed."""
@@ -188,11 +195,11 @@ class RunWork:
         """End a node that has done what it should."""
         node.execution_id = step.output or node.execution_id
         node.ended_at = self.tx.now
-        message = self.plan[node.node].phase.messages.get("on_success") if not node.item else None
+        message = self.plan[node.node].phase.messages.on_success if not node.item else None
         summary = step.summary
-        if message is not None and summary is None:
-            (summary,) = await self._rendered(node, message)
-        self._enter(self._name(node), True, summary)
+        if step.summary is not None or message is not None:
+            (summary,) = await self.history.rendered(node, step.summary or message)
+        self.history.enter(self._name(node), True, summary)
         self.board.end(node, "succeeded")
         if node.item:
             await self._item_ended(node)
@@ -202,11 +209,11 @@ class RunWork:
         planned = self.plan[node.node]
         node.ended_at, node.error = self.tx.now, error_text(error)
         summary = node.error
-        message = planned.phase.messages.get("on_failure") if not node.item else None
+        message = planned.phase.messages.on_failure if not node.item else None
         if message is not None:
-            (rendered,) = await self._rendered(node, message, error=error)
+            (rendered,) = await self.history.rendered(node, message, error=error)
             summary = rendered or summary
-        self._enter(self._name(node), False, summary)
+        self.history.enter(self._name(node), False, summary)
         if node.item:
             self.board.end(node, "failed")
             await self._item_ended(node)
@@ -221,13 +228,6 @@ class RunWork:
 
     def _name(self, node: NodeRow) -> str:
         return str(Label(node.node, "item", node.item)) if node.item else node.node
-
-    async def _rendered(self, node: NodeRow, *texts: str | None, **more: Any) -> list[str | None]:
-        """Messages of a phase. One that cannot be rendered is shown as it is written."""
-        try:
-            return await self.values.render(self.plan[node.node], texts, **more)
-        except PerdureError:
-            return list(texts)
 
     async def _jump(self, node: NodeRow, target: str) -> bool:
         """Go to another phase after a failure: it and what depends on it begin anew."""
@@ -254,23 +254,17 @@ class RunWork:
         await self._became_ready(forced)
         return True
 
-    def _enter(self, label: str, success: bool, summary: str | None) -> None:
-        """Write an entry of the history; the run's current phase follows it."""
-        run = self.run
-        run.history += 1
-        cut = None if summary is None else error_text(summary)[:MAX_SUMMARY]
-        self._history.append(HistoryRow(run.id, run.history, label, self.tx.now, int(success), cut))
-        run.current_phase = label
-
     # --- waiting ------------------------------------------------------------------------------------------
 
     async def _open(self, node: NodeRow, step: Gate) -> None:
         """Wait for a person."""
         phase = self.plan[node.node].phase
+        if step.reason == "approval":
+            await self.history.say_start(node)
         output = None if node.execution_id is None else "${" + node.node + ".output}"
         asked = step.message or step.question or (output if step.kind == "reply" else None)
         texts = [None if step.question is not None and step.message is None else asked, step.artifact]
-        message, artifact = await self._rendered(node, *texts)
+        message, artifact = await self.history.rendered(node, *texts)
         state = state_of(node)
         state.gate = step.reason
         remember(node, state)
@@ -290,7 +284,7 @@ class RunWork:
         self.run.gates += 1
         node.approval_id = await open_gate(self.tx, self.run, str(node.key), gate)
         what = "reply" if step.kind == "reply" else "approval"
-        self._enter(WAITING_APPROVAL, True, f"Waiting for {what}: {step.name} ({node.approval_id})")
+        self.history.enter(WAITING_APPROVAL, True, f"Waiting for {what}: {step.name} ({node.approval_id})")
 
     async def resumed(self, node: NodeRow, decision: Decision) -> None:
         """Take the answer of a person."""
@@ -330,19 +324,21 @@ class RunWork:
         phase = self.plan[node.node].phase
         due_at = self.tx.now + to_micros(phase.seconds or 0.0)
         if phase.until_time is not None:
-            (text,) = await self._rendered(node, phase.until_time)
+            (text,) = await self.history.rendered(node, phase.until_time)
             try:
                 due_at = self.tx.now + from_iso((text or "").strip()) - self.tx.wall
             except ValueError:
                 await self.fail(node, f"until_time is {text!r}; it must be a time in ISO 8601")
                 return
+        await self.history.say_start(node)
         node.started_at = node.started_at or self.tx.now
         self.board.move(node, "waits")
         node.due_at = due_at
         self.tx.hint(CHANNEL, DUE)
 
-    def _prepare(self, node: NodeRow) -> None:
+    async def _prepare(self, node: NodeRow) -> None:
         """Let the timer make ready what a workflow or a map needs, outside of this transaction."""
+        await self.history.say_start(node)
         node.started_at = node.started_at or self.tx.now
         self.board.move(node, "waits")
         node.due_at = self.tx.now
@@ -469,6 +465,7 @@ class RunWork:
                     node.started_at = self.tx.now
                     self.board.end(node, "skipped")
                     self._skip(node, f"skipped: {condition.text}")
+                    await self.history.say_done(node)
                     return
         step = steps.begin(planned, node)
         if not isinstance(step, Execute):
@@ -509,6 +506,7 @@ class RunWork:
                 await self.fail(node, answer.message)
             else:
                 node.rollout_id = answer
+                await self.history.say_start(node)
                 node.started_at = node.started_at or self.tx.now
         return not self.board.is_settled or bool(self._executing)
 
@@ -548,7 +546,7 @@ class RunWork:
             run.error = error_text(error)
         marker = self._marker() if run.status == SUCCEEDED else None
         if marker is not None:
-            self._enter(marker, True, None)
+            self.history.enter(marker, True, None)
         if run.parent_run_id is not None:
             self.tend()
         self.tx.hint(CHANNEL, DUE)
@@ -589,12 +587,11 @@ class RunWork:
             run.succeeded, run.failed = run.succeeded - 1, run.failed + 1
         run.updated_at = self.tx.now
         self.tx.hint(RUNS_CHANNEL, run_key(self.tx.ns, run.id))
-        if run.status != run.was_status:
-            changes.tell(self.tx, KIND, [(run.id, run.status)])
+        changes.tell(self.tx, KIND, [(run.id, run.status)])
         new = {node.key for node in self._new}
         moved = [node for node in self.board.nodes.values() if node.dirty and node.key not in new]
         return [
             sql.MOVE_NODES.of(moved),
             sql.ADD_NODES.of(self._new),
-            sql.ADD_HISTORY.of(self._history),
+            sql.ADD_HISTORY.of(self.history.rows),
         ]

@@ -1,0 +1,187 @@
+"""The progress of a workflow run in the terminal: its phases drawn, and followed until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from perdure.cli.shell.changes import Hints, hints
+from perdure.cli.shell.options import CommandContext
+from perdure.cli.shell.output import STYLES, TIMED_OUT, human_duration, printable, shorten, warn
+from perdure.cli.shell.times import seconds_of, seconds_of_or_none
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from perdure.cli.shell.target import Connection
+    from perdure.workflows.records import NodeInfo, WorkflowRun
+
+SHORT = 18
+ENDED = ("succeeded", "failed", "cancelled")
+REDRAWS_A_SECOND = 2.0
+NODES_ENDED = (*ENDED, "skipped")
+MARKS = {
+    "pending": "·",
+    "ready": "○",
+    "running": "▶",
+    "waiting": "⏸",
+    "succeeded": "✔",
+    "failed": "✘",
+    "skipped": "↷",
+    "cancelled": "■",
+}
+"""How a phase is marked in a drawing."""
+NODE_STYLES = {**STYLES, "ready": "cyan", "waiting": "magenta", "skipped": "dim", "pending": "dim"}
+
+
+async def follow(
+    context: CommandContext,
+    connection: Connection,
+    run_id: str,
+    timeout: float | None,
+    *,
+    stop_at_gates: bool = False,
+) -> int:
+    """Follow a run until it ends, or until it waits for a person; gives the exit code."""
+    stops = (*ENDED, "paused") if stop_at_gates else ENDED
+    try:
+        async with asyncio.timeout(timeout), hints(connection, ("workflow_run",), run_id) as hint:
+            run = await _follow(context, connection, run_id, hint, stops)
+    except TimeoutError:
+        warn(f"timed_out: workflow run {run_id} did not end within {timeout:g} s")
+        return TIMED_OUT
+    if not context.as_json:
+        if run.status == "paused":
+            print_gates(context, run)
+        elif run.final_message:
+            context.output.print("\n" + printable(run.final_message))
+    return 0 if run.status in ("succeeded", "paused") else 1
+
+
+def print_gates(context: CommandContext, run: WorkflowRun) -> None:
+    """Say which approvals a run waits for."""
+    for each in run.nodes:
+        if each.approval_id is not None and each.status == "waiting":
+            context.output.print(f"\nWaits for a person: perdure approval show {each.approval_id[:SHORT]}")
+
+
+async def _follow(
+    context: CommandContext, connection: Connection, run_id: str, hint: Hints, stops: Collection[str]
+) -> WorkflowRun:
+    """Draw a run again and again on a terminal, or print each change on a line."""
+    from rich.live import Live
+
+    run = await connection.workflows.get(run_id)
+    printer = _Changes(context)
+    console = context.output.console
+    live = None
+    if console.is_terminal and not context.as_json:
+        # What runs is drawn with how long it has run, also while nothing changes.
+        live = Live(console=console, refresh_per_second=REDRAWS_A_SECOND, get_renderable=lambda: drawing(run))
+        live.start()
+    try:
+        while True:
+            if live is None:
+                printer.print(run)
+            else:
+                live.refresh()
+            if run.status in stops:
+                return run
+            await hint.wait()
+            run = await connection.workflows.get(run_id)
+    finally:
+        if live is not None:
+            live.stop()
+
+
+class _Changes:
+    """Prints what has changed in a run since it was printed last, a line each."""
+
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+        self._seen: dict[str, tuple[str, str | None]] = {}
+
+    def print(self, run: WorkflowRun) -> None:
+        now: dict[str, tuple[str, str | None]] = {
+            _name(each): (each.status, None if each.label == each.node else each.label) for each in run.nodes
+        }
+        now["run"] = (run.status, None)
+        for name, (status, label) in now.items():
+            if self._seen.get(name) != (status, label):
+                self._line(run.workflow_run_id, name, status, label)
+        self._seen = now
+
+    def _line(self, run_id: str, name: str, status: str, label: str | None) -> None:
+        output = self._context.output
+        if self._context.as_json:
+            output.line({"workflow_run_id": run_id, "node": name, "status": status, "label": label})
+        else:
+            part = f" ({printable(label)})" if label is not None else ""
+            output.print(f"{time.strftime('%H:%M:%S')}  {status:<10} {printable(name)}{part}")
+
+
+# --- drawing ----------------------------------------------------------------------------------------------
+
+
+def _name(node: NodeInfo) -> str:
+    return f"{node.node}[{node.item}]" if node.item else node.node
+
+
+def drawing(run: WorkflowRun) -> Text:
+    """A run as a tree of its phases: each below the one that it waits for last."""
+    from rich.text import Text
+
+    cost = f"  ${run.total_cost_usd:.2f}" if run.total_cost_usd else ""
+    ended = seconds_of_or_none(run.finished_at) or time.time()
+    phases = [each for each in run.nodes if not each.item]
+    done = sum(each.status in NODES_ENDED for each in phases)
+    lines = [
+        Text.assemble(
+            (printable(run.workflow_name), "bold"),
+            f"  {printable(run.trigger_id)}  ",
+            (run.status, STYLES.get(run.status, "")),
+            f"  {done}/{len(phases)} phases",
+            f"  {human_duration(max(0.0, ended - seconds_of(run.started_at)))}{cost}",
+        ),
+        Text(run.workflow_run_id, style="dim"),
+    ]
+    if run.error:
+        lines.append(Text(printable(run.error), style="red"))
+    edges = {each.node: each.depends_on for each in phases}
+    depths = depths_of(list(edges), edges)
+    lines += [_line(node, depths.get(node.node, 0), edges.get(node.node, ())) for node in run.nodes]
+    return Text("\n").join(lines)
+
+
+def depths_of(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many phases come before each one at least, one after the other; a line of them has no depth."""
+    chain = all(list(edges.get(name, ())) == list(names[:at][-1:]) for at, name in enumerate(names))
+    if chain:
+        return {}
+    depths: dict[str, int] = {}
+    for name in names:
+        depths[name] = max((depths.get(each, 0) + 1 for each in edges.get(name, ())), default=0)
+    return depths
+
+
+def _line(node: NodeInfo, depth: int, after: Sequence[str]) -> Text:
+    from rich.text import Text
+
+    mark = MARKS[node.status]
+    began, ended = seconds_of_or_none(node.started_at), seconds_of_or_none(node.ended_at)
+    lasted = "" if began is None else human_duration(max(0.0, (ended or time.time()) - began))
+    label = f" ({printable(node.label)})" if node.label and node.label != node.node else ""
+    joins = f"  ← {', '.join(map(printable, after))}" if len(after) > 1 else ""
+    error = f"  {shorten(printable(node.error), 40)}" if node.error else ""
+    return Text.assemble(
+        "  " + "   " * depth,
+        (f"{mark} ", NODE_STYLES.get(node.status, "")),
+        (printable(_name(node)), "bold" if node.status == "running" else ""),
+        (label, "dim"),
+        (f"  {node.status}", NODE_STYLES.get(node.status, "")),
+        (f"  {lasted}" if lasted else "", "dim"),
+        (joins, "dim"),
+        (error, "red"),
+    )
