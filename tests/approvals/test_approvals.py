@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from tests.approvals.support import ApprovalWorld, Run
 
+from perdure.access.model import Actor, Caller
 from perdure.approvals.model import MAX_RESPONSE
+from perdure.approvals.service import Approvals
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 
 RUN = Run("run-1")
@@ -228,3 +230,21 @@ async def test_an_approval_is_found_by_the_beginning_of_its_id(approvals: Approv
     if common:
         with pytest.raises(NotFound, match="more than one"):
             await approvals.service.get(common)
+
+
+async def test_assignees_and_who_answered_are_known_by_the_names_of_their_tokens(
+    approvals: ApprovalWorld,
+) -> None:
+    id = await approvals.open(Run("run-1"), assignees=["ann"])
+    spaces = (approvals.namespace,)
+
+    def holder(token_id: str, name: str) -> Approvals:
+        caller = Caller(Actor(token_id, name), frozenset({"write"}), approvals.namespace, spaces)
+        return approvals.service.acting_as(caller)
+
+    with pytest.raises(Forbidden, match="is for ann"):
+        await holder("token-1", "bob").approve(id)
+    assert (await holder("token-2", "ann").approve(id)).responded_by == "ann"
+    assert ("token-2", "approve_approval", id) in await approvals.audit()
+    id = await approvals.open(Run("run-2"), assignees=["token-3"])
+    assert (await holder("token-3", "eve").approve(id)).responded_by == "eve"

@@ -14,6 +14,8 @@ from perdure.sessions.transcripts.reading import messages_in
 
 DESCRIBED_LINES = 200
 """How many lines of the beginning, and of the end, of a long session a list reads."""
+FEW_BYTES = 4 << 10
+"""How much of the beginning, and of the end, of a long session a list reads first."""
 SNIPPET = 160
 """How many characters of a message a list or a search shows."""
 
@@ -104,6 +106,12 @@ def described(edges: Edges) -> Session:
     else:
         _tell(session, [*_beginning(edges.first), *_ending(edges.last)], whole=False)
     return session
+
+
+def is_told(session: Session) -> bool:
+    """Whether a list can say of a session what it says of most."""
+    edges = session.first_message and session.last_message and session.model
+    return session.messages is not None or bool(edges)
 
 
 def _beginning(lines: Sequence[Line]) -> list[Message]:

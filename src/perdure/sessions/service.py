@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
@@ -23,9 +23,11 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.eventlog.port import (
     CHANNEL,
     CHAT_PROJECT,
+    EDGE_BYTES,
     MAX_LINES,
     EventLog,
     Lines,
+    LogInfo,
     LogName,
     check_name,
     encode_line,
@@ -36,7 +38,9 @@ from perdure.kernel.eventlog.writing import wake_readers
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
+from perdure.sessions.described import DescribedSessions
 from perdure.sessions.model import (
+    FEW_BYTES,
     SCOPES,
     Appended,
     Blob,
@@ -49,6 +53,7 @@ from perdure.sessions.model import (
     SubAgent,
     counted,
     described,
+    is_told,
     matching,
 )
 from perdure.sessions.records import Totals
@@ -78,6 +83,7 @@ class Sessions(Service):
     def __init__(self, storage: Storage, log: EventLog, *, namespace: str = "default") -> None:
         super().__init__(storage, namespace=namespace)
         self.log = log
+        self._described = DescribedSessions()
 
     # --- reading
 
@@ -89,10 +95,25 @@ class Sessions(Service):
         check_page(limit, offset)
         ns = await self.ns()
         found = await self.log.logs(ns, project=project)
-        page = [info.name for info in found[offset : offset + limit]]
-        edges = await self.log.edges(ns, page)
-        items = [described(each) for each in edges if each is not None]
+        items = await self._describe(ns, found[offset : offset + limit])
         return PaginatedResult(items=items, limit=limit, offset=offset, total=len(found))
+
+    async def _describe(self, ns: int, infos: Sequence[LogInfo]) -> Sequence[Session]:
+        """Sessions in a list. One that has not changed since it was listed is not read again.
+
+        A little of both ends of a log is enough for most; the others are read once more.
+        """
+        known = {info.name: self._described.get(ns, info) for info in infos}
+        new = [info.name for info in infos if known[info.name] is None]
+        for size in (FEW_BYTES, EDGE_BYTES):
+            edges = await self.log.edges(ns, new, size=size) if new else []
+            found = [(each.info, described(each)) for each in edges if each is not None]
+            for info, session in found:
+                if size == EDGE_BYTES or is_told(session):
+                    self._described.put(ns, info, session)
+                    known[info.name] = session
+            new = [info.name for info, _ in found if known[info.name] is None]
+        return [structs.replace(each, sub_agents=[]) for each in known.values() if each is not None]
 
     @call(GET("/sessions/search"), scope="read")
     async def search(

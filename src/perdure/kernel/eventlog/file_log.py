@@ -89,8 +89,8 @@ class FileEventLog:
     ) -> Lines | None:
         return await self._call(self.read_now, ns, name, after, limit, max_bytes)
 
-    async def edges(self, ns: int, names: Sequence[LogName]) -> list[Edges | None]:
-        return await self._call(lambda: [self._edges(ns, name) for name in names])
+    async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
+        return await self._call(lambda: [self._edges(ns, name, size) for name in names])
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
         return await self._call(self._logs, ns, project)
@@ -168,19 +168,20 @@ class FileEventLog:
             after = after if after <= size else 0
             return _page(descriptor, after, size, limit, max_bytes)
 
-    def _edges(self, ns: int, name: LogName) -> Edges | None:
+    def _edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
         path = self._path(ns, check_name(name))
         with _reading(path) as descriptor:
             if descriptor is None:
                 return None
             info = _info(name, os.fstat(descriptor))
-            head = _page(descriptor, 0, min(info.size, EDGE_BYTES), PAGE_LINES, EDGE_BYTES).lines
-            head = head or _page(descriptor, 0, info.size, 1, EDGE_BYTES).lines
+            edge = wanted if info.size > 2 * EDGE_BYTES else EDGE_BYTES
+            head = _page(descriptor, 0, min(info.size, edge), PAGE_LINES, edge).lines
+            head = head or _page(descriptor, 0, info.size, 1, edge).lines
             reached = head[-1].after if head else 0
-            begin = max(reached, info.size - EDGE_BYTES)
+            begin = max(reached, info.size - edge)
             if begin > reached:
                 begin = _next_line(descriptor, begin, info.size)
-            tail = _page(descriptor, begin, info.size, PAGE_LINES, EDGE_BYTES * 2)
+            tail = _page(descriptor, begin, info.size, PAGE_LINES, edge * 2)
             whole = begin == reached and tail.reached == tail.end
             return Edges(info, head, tail.lines, whole)
 
@@ -399,7 +400,7 @@ def _logs(folder: Path, project: str, prefix: str = "") -> list[LogInfo]:
 
 def _info(name: LogName, status: os.stat_result) -> LogInfo:
     created = min(status.st_ctime_ns, status.st_mtime_ns)
-    return LogInfo(name, status.st_size, created // 1000, status.st_mtime_ns // 1000)
+    return LogInfo(name, status.st_size, created // 1000, status.st_mtime_ns // 1000, status.st_ino)
 
 
 # --- lines ------------------------------------------------------------------------------------------------

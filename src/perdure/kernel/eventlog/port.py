@@ -58,6 +58,8 @@ class LogInfo(NamedTuple):
     size: int
     created_at: int
     updated_at: int
+    identity: int = 0
+    """What tells a file from another one that had its name before."""
 
 
 class Line(NamedTuple):
@@ -77,7 +79,7 @@ class Lines(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """The first and the last lines of a log, at most `EDGE_BYTES` of each. `whole` if nothing is between."""
+    """The first and the last lines of a log. `whole` if nothing is between."""
 
     info: LogInfo
     first: Sequence[Line]
@@ -110,8 +112,11 @@ class EventLog(Protocol):
         """The complete lines after a position; None if there is no such log."""
         ...
 
-    async def edges(self, ns: int, names: Sequence[LogName]) -> list[Edges | None]:
-        """The first and the last lines of logs, without reading what is between."""
+    async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
+        """The first and the last lines of logs, about `size` bytes of each, without what is between.
+
+        A log that is no longer than twice `EDGE_BYTES` is given whole.
+        """
         ...
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:

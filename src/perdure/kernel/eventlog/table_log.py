@@ -89,19 +89,19 @@ async def read_log(
 
 
 async def read_edges(
-    tx: Tx, names: Sequence[LogName]
+    tx: Tx, names: Sequence[LogName], size: int
 ) -> list[tuple[LogRow, list[NumberedBody], list[NumberedBody]] | None]:
     """The heads of logs with their first and their last lines."""
     found: list[tuple[LogRow, list[NumberedBody], list[NumberedBody]] | None] = []
     for name in names:
-        page = await read_log(tx, name, 0, EDGE_LINES, EDGE_BYTES)
+        page = await read_log(tx, name, 0, EDGE_LINES, size)
         if page is None:
             found.append(None)
             continue
         head, first = page
         reached = first[-1].seq if first else 0
         after = max(reached, head.last_seq - EDGE_LINES)
-        last = await tx.all(sql.READ_LAST_LINES, **_of(name), after=after, size=EDGE_BYTES)
+        last = await tx.all(sql.READ_LAST_LINES, **_of(name), after=after, size=size)
         found.append((head, first, last))
     return found
 
@@ -163,8 +163,8 @@ class TableEventLog:
         reached = lines[-1].after if lines else min(after, head.last_seq)
         return Lines(lines, reached, head.last_seq)
 
-    async def edges(self, ns: int, names: Sequence[LogName]) -> list[Edges | None]:
-        found = await self._storage.read(read_edges, [check_name(name) for name in names], ns=ns)
+    async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
+        found = await self._storage.read(read_edges, [check_name(name) for name in names], size, ns=ns)
         return [None if each is None else _edges(*each) for each in found]
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:

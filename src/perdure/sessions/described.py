@@ -1,0 +1,36 @@
+"""Sessions as lists describe them, remembered until their logs change."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from perdure.kernel.eventlog.port import LogInfo, LogName
+from perdure.sessions.model import Session
+
+MAX_DESCRIBED: Final = 10_000
+"""How many sessions are remembered."""
+
+
+class DescribedSessions:
+    """What lists said of sessions last, for as long as their logs do not change."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, LogName], tuple[LogInfo, Session]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, ns: int, info: LogInfo) -> Session | None:
+        with self._lock:
+            found = self._known.get((ns, info.name))
+            if found is None or found[0] != info:
+                return None
+            self._known.move_to_end((ns, info.name))
+            return found[1]
+
+    def put(self, ns: int, info: LogInfo, session: Session) -> None:
+        with self._lock:
+            self._known[ns, info.name] = (info, session)
+            self._known.move_to_end((ns, info.name))
+            if len(self._known) > MAX_DESCRIBED:
+                self._known.popitem(last=False)

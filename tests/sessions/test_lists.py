@@ -1,0 +1,68 @@
+"""Lists of sessions: a little of both ends is read, and again only after a change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from perdure import Perdure
+from perdure.kernel.eventlog.file_log import FileEventLog
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": role, "content": [{"type": "text", "text": text}]}
+    if role == "assistant":
+        message["model"] = "m-1"
+    return {"type": role, "message": message}
+
+
+def replace(folder: Path, before: bytes, after: bytes) -> None:
+    (path,) = folder.rglob("small.jsonl")
+    text = path.read_bytes().replace(before, after)
+    path.unlink()
+    path.write_bytes(text)
+
+
+async def test_a_session_is_described_by_its_ends_and_read_again_only_after_a_change(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    reads: list[tuple[str, int]] = []
+    edges = FileEventLog._edges
+
+    def counted(self: FileEventLog, ns: int, name: Any, wanted: int) -> Any:
+        reads.append((name.session_id, wanted))
+        return edges(self, ns, name, wanted)
+
+    monkeypatch.setattr(FileEventLog, "_edges", counted)
+    async with Perdure(f"sqlite:///{tmp_path}/perdure.db") as perdure:
+        sessions = perdure.sessions
+        filling = [said("assistant", "x" * 500) for _ in range(300)]
+        await sessions.append("usual", [said("user", "Review it."), *filling, said("assistant", "Done.")])
+        # Its first message and its last one are longer than what is read first.
+        await sessions.append("long", [said("user", "y" * 9000), *filling, said("assistant", "z" * 9000)])
+        await sessions.append("small", [said("user", "Hello."), said("assistant", "Hi.")])
+
+        async def shown() -> dict[str, tuple[str | None, str | None, str | None]]:
+            page = await sessions.list()
+            found = {each.session_id: each for each in page.items}
+            return {
+                name: (each.first_message, each.last_message, each.model)
+                for name in ("usual", "long", "small")
+                if (each := found[name])
+            }
+
+        first = await shown()
+        assert first["usual"] == ("Review it.", "Done.", "m-1")
+        assert first["small"] == ("Hello.", "Hi.", "m-1")
+        assert [(text or "")[:2] for text in first["long"]] == ["yy", "zz", "m-"]
+        assert len({size for name, size in reads if name == "long"}) == 2
+        assert len({size for name, size in reads if name == "usual"}) == 1
+        reads.clear()
+        assert await shown() == first
+        assert reads == []
+        await sessions.append("usual", [said("assistant", "One more thing.")])
+        assert (await shown())["usual"] == ("Review it.", "One more thing.", "m-1")
+        assert [name for name, _ in reads] == ["usual"]
+        # Another file under the same name, as long as the one before.
+        replace(tmp_path, b"Hello.", b"Adieu.")
+        assert (await shown())["small"] == ("Adieu.", "Hi.", "m-1")
