@@ -118,6 +118,14 @@ SCENARIOS = (
         when_named=True,
     ),
     Scenario(
+        "workflow-model",
+        "examples",
+        chosen_size("PERDURE_EXAMPLES", 500),
+        "random histories of workflow runs and approvals, of PERDURE_STEPS steps each, beside a model",
+        long_runs.compare_workflows_with_model,
+        when_named=True,
+    ),
+    Scenario(
         "simulation",
         "seeds",
         chosen_size("PERDURE_SEEDS", 5_000),

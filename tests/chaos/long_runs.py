@@ -41,6 +41,20 @@ def compare_with_model(run: Run) -> None:
             run.advance(f"{engine}, {steps} steps each", examples)
 
 
+def compare_workflows_with_model(run: Run) -> None:
+    from tests.workflows import test_model
+
+    steps = chosen_size("PERDURE_STEPS", STEPS)
+    parts = sum(share for _, share in SHARES)
+    with new_database() as url:
+        places = {"memory": ":memory:", "sqlite": str(run.folder / "model.db"), "postgres": url}
+        for engine, share in SHARES:
+            examples = max(run.size * share // parts, 1)
+            test_model.run(places[engine], examples, steps)
+            run.facts[f"examples on {engine}"] += examples
+            run.advance(f"{engine}, {steps} steps each", examples)
+
+
 def simulate(run: Run) -> None:
     from tests.reliability import swarm
 
@@ -81,11 +95,14 @@ def crash_workflows(run: Run) -> None:
 
 def interleave(run: Run) -> None:
     """Every order with up to so many switches that no lock enforces; 0 sets no bound."""
+    from tests.approvals import test_interleavings as of_approvals
+    from tests.messaging import test_interleavings as of_messaging
     from tests.reliability import test_interleavings as of_rollouts
     from tests.schedules import test_interleavings as of_schedules
     from tests.threads import test_interleavings as of_threads
+    from tests.workflows import test_interleavings as of_workflows
 
-    for each in (of_rollouts, of_threads, of_schedules):
+    for each in (of_rollouts, of_threads, of_schedules, of_approvals, of_messaging, of_workflows):
         with new_database() as url:
             orders = asyncio.run(of_rollouts.explore_all(url, each.PAIRS, run.size or None))
         run.facts["orders"] += sum(orders.values())

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import asyncpg
 from tests.support.invariants import broken_rules
 
+from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_connection import CONTENDED
 from perdure.kernel.storage.postgres_tx import PostgresTx, written
@@ -145,6 +146,11 @@ class Actor:
             return True
         except (LinesNeeded, CareNeeded):
             self.lined = True
+        except PerdureError as error:
+            # A refusal is an answer, and leaves nothing behind.
+            self.answer = repr(error)
+            await self._gate.execute("ROLLBACK")
+            return True
         except CONTENDED as error:
             self.reruns += 1
             if isinstance(error, asyncpg.DeadlockDetectedError) or self.reruns > 3:
@@ -290,10 +296,13 @@ class Laboratory:
         now = START + round(pair.later * SECOND)
         answers = ["", ""]
         for i in order:
-            async with self._pair[i].transaction():
-                tx = PostgresTx(_Plain(self._pair[i]), self._ns, now + i, NamedIds("ab"[i]))
-                called = (pair.first, pair.second)[i](tx, given, True)
-                answers[i] = repr(_plain(await written(called, tx)))
+            tx = PostgresTx(_Plain(self._pair[i]), self._ns, now + i, NamedIds("ab"[i]))
+            called = (pair.first, pair.second)[i](tx, given, True)
+            try:
+                async with self._pair[i].transaction():
+                    answers[i] = repr(_plain(await written(called, tx)))
+            except PerdureError as error:
+                answers[i] = repr(error)
         await self._check_rules()
         return (answers[0], answers[1]), await self._rows()
 
@@ -324,15 +333,20 @@ _WHOLE = (
     *("threads", "runs", "checkpoints", "run_steps", "labels", "streams", "stream_events", "stream_links"),
     *("schedules", "firings", "workflow_approvals"),
     *("messaging_sessions", "messaging_messages"),
+    *("workflow_runs", "workflow_nodes", "workflow_history", "workflow_overrides", "executions"),
 )
 _COUNTS = (
     "SELECT 'counts', kind || ' ' || status || ' ' || sum(total) FROM rollout_counts WHERE ns = $1"
     " GROUP BY kind, status HAVING sum(total) <> 0"
 )
+_RUN_COUNTS = (
+    "SELECT 'workflow_counts', workflow_name || ' ' || status || ' ' || sum(total) FROM workflow_counts"
+    " WHERE ns = $1 GROUP BY workflow_name, status HAVING sum(total) <> 0"
+)
 _NAMESPACES = "SELECT 'namespaces', count(*)::text FROM namespaces WHERE name = 'space ' || $1::bigint"
 # What a rollout was queued as last is of interest while it is claimed only.
 _ROWS = "SELECT '{0}', (to_jsonb(t) - 'ns' - 'queued_as')::text FROM {0} AS t WHERE ns = $1"
-DUMP = " UNION ALL ".join([*map(_ROWS.format, _WHOLE), _COUNTS, _NAMESPACES])
+DUMP = " UNION ALL ".join([*map(_ROWS.format, _WHOLE), _COUNTS, _RUN_COUNTS, _NAMESPACES])
 """Everything that is stored in a namespace, but the namespace itself."""
 
 

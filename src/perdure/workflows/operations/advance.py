@@ -8,7 +8,7 @@ from typing import Final
 from perdure.approvals.model import Decision
 from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseReport, PhaseStarter, outcome_of
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Listener
+from perdure.rollouts.model import CANCELLED, SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Listener
 from perdure.workflows import sql
 from perdure.workflows.model import LIVE, MAX_RESTARTS, WAITING, PhaseEnd, parse_node
 from perdure.workflows.operations.runs import load_works, lock_runs, works_of
@@ -55,7 +55,9 @@ async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarte
         if run is None:
             continue
         _add(run, end)
-        if end.status == UNRESPONSIVE and run.status in LIVE:
+        # Nobody waits for a phase that was stopped, nor for whoever executed it.
+        is_awaited = run.status in LIVE and end.rollout_status != CANCELLED
+        if end.status == UNRESPONSIVE and is_awaited:
             _lose(run, end, tx.now)
     given_up = [run for run in runs.values() if run.status in LIVE and run.restart_count > MAX_RESTARTS]
     works = await works_of(tx, given_up, phases)

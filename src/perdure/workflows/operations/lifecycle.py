@@ -12,6 +12,7 @@ from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
 from perdure.workflows.model import CANCELLED, FAILED, MAX_LIVE, NOT_ENDED, PAUSED, RUN, RUNNING
+from perdure.workflows.operations.dispatch import lock_admission
 from perdure.workflows.operations.runs import load_works, lock_runs, not_found
 from perdure.workflows.operations.saving import save_all
 from perdure.workflows.operations.work import RunWork
@@ -103,7 +104,7 @@ async def retry(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
 
 
 async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> None:
-    """Stop what is still executed of runs that have ended. Their phases are locked before they are."""
+    """Stop what is still executed of runs that have ended. Phases and admission are locked before runs."""
     live = [
         each
         for run_id in run_ids
@@ -112,6 +113,8 @@ async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> 
     if len(live) > MAX_LIVE:
         raise Conflict("phases of this workflow run are still being stopped; try again")
     loaded = await phases.load(tx, live) if live else None
+    # A dispatch of the same trigger makes a run that is live, too: only one of the two may.
+    await lock_admission(tx)
     runs = await lock_runs(tx, run_ids)
     if loaded is not None and all(RUN.moves(run.status, "retried") for run in runs):
         await phases.cancel(tx, loaded)
