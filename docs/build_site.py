@@ -32,6 +32,10 @@ OUTSIDE = "project"
 """The folder of the guide for files of the repository that do not stand in docs/."""
 MANIFEST = "manifest.json"
 POLL_SECONDS = 0.5
+STYLE = "guide.css"
+QUIET = re.compile(rf"{OUTSIDE}/|adr/0")
+BEHIND = "---\nsearch:\n  boost: 0.2\n---\n"
+"""What a search finds in decisions, changes and sources comes after what it finds in pages for users."""
 
 FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -200,7 +204,8 @@ def stage(folder: Path, site: Path) -> dict[str, str]:
     """Write the pages and the generator's configuration. Pages that have not changed are left alone."""
     pages = staged()
     for place, text in pages.items():
-        _write(folder / "docs" / place, text)
+        _write(folder / "docs" / place, (BEHIND if QUIET.match(place) else "") + text)
+    _write(folder / "docs" / STYLE, (DOCS / STYLE).read_text(encoding="utf-8"))
     for path in (folder / "docs").rglob("*.md"):
         if path.relative_to(folder / "docs").as_posix() not in pages:
             path.unlink()
@@ -213,7 +218,7 @@ def stage(folder: Path, site: Path) -> dict[str, str]:
         "docs_dir": str(folder / "docs"),
         "site_dir": str(site),
         "not_in_nav": f"/adr/0*.md\n/{OUTSIDE}/",
-        "nav": [{"perdure": "index.md"}, *navigation],
+        "nav": [{"Contents": "index.md"}, *navigation],
     }
     # JSON is YAML too.
     lines = (f"{name}: {json.dumps(value)}\n" for name, value in added.items())

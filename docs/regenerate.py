@@ -1,14 +1,19 @@
-"""Write the charts, the table of errors and the OpenAPI document: python docs/regenerate.py"""
+"""Write what is generated from the code, charts, references and the OpenAPI document: docs/regenerate.py"""
 
 import json
+import sys
 from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+from docs.references import PAGES
 
 from perdure.diagnostics.machines import MACHINES
 from perdure.kernel import errors
 from perdure.server.http.openapi import document
 from perdure.server.table import ROUTES
 
-DOCS = Path(__file__).resolve().parent
 OPENAPI = DOCS / "openapi.json"
 
 
@@ -44,7 +49,9 @@ def filled(page: str, name: str, text: str) -> str:
 
 
 def page_as_generated(name: str) -> str:
-    """A page with its generated parts up to date."""
+    """A page that is generated, or a page with its generated parts up to date."""
+    if name in PAGES:
+        return PAGES[name]()
     page = (DOCS / name).read_text(encoding="utf-8")
     for block, text in blocks()[name].items():
         page = filled(page, block, text)
@@ -61,5 +68,6 @@ def openapi() -> str:
 
 if __name__ == "__main__":
     OPENAPI.write_text(openapi(), encoding="utf-8")
-    for name in blocks():
+    (DOCS / "reference").mkdir(exist_ok=True)
+    for name in (*blocks(), *PAGES):
         (DOCS / name).write_text(page_as_generated(name), encoding="utf-8")

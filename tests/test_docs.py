@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
-from docs import regenerate
+from docs import references, regenerate
 
 from perdure.cli import app
 from perdure.diagnostics.machines import MACHINES
@@ -40,6 +40,7 @@ PROMISE = (
 COVERED = {
     "./dev run": "tests/test_dev_script.py makes environments, and tests/cli runs the demo",
     "./dev test": "it is what runs this test",
+    "./dev docs": "tests/test_guide.py builds the guide",
     "./dev chaos": "tests/reliability runs the same at a small size",
     "perdure dev": "tests/cli/test_serve.py starts it and plays the demo",
     "perdure serve": "tests/cli/test_serve.py and tests/cli/test_supervisor.py",
@@ -72,6 +73,8 @@ SERVED = [
     ),
     DOCS / "crons.md",
 ]
+# tests/cli/test_tutorial.py runs the commands of this one, with a model behind a URL.
+WITH_MODEL = DOCS / "tutorial.md"
 
 
 class Block(NamedTuple):
@@ -102,7 +105,8 @@ COMMANDS = [
     for block in ALL_BLOCKS
     if block.language == "sh"
     for line in block.text.splitlines()
-    if line.partition("#")[0].strip() and not (block.page in SERVED and line.startswith("perdure "))
+    if line.partition("#")[0].strip()
+    and not (block.page in (*SERVED, WITH_MODEL) and line.startswith("perdure "))
 ]
 
 
@@ -174,7 +178,7 @@ def test_every_example_is_listed(example: Path) -> None:
     assert f"]({name})" in listed
 
 
-@pytest.mark.parametrize("page", regenerate.blocks())
+@pytest.mark.parametrize("page", [*regenerate.blocks(), *references.PAGES])
 def test_what_is_generated_is_up_to_date(page: str) -> None:
     """If this fails: python docs/regenerate.py"""
     assert (DOCS / page).read_text(encoding="utf-8") == regenerate.page_as_generated(page)
@@ -190,6 +194,16 @@ def test_every_error_has_a_code_of_its_own_and_a_row() -> None:
     assert len({each.code for each in classes}) == len(classes)
     table = (DOCS / "errors.md").read_text(encoding="utf-8")
     assert [each.__name__ for each in classes if f"| `{each.code}` | `{each.__name__}` |" not in table] == []
+
+
+def test_every_setting_is_explained() -> None:
+    explained = [name for meanings in references.ABOUT.values() for name in meanings]
+    missing = sorted(set(references.setting_names()) - set(explained))
+    assert missing == [], (
+        f"say in ABOUT of docs/references.py what {missing} mean, then run docs/regenerate.py"
+    )
+    assert sorted(set(explained)) == sorted(explained)
+    assert set(explained) <= set(references.setting_names())
 
 
 def anchors_of(page: Path) -> set[str]:

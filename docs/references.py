@@ -1,0 +1,370 @@
+"""The references that are generated from the code: the command line, settings, metrics and the HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, get_args
+
+import typer.main
+
+from perdure import Agents, InMemoryLightningStore, RunRequest
+from perdure.cli import app as command_line
+from perdure.kernel.config import PREFIX, SECRETS, VARIABLES, Settings
+from perdure.runtime.app import app_of
+from perdure.server.http.routes import Route
+from perdure.server.table import ROUTES, application_of
+
+GENERATED = "<!-- Written by docs/regenerate.py: change the code, not this page. -->\n\n"
+
+ABOUT: Mapping[str, Mapping[str, str]] = {
+    "Database": {
+        "database_url": "URL: `sqlite:///file.db`, `postgresql://…` or `memory:`; see [stores](../stores.md)",
+        "namespace": "namespace that is used if a caller names none",
+        "pool_size": "connections to PostgreSQL",
+        "timeout": "seconds that a call of the database may take",
+        "pgbouncer": "whether PgBouncer in transaction mode stands before PostgreSQL",
+        "synchronous": "how SQLite writes: `FULL` survives a power failure",
+        "watchdog_interval": "seconds between two searches for lost attempts; `off` for none",
+    },
+    "Server": {
+        "host": "address to listen on",
+        "port": "port to listen on; 0 takes a free one",
+        "grpc_port": "port for [gRPC](../grpc.md)",
+        "tls_cert_file": "certificate (PEM) for HTTP and gRPC",
+        "tls_key_file": "its key; by default in the same file",
+        "tls_client_ca_file": "accept only clients with a certificate of this authority",
+        "api_key": "API key of the operator; see [the server](../server.md)",
+        "insecure_no_auth": "accept requests without a token from other machines",
+        "cors_allow_origins": "origins whose pages may send requests, separated by commas; `*` for any",
+        "allowed_hosts": "accepted `Host` names besides local ones, separated by commas",
+        "public_url": "address of this server as others see it, for links",
+        "max_body_bytes": "largest body of a request, in bytes",
+        "max_decompressed_bytes": "largest body after decompression, in bytes",
+        "rate_limit": "requests per second and caller",
+        "max_connections": "most HTTP connections of a process; by default as many as open files allow",
+        "head_timeout": "seconds for the head of a request to arrive",
+        "body_timeout": "seconds for the body of a request to arrive",
+        "keep_alive_timeout": "seconds until an idle connection is closed",
+        "shutdown_grace_period": "seconds that runs may go on when a process stops",
+        "shutdown_timeout": "seconds that a shutdown may take; 30, or 10 more than the grace period",
+        "log_level": "how much is logged",
+        "log_json": "log JSON instead of text",
+        "stats_interval": "seconds between two lines of statistics in the log",
+    },
+    "Redis": {
+        "redis_url": "URL of Redis or Valkey, which carries hints between processes",
+        "redis_key_prefix": "what the names of its keys begin with",
+        "redis_max_connections": "connections to it",
+    },
+    "Workers": {
+        "jobs_per_worker": "runs that a worker executes at once; by default one per core",
+        "job_interval": "seconds between two looks into the queue, if no hint arrives",
+        "job_heartbeat": "seconds that a lease lasts without a heartbeat",
+        "job_timeout": "seconds that a run may take",
+        "job_max_retries": "attempts of a run, the first included",
+        "job_isolated_loops": "execute each agent in an event loop of its own",
+        "job_retriable": "names of further exceptions that are retried, separated by commas",
+        "agents": "agents by name, in `perdure.toml`; see [agents](../agents.md)",
+        "stream_ttl": "seconds that the events of an ended run are kept",
+        "state_dir": "directory of session logs and workspaces; by default beside the database",
+    },
+    "Traces and sessions": {
+        "keep_traces": "keep spans that name no rollout; on in `perdure dev`",
+        "trace_sample": "share of the runs that are traced, from 0 to 1",
+        "trace_content": "whether traces contain messages, arguments and results",
+        "session_log": "write what agents say to their [sessions](../sessions.md)",
+        "session_content": "whether sessions contain texts, arguments and results",
+        "session_sync": "acknowledge a line of a session only when it is on the disk",
+    },
+    "Memory": {
+        "memory_feed": "store what runs and phases were asked and answered; on in `perdure dev`",
+        "memory_rest": "seconds without a new event until a segment is summarised",
+        "memory_embedder": "function or model that makes vectors for [search](../memory.md)",
+        "memory_model": "name of the model that writes summaries; without it none is asked",
+        "memory_model_url": "OpenAI-compatible URL of that model",
+        "memory_model_key": "key of that model",
+        "memory_model_timeout": "seconds to wait for an answer of that model",
+    },
+    "Workflows, chats and schedules": {
+        "workflow_dir": "directory of [workflow](../workflows.md) files",
+        "cron_dir": "directory of cron files",
+        "max_workflows": "workflow runs of a namespace that run at once; others wait",
+        "workflow_gates": "approval gates that are switched on, separated by commas",
+        "workflow_models": "model of each phase that names none: `plan=large,default=small`",
+        "workflow_variants": "variant of each phase that names none",
+        "workflow_assistants": "assistant of each phase that names none",
+        "approval_webhook_url": "URL that is sent requests for [approval](../approvals.md)",
+        "chat_idle_timeout": "seconds without a message until a [chat](../chat.md) ends",
+    },
+    "Webhooks and retention": {
+        "webhook_secret": "secret that signs [webhooks](../webhooks.md)",
+        "webhook_allow_private": "allow URLs of private networks",
+        "webhook_allowed_hosts": "the only hosts that webhooks may go to, separated by commas",
+        "retention_audit": "days that the audit is kept",
+        "retention_keys": "days that idempotency keys are kept",
+        "retention_delivered": "days that delivered entries of the outbox are kept",
+        "retention_dead": "days that dead letters are kept",
+        "retention_jobs": "days that ended internal jobs are kept",
+    },
+}
+"""What each setting means, in the order of the page. A setting without a sentence here fails a test."""
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    lines = [f"| {' | '.join(heads)} |"]
+    lines.append("|" + "---|" * (lines[0].count("|") - 1))
+    lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def setting_names() -> list[str]:
+    return [name for name in Settings.__struct_fields__ if name != "sources"]
+
+
+def settings_page() -> str:
+    """Every setting, with its variables and its default."""
+    parts = [
+        "# Settings\n\n" + GENERATED,
+        "A setting is a command-line option, an environment variable, or a line in the table `[perdure]` of "
+        "`perdure.toml`, in this order of precedence. An empty variable counts as not set. `perdure doctor` "
+        "shows the effective values and where each comes from. Of several variables, the first that is set "
+        "counts. Settings marked with * are secrets: a variable with the suffix `_FILE` names a file that "
+        "holds the value.\n",
+    ]
+    defaults = Settings()
+    known = set(setting_names())
+    for heading, meanings in ABOUT.items():
+        rows = [
+            (
+                f"`{name}`" + (" *" if name in SECRETS else ""),
+                ", ".join(f"`{each}`" for each in VARIABLES.get(name, (PREFIX + name.upper(),))),
+                _default(name, getattr(defaults, name)),
+                meaning + _choices(name),
+            )
+            for name, meaning in meanings.items()
+            if name in known
+        ]
+        parts.append(f"\n## {heading}\n\n" + _table(("setting", "variable", "default", "meaning"), rows))
+    return "".join(parts)
+
+
+def _default(name: str, value: Any) -> str:
+    if name == "jobs_per_worker":
+        return "cores"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None or value in ((), {}, ""):
+        return ""
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _choices(name: str) -> str:
+    choices = [each for each in get_args(Settings.__annotations__.get(name)) if isinstance(each, str)]
+    return f" ({', '.join(choices)})" if choices else ""
+
+
+# --- the command line -------------------------------------------------------------------------------------
+
+COMMON_SHARE = 3
+"""An option that more than one in so many commands has is listed once, above all of them."""
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options."""
+    root = typer.main.get_command(command_line)
+    commands = list(_commands(root, "perdure"))
+    uses = Counter(_row(each) for _, command in commands for each in command.params if _is_shown(each))
+    common = [row for row, count in uses.items() if count > len(commands) / COMMON_SHARE]
+    parts = [
+        "# Commands\n\n" + GENERATED,
+        f"All {len(commands)} commands of `perdure`, with their arguments and options. "
+        "[The command line](../cli.md) explains how to use them.\n",
+        "\n## Options of most commands\n\n" + _table(("option", "meaning"), common),
+    ]
+    for path, command in commands:
+        parts.append(f"\n## {path}\n\n{_cell(_escaped(_help(command)))}\n")
+        rows = [row for row in map(_row, filter(_is_shown, command.params)) if row not in common]
+        if rows:
+            parts.append("\n" + _table(("option", "meaning"), rows))
+    return "".join(parts)
+
+
+def _commands(command: Any, path: str) -> Iterable[tuple[str, Any]]:
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield path, command
+        return
+    for name, each in sorted(below.items()):
+        if not each.hidden:
+            yield from _commands(each, f"{path} {name}")
+
+
+def _help(command: Any) -> str:
+    return (command.help or "").replace("\b", "").strip()
+
+
+def _is_shown(parameter: Any) -> bool:
+    return not getattr(parameter, "hidden", False) and "--help" not in parameter.opts
+
+
+def _row(parameter: Any) -> tuple[str, str]:
+    return _names(parameter), _option(parameter)
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = (parameter.metavar or parameter.name.upper()).strip("[]")
+        return f"`{name}`" if parameter.required else f"`[{name}]`"
+    return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+
+
+def _option(parameter: Any) -> str:
+    text = getattr(parameter, "help", None) or ""
+    variable = parameter.envvar
+    names = [variable] if isinstance(variable, str) else list(variable or ())
+    shown = f" ({', '.join(f'`{name}`' for name in names)})" if names else ""
+    return _escaped(text) + shown
+
+
+def _escaped(text: str) -> str:
+    """Text whose angle brackets a viewer does not take for HTML."""
+    return text.replace("<", "&lt;").replace(">", "&gt;")
+
+
+# --- metrics ----------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    """Every metric family of a server."""
+    families = asyncio.run(_families())
+    ours = [each for each in families if each["name"].startswith("perdure_")]
+    theirs = [each for each in families if not each["name"].startswith(("perdure_", "process_", "python_"))]
+    heads = ("metric", "type", "labels", "meaning")
+    return (
+        "# Metrics\n\n"
+        + GENERATED
+        + "What `GET /metrics` shows, for Prometheus; `?format=json` gives the same as JSON. Counters are "
+        "those of the process that answers; gauges are read from the database. On Linux there are also the "
+        "usual `process_…` metrics, and on PostgreSQL `perdure_db_pool_…` of the connection pool.\n\n"
+        + _table(heads, map(_family, ours))
+        + "\n## Names of LangGraph's server\n\nFor boards that exist already. Those with the prefix "
+        "`lg_api_` are shown with `?format=prometheus`.\n\n" + _table(heads, map(_family, theirs))
+    )
+
+
+def _family(family: Mapping[str, Any]) -> tuple[str, ...]:
+    suffix = "_total" if family["type"] == "counter" else ""
+    labels = ", ".join(f"`{name}`" for name in family["labels"])
+    return f"`{family['name']}{suffix}`", family["type"], labels, family["help"]
+
+
+async def _families() -> list[dict[str, Any]]:
+    """The families that a server in memory shows, with the labels of its counters and of what is stored."""
+    async with InMemoryLightningStore() as store:
+        await store.enqueue_rollout("one")
+        await store.update_worker("worker-1")
+        app = app_of(store, Settings())
+        agents = Agents()
+        agents.register("one", _agent)
+        await app.services.assistants.register(agents.specs)
+        await app.services.threads.create_run(RunRequest(assistant_id="one"))
+        application = application_of(app)
+        await _get(application, "/healthz")
+        shown = json.loads(await _get(application, "/metrics", b"format=json&aliases=true"))
+        known = {
+            name: each._labelnames
+            for name, each in app.metrics.registry._names_to_collectors.items()
+            if hasattr(each, "_labelnames")
+        }
+    found = {}
+    for family in shown["families"]:
+        labels = [*known.get(family["name"], ())]
+        for sample in family["samples"]:
+            labels += [name for name in sample["labels"] if name not in labels]
+        found[family["name"]] = {**family, "labels": [name for name in labels if name != "le"]}
+    return sorted(found.values(), key=lambda family: str(family["name"]))
+
+
+async def _agent(ctx: Any, input: Any) -> None:
+    """Never executed."""
+
+
+async def _get(application: Any, path: str, query: bytes = b"") -> bytes:
+    """What an application answers, without a socket."""
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query,
+    }
+    scope |= {"headers": [(b"host", b"localhost")], "client": None, "scheme": "http", "http_version": "1.1"}
+    scope |= {"server": ("localhost", 80), "root_path": "", "asgi": {"version": "3.0"}}
+    body = bytearray()
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start" and message["status"] != 200:
+            raise RuntimeError(f"{path} answered {message['status']}")
+        body.extend(message.get("body", b""))
+
+    await application(scope, receive, send)
+    return bytes(body)
+
+
+# --- the HTTP API -----------------------------------------------------------------------------------------
+
+PROTOCOLS = {
+    "native": ("perdure's own API", "JSON; errors are [problem documents](../errors.md)."),
+    "langgraph": ("LangGraph", "For `langgraph_sdk`; see [LangGraph](../langgraph.md)."),
+    "lightning": ("Agent-lightning", "For `LightningStoreClient`; see [Agent-lightning](../differences.md)."),
+    "otlp": ("OpenTelemetry", "For exporters; see [OpenTelemetry](../opentelemetry.md)."),
+}
+
+
+def http_page() -> str:
+    """Every route, by protocol and group."""
+    parts = [
+        "# HTTP API\n\n" + GENERATED,
+        "Every route of a server, with the scope that a token needs. A server shows its routes at `/docs`; "
+        "its OpenAPI document, with every field, is at `/openapi.json`. [The server](../server.md) explains "
+        "tokens, namespaces, retries and limits.\n",
+    ]
+    routes = sorted(ROUTES, key=_group)
+    for (protocol, tag), found in groupby(routes, key=_group):
+        title, about = PROTOCOLS[protocol]
+        if not any(f"\n## {title}\n" in part for part in parts):
+            parts.append(f"\n## {title}\n\n{about}\n")
+        rows = [
+            (f"`{route.method}`", f"`{route.path}`", _escaped(route.summary), route.scope or "public")
+            for route in found
+        ]
+        parts.append(f"\n### {tag}\n\n" + _table(("method", "path", "what it does", "scope"), rows))
+    return "".join(parts)
+
+
+def _group(route: Route) -> tuple[str, str]:
+    return route.protocol.name, route.tag or route.protocol.name
+
+
+PAGES = {
+    "reference/cli.md": cli_page,
+    "reference/settings.md": settings_page,
+    "reference/metrics.md": metrics_page,
+    "reference/http.md": http_page,
+}
+"""The generated pages, by their place in docs/."""

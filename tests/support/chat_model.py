@@ -1,0 +1,85 @@
+"""A model behind an OpenAI-compatible URL: it calls the tool that it is given, and then says its result."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+USAGE = {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ChatModel
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append(body)
+        if self.path != "/v1/chat/completions" or not self.headers["Authorization"]:
+            self._answer(404, "application/json", b'{"error": {"message": "no such route"}}')
+            return
+        message = _message(body)
+        reason = "tool_calls" if "tool_calls" in message else "stop"
+        common = {"id": "chatcmpl-1", "created": 1, "model": body["model"], "usage": USAGE}
+        if not body.get("stream"):
+            choice = {"index": 0, "message": message, "finish_reason": reason}
+            whole = {**common, "object": "chat.completion", "choices": [choice]}
+            self._answer(200, "application/json", json.dumps(whole).encode())
+            return
+        for place, call in enumerate(message.get("tool_calls", ())):
+            call["index"] = place
+        parts = [{"index": 0, "delta": message, "finish_reason": None}]
+        parts.append({"index": 0, "delta": {}, "finish_reason": reason})
+        chunks = [{**common, "object": "chat.completion.chunk", "choices": [part]} for part in parts]
+        lines = [f"data: {text}\n\n" for text in (*map(json.dumps, chunks), "[DONE]")]
+        self._answer(200, "text/event-stream", "".join(lines).encode())
+
+    def _answer(self, status: int, form: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", form)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """The requests are kept instead."""
+
+
+def _message(body: dict[str, Any]) -> dict[str, Any]:
+    last = body["messages"][-1]
+    if last["role"] == "tool" or not body.get("tools"):
+        return {"role": "assistant", "content": f"I looked it up: {last['content']}"}
+    function = body["tools"][0]["function"]
+    (name,) = function["parameters"]["properties"]
+    word = str(last["content"]).rstrip("?").split()[-1]
+    call = {"name": function["name"], "arguments": json.dumps({name: word})}
+    calls = [{"id": f"call-{len(body['messages'])}", "type": "function", "function": call}]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+class ChatModel(ThreadingHTTPServer):
+    """The server, and the requests that it got."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[dict[str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+@contextmanager
+def serving_model() -> Iterator[ChatModel]:
+    """Serve the model for as long as the block lasts."""
+    with ChatModel() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
