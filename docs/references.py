@@ -92,6 +92,8 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
     "Workflows, chats and schedules": {
         "workflow_dir": "directory of [workflow](../workflows.md) files",
         "cron_dir": "directory of cron files",
+        "handlers": "functions that [cron](../crons.md) files name, in `perdure.toml`",
+        "conditions": "predicates that [cron](../crons.md) files name, in `perdure.toml`",
         "max_workflows": "workflow runs of a namespace that run at once; others wait",
         "workflow_gates": "approval gates that are switched on, separated by commas",
         "workflow_models": "model of each phase that names none: `plan=large,default=small`",
