@@ -303,3 +303,22 @@ async def test_concurrent_updates_merge_all_their_metadata(assistants: Assistant
     found = await assistants.get(made.assistant_id)
     assert found.metadata == {f"m{n}": n for n in range(8)}
     assert len(await assistants.versions(made.assistant_id)) == 9
+
+
+async def test_an_agent_that_is_gone_takes_its_assistant_along(assistants: Assistants) -> None:
+    own = await assistants.create("research", name="mine")
+    await assistants.unregister([AgentSpec(name="research"), AgentSpec(name="nobody")])
+    with pytest.raises(NotFound):
+        await assistants.get(RESEARCH)
+    assert await assistants.kind("research") is None
+    # What somebody made of it stays, and works again when the agent is back.
+    assert await assistants.get(own.assistant_id) == own
+    await assistants.register(AGENTS)
+    assert (await assistants.get(RESEARCH)).version == 1
+
+
+async def test_an_assistant_that_somebody_has_changed_stays(assistants: Assistants) -> None:
+    await assistants.update(RESEARCH, config={"recursion_limit": 7})
+    await assistants.set_latest(RESEARCH, 1)
+    await assistants.unregister(AGENTS)
+    assert len(await assistants.versions(RESEARCH)) == 2

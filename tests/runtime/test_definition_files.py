@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.kernel.support import PATIENCE, until_true
 
 from perdure.jobs.model import JobContext
-from perdure.kernel.config import Settings, config_directory
+from perdure.kernel.config import Settings, config_file
 from perdure.kernel.errors import JobNotFound
 from perdure.runtime.definition_files import Definitions, folders_of, read_definitions
 from perdure.runtime.perdure import Perdure
@@ -144,7 +144,7 @@ def test_the_folders_are_beside_the_settings_or_where_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert config_directory() == Path()
+    assert config_file() == Path("perdure.toml")
     assert folders_of(Settings()) == [Path("workflows"), Path("crons")]
     assert read_definitions(Settings()) is None
     monkeypatch.setenv("PERDURE_CONFIG", str(tmp_path / "there" / "perdure.toml"))

@@ -154,6 +154,19 @@ def test_even_then_none_that_hands_out_credentials(address: str) -> None:
     assert refused_address(address, allow_private=True)
 
 
+def test_an_operator_may_allow_this_machine_alone() -> None:
+    for url in ("http://127.0.0.1:1/", "http://localhost:5678/x", "http://[::1]:22/", "http://127.9.9.9:80/"):
+        assert check_webhook_url(url, allow_loopback=True) == url
+    refused = ("http://10.0.0.1/", "http://169.254.169.254/", "http://[::ffff:127.0.0.1]/", "http://0.0.0.0/")
+    for url in (*refused, "http://example.com:5678/"):
+        with pytest.raises(InvalidInput):
+            check_webhook_url(url, allow_loopback=True)
+    with pytest.raises(InvalidInput, match="allowed hosts"):
+        check_webhook_url("http://localhost/", allow_loopback=True, allowed_hosts=["example.com"])
+    assert refused_address("127.0.0.1", allow_private=False, allow_loopback=True) is None
+    assert refused_address("192.168.0.1", allow_private=False, allow_loopback=True)
+
+
 def test_even_then_no_port_of_the_system() -> None:
     for port in (22, 25, 111, 1023):
         with pytest.raises(InvalidInput, match="port"):

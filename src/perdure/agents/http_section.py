@@ -17,8 +17,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
-from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.agents.failures import explain_failure
+from perdure.agents.loading import graphs_file, import_target, prepare, read_graphs_file
+from perdure.kernel.errors import InvalidInput
 from perdure.kernel.validation import explain
 from perdure.outbox.webhooks.urls import MAX_URL, UrlPolicy
 
@@ -115,9 +116,9 @@ class HttpSection:
     failures: tuple[str, ...] = ()
 
 
-def load_http(directory: str | os.PathLike[str] = ".") -> HttpSection:
+def load_http(place: str | os.PathLike[str] = ".") -> HttpSection:
     """The sections `http` and `webhooks` in the `langgraph.json` of a directory."""
-    path = Path(directory).resolve() / GRAPHS_FILE
+    path = graphs_file(place)
     try:
         content = read_graphs_file(path) if path.exists() else {}
     except InvalidInput:
@@ -212,11 +213,8 @@ def _app(given: Any, path: Path, failures: list[str]) -> Any:
     try:
         prepare(path)
         found = import_target(given, path.parent)
-    except PerdureError as error:
-        failures.append(f"http.app: {error.message}; it is not served")
-        return None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
-        failures.append(f"http.app: {type(error).__name__}: {error}; it is not served")
+        failures.append(f"http.app: {explain_failure(error)}; it is not served")
         return None
     if not callable(found):
         failures.append(

@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from perdure.agents.commands import Command
+from perdure.agents.failures import explain_failure, own_traceback
 from perdure.agents.isolated import isolated
 from perdure.agents.project import PROJECT
 from perdure.kernel.config import Settings
@@ -52,6 +53,9 @@ _VARIABLE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\
 _FROM_FILE = "file "
 
 logger = logging.getLogger(__name__)
+
+_set_here: dict[str, str] = {}
+"""The environment variables that a `langgraph.json` has set in this process."""
 
 
 class Failure(NamedTuple):
@@ -98,18 +102,26 @@ class _GraphsFile(msgspec.Struct):
     graphs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-def load_agents(registry: R, settings: Settings, directory: str | os.PathLike[str] = ".") -> Loaded[R]:
-    """Load the agents that the settings and a `langgraph.json` in the directory name into a registry, and the
+def graphs_file(place: str | os.PathLike[str]) -> Path:
+    """The `langgraph.json` of a directory, whether there is one or not; `place` may be the file itself."""
+    path = Path(place).resolve()
+    return path if path.suffix == ".json" and not path.is_dir() else path / GRAPHS_FILE
+
+
+def load_agents(registry: R, settings: Settings, place: str | os.PathLike[str] = ".") -> Loaded[R]:
+    """Load the agents that the settings and the `langgraph.json` of a directory name into a registry, and the
     handlers and conditions of crons.
 
     One that fails is reported by its name, and the others are loaded all the same.
     """
     loaded = Loaded(registry, [])
-    root = Path(directory).resolve()
+    path = graphs_file(place)
+    # The table of settings is in a file of its own.
+    root = Path(place).resolve() if Path(place).is_dir() else Path.cwd()
     loaded.failures.extend(load_handlers(registry, settings, root).failures)
     _load_table(settings, root, loaded)
-    if (root / GRAPHS_FILE).exists():
-        _load_graphs(root / GRAPHS_FILE, loaded)
+    if path.exists():
+        _load_graphs(path, loaded)
     return loaded
 
 
@@ -191,8 +203,9 @@ def prepare(path: Path) -> _GraphsFile:
     # A client without a URL that the code makes waits for our server, and looks for no other.
     os.environ.setdefault(DEFER_LOOPBACK, "true")
     for name, text in _environment(content.get("env"), path.parent)[0].items():
-        # What the surroundings say wins over the file.
-        os.environ.setdefault(name, text)
+        # What the surroundings say wins over the file; what the file said before does not.
+        if os.environ.get(name) in (None, _set_here.get(name)):
+            os.environ[name] = _set_here[name] = text
     dependencies = _dependencies(content.get("dependencies"))[0]
     PROJECT.add_folder(path.parent)
     PROJECT.add_dependencies(dependencies, path.parent)
@@ -201,6 +214,16 @@ def prepare(path: Path) -> _GraphsFile:
             _add_path((path.parent / part / "src").resolve())
             _add_path((path.parent / part).resolve())
     return graphs
+
+
+def files_of(place: str | os.PathLike[str]) -> list[Path]:
+    """The `langgraph.json` of a directory, and the file with the variables that it names."""
+    path = graphs_file(place)
+    try:
+        env = read_graphs_file(path).get("env")
+    except (PerdureError, AttributeError):
+        return [path]
+    return [path, path.parent / env] if isinstance(env, str) else [path]
 
 
 def problems_of(content: Mapping[str, Any], directory: Path) -> list[str]:
@@ -333,8 +356,8 @@ def _reported(loaded: Loaded[Any], agent: str | None, source: str) -> Iterator[N
         logger.error("%s", failure)
         loaded.failures.append(failure)
     except (Exception, SystemExit) as error:
-        failure = Failure(agent, source, f"{type(error).__name__}: {error}")
-        logger.error("%s", failure, exc_info=error)
+        failure = Failure(agent, source, explain_failure(error))
+        logger.error("%s", failure, exc_info=(type(error), error, own_traceback(error)))
         loaded.failures.append(failure)
 
 

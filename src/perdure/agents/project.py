@@ -70,6 +70,24 @@ class Project:
             if isinstance(module, ModuleType) and self._owns(name, module, folders):
                 yield name, module
 
+    def code(self) -> Iterator[tuple[str, ModuleType]]:
+        """The imported modules whose files are in the project's folders, without installed packages."""
+        folders = self._all_folders()
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, ModuleType) and name.partition(".")[0] not in (_OURS, "__main__"):
+                place = _place_of(module)
+                if place is not None and place.startswith(folders) and not is_library(place):
+                    yield name, module
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that were added."""
+        return sorted(self._folders)
+
+    def reimported(self) -> None:
+        """Modules of the project were imported anew."""
+        self.version += 1
+
     def _owns(self, name: str, module: ModuleType, folders: tuple[str, ...]) -> bool:
         top = name.partition(".")[0]
         if top == _OURS:
@@ -77,7 +95,7 @@ class Project:
         if top in self._packages or name == "__main__":
             return True
         file = getattr(module, "__file__", None)
-        return isinstance(file, str) and file.startswith(folders) and not _is_library(file)
+        return isinstance(file, str) and file.startswith(folders) and not is_library(file)
 
     def _all_folders(self) -> tuple[str, ...]:
         """Where the project's code may be, each with a separator at its end."""
@@ -85,11 +103,22 @@ class Project:
         # The working directory may be gone.
         with contextlib.suppress(OSError):
             found |= {os.getcwd(), *(os.path.abspath(each) for each in sys.path)}
-        return tuple(each + os.sep for each in found if each != os.sep and not _is_library(each))
+        return tuple(each + os.sep for each in found if each != os.sep and not is_library(each))
 
 
 PROJECT = Project()
 """The project of this process."""
+
+
+def _place_of(module: ModuleType) -> str | None:
+    """The file of a module, or the folder of a package without one."""
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return file
+    try:
+        return str(next(iter(module.__path__)))
+    except (AttributeError, StopIteration, TypeError):
+        return None
 
 
 _LIBRARIES = tuple(
@@ -98,7 +127,8 @@ _LIBRARIES = tuple(
 """Where Python and its packages are installed."""
 
 
-def _is_library(path: str) -> bool:
+def is_library(path: str) -> bool:
+    """Whether a file or folder belongs to Python or to an installed package."""
     return f"{path}{os.sep}".startswith(_LIBRARIES) or any(each in path for each in _INSTALLED)
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, problems_of, read_graphs_file
+from perdure.agents.failures import explain_failure
+from perdure.agents.loading import graphs_file, import_target, prepare, problems_of, read_graphs_file
 from perdure.kernel.errors import InvalidInput, PerdureError
 
 OURS: Final = frozenset(
@@ -52,9 +53,9 @@ class ThreadTtl(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Literal["delete", "keep_latest"] = "delete"
 
 
-def load_thread_ttl(directory: str | os.PathLike[str] = ".") -> ThreadTtl:
+def load_thread_ttl(place: str | os.PathLike[str] = ".") -> ThreadTtl:
     """The section `checkpointer.ttl` of a `langgraph.json`; InvalidInput if it is wrong."""
-    path = Path(directory).resolve() / GRAPHS_FILE
+    path = graphs_file(place)
     section = _sections(path).get("checkpointer") or {}
     ttl = section.get("ttl") if isinstance(section, Mapping) else None
     try:
@@ -63,12 +64,12 @@ def load_thread_ttl(directory: str | os.PathLike[str] = ".") -> ThreadTtl:
         raise InvalidInput(f"{path}: checkpointer.ttl: {error}") from None
 
 
-def load_auth(directory: str | os.PathLike[str] = ".") -> Any | None:
+def load_auth(place: str | os.PathLike[str] = ".") -> Any | None:
     """The `langgraph_sdk.Auth` that a `langgraph.json` names, or None if it names none.
 
     InvalidInput if it cannot be loaded: then the server must not start, since it could not authenticate.
     """
-    path = Path(directory).resolve() / GRAPHS_FILE
+    path = graphs_file(place)
     section = _sections(path).get("auth")
     if section is None:
         return None
@@ -77,10 +78,15 @@ def load_auth(directory: str | os.PathLike[str] = ".") -> Any | None:
     try:
         prepare(path)
         return import_target(section["path"], path.parent)
-    except PerdureError as error:
-        raise InvalidInput(f"{path}: auth: {error.message}") from error
     except (Exception, SystemExit) as error:
-        raise InvalidInput(f"{path}: auth: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"{path}: auth: {explain_failure(error)}") from error
+
+
+def auth_path(place: str | os.PathLike[str] = ".") -> str | None:
+    """The path of the custom auth that a `langgraph.json` names, if it names one."""
+    section = _sections(graphs_file(place)).get("auth")
+    path = section.get("path") if isinstance(section, Mapping) else None
+    return path if isinstance(path, str) else None
 
 
 def _sections(path: Path) -> Mapping[str, Any]:
@@ -94,9 +100,9 @@ def _sections(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, Mapping) else {}
 
 
-def unsupported(directory: str | os.PathLike[str] = ".") -> list[str]:
+def unsupported(place: str | os.PathLike[str] = ".") -> list[str]:
     """What of a `langgraph.json` is wrong or not supported, each with what to do instead."""
-    path = Path(directory).resolve() / GRAPHS_FILE
+    path = graphs_file(place)
     try:
         content = _sections(path)
     except InvalidInput:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.agents.loading import GRAPHS_FILE, import_target, prepare, read_graphs_file
+from perdure.agents.loading import graphs_file, import_target, prepare, read_graphs_file
 from perdure.items.records import ItemPolicy
 from perdure.items.vectors import ItemIndex
 from perdure.kernel.errors import InvalidInput, PerdureError
@@ -34,9 +34,9 @@ class _Index(msgspec.Struct, kw_only=True):
     fields: list[str] | None = None
 
 
-def load_items(directory: str | os.PathLike[str] = ".") -> ItemSetup:
+def load_items(place: str | os.PathLike[str] = ".") -> ItemSetup:
     """The settings of items in the `langgraph.json` of a directory. Wrong ones are reported and ignored."""
-    path = Path(directory).resolve() / GRAPHS_FILE
+    path = graphs_file(place)
     section = _section(path)
     if not isinstance(section, Mapping):
         return ItemSetup(failures=(f"{path}: store must be an object",))

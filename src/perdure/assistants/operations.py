@@ -126,10 +126,14 @@ async def delete(tx: Tx, assistant_id: str) -> None:
         raise Conflict(
             f"Assistant {assistant_id} is the system assistant of agent {row.agent}, and cannot be deleted"
         )
+    await _drop(tx, assistant_id)
+    await _written(tx, "delete_assistant", [assistant_id], "deleted")
+
+
+async def _drop(tx: Tx, assistant_id: str) -> None:
     await tx.execute(sql.DROP, id=assistant_id)
     await tx.execute(sql.DROP_VERSIONS, id=assistant_id)
     await drop_labels(tx, KIND, [assistant_id])
-    await _written(tx, "delete_assistant", [assistant_id], "deleted")
 
 
 # --- system assistants -------------------------------------------------------------------------------------
@@ -172,6 +176,19 @@ async def _register(tx: Tx, assistant_id: str, row: AssistantRow | None, agent: 
         # The first version of a system assistant differs in nothing but its description.
         await tx.execute(sql.DESCRIBE, id=assistant_id, description=agent.spec.description)
         await tx.execute(sql.REDESCRIBE, id=assistant_id, version=row.version, body=agent.version.text)
+
+
+async def unregister(tx: Tx, agents: Sequence[str]) -> None:
+    """Delete the system assistants of agents, and their descriptions.
+
+    One that was changed since it was registered stays: what it holds is not in the code.
+    """
+    rows = await tx.all(sql.LOCK_MANY, ids=sorted(map(system_id, agents)))
+    gone = [row for row in rows if row.system and await tx.one(sql.LAST_VERSION, id=row.id) == 1]
+    for row in gone:
+        await _drop(tx, row.id)
+        await tx.execute(sql.DROP_DESCRIPTION, agent=row.agent)
+    await _written(tx, "unregister_agent", [row.id for row in gone], "deleted")
 
 
 # --- descriptions of agents -------------------------------------------------------------------------------

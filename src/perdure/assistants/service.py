@@ -136,6 +136,11 @@ class Assistants(Service):
         if outdated:
             await self.write(operations.register, model.registrations(agents))
 
+    async def unregister(self, agents: Sequence[AgentSpec]) -> None:
+        """Delete the system assistants of agents that are gone, unless somebody has changed them."""
+        if agents:
+            await self.write(operations.unregister, [spec.name for spec in agents])
+
     async def description(self, agent: str) -> AgentDescription | None:
         """The schemas and drawings of an agent, if a worker has registered them."""
         body = await self.read(operations.get_description, agent)

@@ -73,6 +73,8 @@ GET_KINDS = statement(
 )
 # The description of an agent, as JSON.
 GET_DESCRIPTION = statement("SELECT body FROM agent_descriptions WHERE ns = :ns AND agent = :agent", row=str)
+# Delete the description of an agent.
+DROP_DESCRIPTION = statement("DELETE FROM agent_descriptions WHERE ns = :ns AND agent = :agent")
 # Kinds of agents; the last one counts.
 SAVE_KINDS = BulkInsert(AGENT_DESCRIPTIONS, DescriptionRow, on_conflict="UPDATE SET kind = excluded.kind")
 # Descriptions of agents; the last one counts.

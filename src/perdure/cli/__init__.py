@@ -41,6 +41,7 @@ from perdure.cli.hosting.agents import agents
 from perdure.cli.hosting.daemon import restart, start, status, stop
 from perdure.cli.hosting.dev import dev
 from perdure.cli.hosting.doctor import doctor
+from perdure.cli.hosting.init import init
 from perdure.cli.hosting.serve import serve
 from perdure.cli.hosting.store import store
 from perdure.cli.shell.output import NOT_FOUND, warn
@@ -69,6 +70,7 @@ app = typer.Typer(
 )
 PANELS: dict[str, dict[str, Any]] = {
     "Start": {
+        "init": init,
         "dev": dev,
         "serve": serve,
         "start": start,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -106,6 +106,10 @@ class JobRegistry:
         self._specs[name] = JobSpec(
             name=name, function=function, timeout=timeout, max_attempts=max_attempts, retry=retry
         )
+
+    def replace(self, name: str, function: JobFunction) -> None:
+        """Execute the next jobs of a registered name with another function."""
+        self._specs[name] = replace(self._specs[name], function=function)
 
     def __getitem__(self, name: str) -> JobSpec:
         return self._specs[name]

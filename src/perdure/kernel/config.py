@@ -172,6 +172,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_jobs: Days | None = 7.0
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
+    webhook_allow_loopback: bool = False
     webhook_allowed_hosts: tuple[str, ...] = ()
     public_url: Annotated[str, msgspec.Meta(pattern="^https?://[^/?#]")] | None = None
     approval_webhook_url: str | None = None
@@ -280,18 +281,17 @@ def _secret_in(path: Path, variable: str) -> str:
         raise InvalidInput(f"{variable}: cannot read {path}: {_reason(error)}") from None
 
 
-def config_directory(
+def config_file(
     environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None
 ) -> Path:
-    """The directory of perdure.toml, whether there is one or not."""
+    """The path of perdure.toml, whether there is one or not."""
     environment = os.environ if environment is None else environment
-    return (Path(directory or ".") / (environment.get(FILE_VARIABLE) or FILE_NAME)).parent
+    return Path(directory or ".") / (environment.get(FILE_VARIABLE) or FILE_NAME)
 
 
 def _in_file(environment: Mapping[str, str], directory: Path) -> dict[str, _Found]:
-    named = environment.get(FILE_VARIABLE)
-    path = directory / (named or FILE_NAME)
-    if not named and not path.exists():
+    path = config_file(environment, directory)
+    if not environment.get(FILE_VARIABLE) and not path.exists():
         return {}
     table = _table(path)
     unknown = sorted(set(table) - set(_types()))

@@ -12,7 +12,9 @@ import sys
 import threading
 from collections.abc import Iterable
 from enum import Enum
+from types import ModuleType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 from langchain_core.runnables import Runnable
@@ -90,19 +92,19 @@ def own_types() -> frozenset[Name]:
         return _known.types
 
 
-_looked_at: dict[str, tuple[int, list[Name]]] = {}
+_looked_at: WeakKeyDictionary[ModuleType, tuple[int, list[Name]]] = WeakKeyDictionary()
 """The types of each module, and how many names it had: it may not be imported to its end."""
 
 
 def _found() -> Iterable[Name]:
     for name, module in PROJECT.modules():
         names = vars(module)
-        size, types = _looked_at.get(name, (-1, []))
+        size, types = _looked_at.get(module, (-1, []))
         if size != len(names):
             found = {each: value for each, value in list(names.items()) if _defines(name, each, value)}
             note_types(found.values())
             types = [(name, each) for each in found]
-            _looked_at[name] = (len(names), types)
+            _looked_at[module] = (len(names), types)
         yield from types
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from perdure.kernel.config import Settings, config_directory
+from perdure.kernel.config import Settings, config_file
 from perdure.workflows.definition import Cron, Workflow
 from perdure.workflows.loading import Loaded, load_folder
 
@@ -37,7 +37,7 @@ Taker = Callable[[Definitions], Awaitable[str | None]]
 
 def folders_of(settings: Settings) -> list[Path]:
     """Where the files are: where settings say, or in `workflows` and `crons` beside perdure.toml."""
-    beside = config_directory()
+    beside = config_file().parent
     return [
         beside / WORKFLOWS if settings.workflow_dir is None else Path(settings.workflow_dir),
         beside / CRONS if settings.cron_dir is None else Path(settings.cron_dir),

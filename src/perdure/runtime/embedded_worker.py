@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from perdure.runtime.app import App
@@ -45,14 +46,44 @@ class EmbeddedWorker:
     """Executes runs in a server's process, from its start to its stop."""
 
     def __init__(self, app: App, agents: Agents) -> None:
-        self.agents = agents
+        self._app = app
         self._worker = worker_of(app, agents)
+        self._draining: dict[Worker, asyncio.Task[None]] = {}
+
+    @property
+    def agents(self) -> Agents:
+        """The agents whose runs it claims."""
+        agents = self._app.agents
+        assert agents is not None
+        return agents
+
+    @property
+    def draining(self) -> int:
+        """How many runs it still executes with agents that were replaced."""
+        return sum(worker.active for worker in self._draining)
 
     async def start(self) -> None:
         await self._worker.start()
+
+    async def replace(self, agents: Agents) -> None:
+        """Execute further runs with other agents; what runs ends with those that it began with."""
+        gone = [spec for spec in self.agents.specs if spec.name not in agents]
+        worker, self._worker = self._worker, worker_of(self._app, agents)
+        await self._worker.start()
+        await worker.stop_claiming()
+        self._draining[worker] = asyncio.create_task(self._drain(worker))
+        await self._app.services.assistants.in_namespace(self._app.namespace).unregister(gone)
+
+    async def _drain(self, worker: Worker) -> None:
+        await worker.drain()
+        await worker.stop()
+        del self._draining[worker]
 
     async def stop_claiming(self) -> None:
         await self._worker.stop_claiming()
 
     async def stop(self) -> None:
-        await self._worker.stop()
+        for task in self._draining.values():
+            task.cancel()
+        await asyncio.gather(*self._draining.values(), return_exceptions=True)
+        await asyncio.gather(*(worker.stop() for worker in (self._worker, *self._draining)))

@@ -312,6 +312,7 @@ def _check_of(settings: Settings, http: HttpSection) -> Callable[[str], str]:
     return partial(
         check_webhook_url,
         allow_private=settings.webhook_allow_private,
+        allow_loopback=settings.webhook_allow_loopback,
         allowed_hosts=settings.webhook_allowed_hosts,
         policy=http.webhook_policy,
     )

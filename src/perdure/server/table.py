@@ -32,6 +32,8 @@ def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIA
         return make_application(app, LIGHTNING_ONLY, components)
     own = app.http.app
     mounted = None if own is None else Mounted(own, LANGGRAPH, public=app.http.app_is_public)
+    if mounted is not None:
+        app.reloads.add("http.app", lambda _: mounted.replace(app.http.app))
     return make_application(app, _enabled(app.http.disabled), components, mounted)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Cancelled, Interrupted, Retriable
 from perdure.graphs.records import GraphSteps
-from perdure.kernel.clock import boottime
+from perdure.kernel.clock import boottime, human_duration
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.kernel.log_fields import set_log_fields
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOST = "lost"
+RETRIABLE: Final = "retriable"
 SHUTDOWN = "shutdown"
 TIMEOUT = "timeout"
 HANDED_BACK = "handed back"
@@ -160,6 +161,8 @@ class Execution:
             run_id=run.run_id, thread_id=run.thread_id, agent=run.agent, attempt=self.assignment.attempt
         )
         ended: Ended | None = None
+        number = self.assignment.attempt
+        logger.info("%s started%s", self.name, "" if number == 1 else f", attempt {number}")
         try:
             ended = await self._execute()
             self._concluding = True
@@ -176,6 +179,9 @@ class Execution:
             self._emitter.close()
             self._session.close()
             self.tracing.end(self.result or LOST, None if ended is None else ended.error)
+        seconds = human_duration(boottime() - self.started)
+        status = "failed, and is to be retried" if self.result == RETRIABLE else self.result
+        logger.info("%s ended after %s: %s", self.name, seconds, status)
         return self.result
 
     # --- executing the agent
@@ -259,7 +265,7 @@ class Execution:
             await self._emitter.drain()
             return HANDED_BACK
         ending = self._ending(ended)
-        if ending.result != "retriable":
+        if ending.result != RETRIABLE:
             self.context.end_replay()
         return await self._end(await self._with_report(ending, ended))
 
@@ -282,7 +288,7 @@ class Execution:
             logger.warning("%s: attempt %d failed", self.name, self.assignment.attempt, exc_info=error)
             return Ending(
                 held=self.lease,
-                result="retriable",
+                result=RETRIABLE,
                 error=failure_of(error),
                 retry_after=self._retry_after(error),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from perdure.agents.agent import Agent
 from perdure.agents.commands import Command, CommandAgent
@@ -26,9 +26,13 @@ class Agents(Mapping[str, Agent]):
     ```python
     agents = Agents()
 
-    @agents.agent("greet", description="Says hello.")
+    @agents.agent
     async def greet(ctx, input):
         return {"greeting": f"Hello, {input['name']}!"}
+
+    @agents.agent("part", description="Says goodbye.")
+    async def say_goodbye(ctx, input):
+        return {"greeting": f"Goodbye, {input['name']}!"}
     ```
     """
 
@@ -76,14 +80,20 @@ class Agents(Mapping[str, Agent]):
         """Let phases of the type `callable` call a function by this name."""
         _add(self.callables, "callable", name, function)
 
-    def agent(self, name: str, *, description: str | None = None) -> Callable[[T], T]:
-        """Register the decorated object, and return it unchanged."""
+    @overload
+    def agent(self, name: C, /) -> C: ...
+    @overload
+    def agent(self, name: str | None = None, *, description: str | None = None) -> Callable[[T], T]: ...
+    def agent(self, name: Any = None, *, description: str | None = None) -> Any:
+        """Register the decorated object, and return it unchanged. Without a name, it has the function's."""
 
         def decorate(target: T) -> T:
-            self.register(name, target, description=description)
+            self.register(
+                name if isinstance(name, str) else _name_of(target), target, description=description
+            )
             return target
 
-        return decorate
+        return decorate if name is None or isinstance(name, str) else decorate(name)
 
     def register(
         self, name: str, target: Any, *, description: str | None = None, is_factory: bool = False
@@ -212,6 +222,13 @@ def _makes_graphs(target: Any) -> bool:
     if len(parameters) == 1:
         return names_runtime(parameters[0]) or names_config(parameters[0])
     return len(parameters) == 2 and any(map(names_runtime, parameters))
+
+
+def _name_of(target: Any) -> str:
+    name = getattr(target, "__name__", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        raise InvalidInput(f'this {type(target).__name__} has no name; write @agents.agent("name")')
+    return name
 
 
 def _count(parameters: list[inspect.Parameter]) -> str:

@@ -125,6 +125,11 @@ class Worker:
         self._stopping = True
         await self._control.ask(self._end_claiming)
 
+    async def drain(self) -> None:
+        """Claim no more, and wait until everything that it executes has ended; `stop` is still needed."""
+        await self.stop_claiming()
+        await self._control.ask(self._drain)
+
     async def stop(self, grace: float | None = None) -> None:
         """Stop claiming, let runs end within the grace period, and hand the others back."""
         self._stopping = True
@@ -330,6 +335,11 @@ class Worker:
         if self._spans is not None:
             await self._spans.close(HAND_BACK_SECONDS)
         await self._queue.close()
+
+    async def _drain(self) -> None:
+        await self._sign_off()
+        while self._running:
+            await asyncio.wait(self._running)
 
     async def _sign_off(self) -> None:
         """Say that this worker claims no more. If nobody hears it, its silence says so later."""

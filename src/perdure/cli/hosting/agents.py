@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,17 +75,22 @@ def load_quietly(settings: Settings) -> Loaded[Agents]:
 
 def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
     """The agents of the command line, the settings and `langgraph.json`; failures are printed."""
+    return gather(settings, given).agents
+
+
+def gather(settings: Settings, given: Sequence[str], place: str | os.PathLike[str] = ".") -> Loaded[Agents]:
+    """The same, with the agents that failed to load; `place` is the directory of the project."""
     from perdure.agents.loading import load_agents
     from perdure.agents.sections import unsupported
     from perdure.worker.registry import Agents
 
-    loaded = load_agents(Agents(), settings)
+    loaded = load_agents(Agents(), settings, place)
     for failure in loaded.failures:
         warn(str(failure))
-    for each in unsupported():
+    for each in unsupported(place):
         warn(each)
     include(loaded.agents, given)
-    return loaded.agents
+    return loaded
 
 
 def gather_handlers(settings: Settings) -> Agents:
@@ -100,6 +106,7 @@ def gather_handlers(settings: Settings) -> Agents:
 
 def include(agents: Agents, given: Sequence[str]) -> None:
     """Add the agents of the command line."""
+    from perdure.agents.failures import explain_failure
     from perdure.agents.loading import import_target
     from perdure.kernel.errors import InvalidInput
     from perdure.worker.registry import Agents
@@ -107,8 +114,8 @@ def include(agents: Agents, given: Sequence[str]) -> None:
     for path in given:
         try:
             target = import_target(path)
-        except (ImportError, SyntaxError) as error:
-            raise InvalidInput(f"--agents {path}: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise InvalidInput(f"--agents {path}: {explain_failure(error)}") from error
         if isinstance(target, Agents):
             agents.include(target)
         else:

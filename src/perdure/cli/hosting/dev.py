@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from perdure.cli.demo.command import RolloutsOption, SeedOption
-from perdure.cli.hosting.agents import AgentsOption, gather_agents
+from perdure.cli.hosting.agents import AgentsOption, gather
 from perdure.cli.hosting.serve import GrpcPortOption, HostOption, PortOption, ServedDatabase
-from perdure.cli.shell.options import JsonOption, LogLevelOption, NoColorOption, flag
+from perdure.cli.shell.options import JsonOption, NoColorOption, flag, number, text
 from perdure.cli.shell.target import DEFAULT_URL
 
 if TYPE_CHECKING:
@@ -20,10 +24,14 @@ if TYPE_CHECKING:
     from perdure.cli.shell.output import Output
     from perdure.kernel.config import Settings
     from perdure.runtime.app import App
+    from perdure.runtime.reloads import ReloadReport
+    from perdure.worker.registry import Agents
 
 OTLP_GRPC_PORT = 4317
 MEMORY_PORT = 50051
 """Where clients of agent-memory look for it."""
+PAGE = "/ui/"
+"""The path of the dashboard."""
 
 
 def dev(
@@ -32,7 +40,29 @@ def dev(
     port: PortOption = None,
     grpc_port: GrpcPortOption = None,
     agents: AgentsOption = None,
-    log_level: LogLevelOption = None,
+    config: Annotated[
+        str | None,
+        text("PATH", "The project's langgraph.json or perdure.toml (default: those here).", "--config", "-c"),
+    ] = None,
+    reload: Annotated[
+        bool,
+        flag("--reload/--no-reload", help="Load the project's code again when a file changes (default)."),
+    ] = True,
+    jobs: Annotated[
+        int | None,
+        number("Number of runs at the same time (default: cores).", "--n-jobs-per-worker", min=1, max=10_000),
+    ] = None,
+    allow_blocking: Annotated[
+        bool, flag("--allow-blocking", help="Give each run an event loop, which it may block.")
+    ] = False,
+    log_level: Annotated[
+        str | None,
+        text("LEVEL", "Log level: debug, info, warning or error.", "--log-level", "--server-log-level"),
+    ] = None,
+    no_browser: Annotated[
+        bool, flag("--no-browser", help="Accepted for scripts of `langgraph dev`: no browser is opened.")
+    ] = False,
+    tunnel: Annotated[bool, typer.Option("--tunnel", hidden=True)] = False,
     demo: Annotated[bool, flag("--demo", help="Run the demo on this server.")] = False,
     once: Annotated[
         bool | None,
@@ -46,39 +76,64 @@ def dev(
     as_json: JsonOption = False,
     no_color: NoColorOption = False,
 ) -> None:
-    """Start a development server: all protocols enabled, all traces kept."""
+    """Start a development server: all protocols enabled, all traces kept, code reloaded when it changes."""
     from perdure.cli.demo.agents import Plan
-    from perdure.cli.hosting import logs, server
+    from perdure.cli.hosting import logs, project, server
     from perdure.cli.shell.output import Output
+    from perdure.kernel.errors import InvalidInput
+    from perdure.runtime.embedded_worker import EmbeddedWorker
 
-    settings, grpc_note = _settings(database, host, port, grpc_port, log_level)
+    if tunnel:
+        raise InvalidInput(
+            "--tunnel is not supported: perdure sends nothing through the servers of others. "
+            "Use `ssh -R`, or set an API key and --host to listen on another address"
+        )
+    place = project.project_place(config)
+    settings, grpc_note = _settings(
+        {
+            "database_url": database,
+            "host": host,
+            "port": port,
+            "grpc_port": grpc_port,
+            "log_level": log_level,
+            "jobs_per_worker": jobs,
+            "job_isolated_loops": allow_blocking,
+        }
+    )
     logs.configure(settings)
     output = Output(as_json=as_json, no_color=no_color)
     with server.listen(settings) as listening:
         url = server.address_of(settings, listening)
-        found = gather_agents(settings, agents or ())
-        app = server.open_app(settings, url)
-        services = server.services_of(app, agents=found, further_ports=(MEMORY_PORT,))
+        loaded = gather(settings, agents or (), place)
+        app = server.open_app(settings, url, place)
+        services = server.services_of(
+            app, agents=loaded.agents, without_agents=reload, further_ports=(MEMORY_PORT,)
+        )
         services = [server.Administration(url, app), *services]
-        show = Show(app, url, output, Plan(rollouts, seed), found.names)
+        show = Show(app, url, output, Plan(rollouts, seed), place, loaded.agents)
         show.stays = not demo or not (_is_unattended() if once is None else once)
+        if reload:
+            worker = next(each for each in services if isinstance(each, EmbeddedWorker))
+            code = project.ProjectCode(app, worker, loaded, place, agents or ())
+            services.append(project.FileWatch(app, code, show.reloaded))
+            show.reloads = True
 
         process = server.ServerProcess(app, listening, services)
         process.when_running(lambda: show.announce(process.key_needed, app.grpc_ports, grpc_note))
         server.run(process, show.play if demo else None)
 
 
-def _settings(*given: Any) -> tuple[Settings, str]:
+def _settings(given: dict[str, Any]) -> tuple[Settings, str]:
     """The settings of a server with everything enabled, and why gRPC is not."""
     from perdure.cli.hosting.server import settings_from
     from perdure.server.http.origins import ANY, LOCAL_ORIGINS
 
-    names = ("database_url", "host", "port", "grpc_port", "log_level")
-    explicit = {**dict(zip(names, given, strict=True)), "keep_traces": True, "memory_feed": True}
-    explicit["discard_other_signals"] = True
+    explicit = {**given, "keep_traces": True, "memory_feed": True, "discard_other_signals": True}
     settings = settings_from(explicit)
-    if settings.sources["log_level"] == "default":
-        explicit["log_level"] = "warning"
+    # The log of a development server shows its runs, not how many there are.
+    for name, value in (("webhook_allow_loopback", True), ("stats_interval", 86_400.0)):
+        if settings.sources[name] == "default":
+            explicit[name] = value
     if ANY not in settings.cors_allow_origins:
         explicit["cors_allow_origins"] = (*settings.cors_allow_origins, *LOCAL_ORIGINS)
     note = ""
@@ -106,6 +161,12 @@ def _addresses(host: str, ports: Sequence[int]) -> str:
     return ", ".join(f"{host}:{port}" for port in ports) + " (OTLP, memory, health)"
 
 
+def _has_page() -> bool:
+    from perdure.server.table import ROUTES
+
+    return any(route.path.startswith(PAGE) for route in ROUTES)
+
+
 def _is_unattended() -> bool:
     in_ci = os.environ.get("CI", "").lower() in ("1", "true", "yes")
     return in_ci or not (sys.stdin.isatty() or sys.stdout.isatty())
@@ -114,14 +175,20 @@ def _is_unattended() -> bool:
 class Show:
     """What `dev` prints, and the demo that it runs."""
 
-    def __init__(self, app: App, url: str, output: Output, plan: Any, agents: Sequence[str] = ()) -> None:
+    def __init__(self, app: App, url: str, output: Output, plan: Any, place: Path, agents: Agents) -> None:
         self._app = app
         self._url = url
         self._output = output
         self._plan = plan
-        self._agents = list(agents)
+        self._place = place
+        self._loaded = agents
         self._started = asyncio.Event()
         self.stays = True
+        self.reloads = False
+
+    @property
+    def _agents(self) -> Agents:
+        return self._app.agents if self._app.agents is not None else self._loaded
 
     def announce(self, closed: bool, grpc_ports: Sequence[int], grpc_note: str) -> None:
         """Print the URLs of the server."""
@@ -130,7 +197,7 @@ class Show:
         facts = facts_of(self._app.settings, self._url, closed)
         facts["grpc_port"] = next(iter(grpc_ports), None)
         facts["grpc_ports"] = list(grpc_ports)
-        facts["agents"] = self._agents
+        facts["agents"] = self._agents.names
         if self._output.as_json:
             self._output.line(facts)
         else:
@@ -138,28 +205,60 @@ class Show:
         self._started.set()
 
     def _print_facts(self, callers: str, grpc: str) -> None:
+        from perdure.agents.sections import auth_path
         from perdure.kernel.config import mask_url
 
         settings, url = self._app.settings, self._url
-        for line in (
-            f"perdure is listening on {url}",
-            f"  database   {mask_url(settings.database_url)}",
-            f"  callers    {callers}",
-            f"  agents     {', '.join(self._agents) or 'none; add some with --agents or in perdure.toml'}",
-            f"  API        {url}/api/v1 (documentation: {url}/docs)",
-            f'  client     perdure.LightningStoreClient("{url}") or agentlightning\'s',
-            f"  OTLP       {url}/v1/traces",
-            f"  gRPC       {grpc}",
-            f"  metrics    {url}/metrics",
-        ):
-            self._output.print(line)
+        agents = ", ".join(self._agents) or "none; `perdure init` writes a project with one"
+        auth = auth_path(self._place)
+        watched = "when a file of the project changes" if self.reloads else None
+        facts = {
+            "database": mask_url(settings.database_url),
+            "callers": callers,
+            "auth": None if auth is None else f"{auth} ({self._place.name}) decides on the LangGraph routes",
+            "agents": agents,
+            "reload": watched,
+            "client": self._client(),
+            "page": f"{url}{PAGE}" if _has_page() else None,
+            "API": f"{url}/api/v1 (documentation: {url}/docs)",
+            "OTLP": f"{url}/v1/traces",
+            "gRPC": grpc,
+            "metrics": f"{url}/metrics",
+        }
+        self._output.print(f"perdure is listening on {url}")
+        for name, fact in facts.items():
+            if fact is not None:
+                self._output.print(f"  {name:<10} {fact}")
         if self.stays:
             self._output.print("\nTry, in another terminal:\n" + "\n".join(self._snippets()) + "\n")
+
+    def _client(self) -> str:
+        """The client that fits this project."""
+        if self._place.exists() or any(spec.kind == "graph" for spec in self._agents.specs):
+            return f'langgraph_sdk.get_client(url="{self._url}")'
+        if self._agents:
+            return f'perdure.PerdureClient("{self._url}")'
+        return f'perdure.LightningStoreClient("{self._url}") or agentlightning\'s'
+
+    def reloaded(self, files: Sequence[Path], report: ReloadReport) -> None:
+        """Print what a reload has changed, and what could not be loaded."""
+        from perdure.cli.shell.output import warn
+
+        if self._output.as_json:
+            self._output.line({"changed": [str(path) for path in files], "reload": report})
+            return
+        names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
+        for part, change in report.changed.items():
+            self._output.print(f"{names} changed; {part} reloaded: {change}")
+        for part, reason in report.failed.items():
+            warn(f"{names} changed; {part} stay as they were: {reason}")
+        if report.needs_restart:
+            warn(f"{names} changed; restart for: {', '.join(report.needs_restart)}")
 
     def _snippets(self, rollout_id: str | None = None) -> list[str]:
         lines = [] if self._url == DEFAULT_URL else [f"  export PERDURE_URL={self._url}"]
         if rollout_id is None and self._agents:
-            return [*lines, f"  perdure run create {min(self._agents)} '{{}}' --watch", "  perdure run ls"]
+            return [*lines, f"  perdure run create {self._first_run()} --watch", "  perdure run ls"]
         if rollout_id is None:
             lines.append("""  perdure rollout enqueue '{"question": 1}'""")
         lines.append("  perdure rollout list")
@@ -169,6 +268,13 @@ class Show:
         else:
             lines.append(f"  OTEL_EXPORTER_OTLP_ENDPOINT={self._url} python your_agent.py")
         return lines
+
+    def _first_run(self) -> str:
+        """The first agent, and an input for it."""
+        spec = self._agents.specs[0]
+        fields = (spec.input_schema or {}).get("properties") or {}
+        given = {"messages": [{"role": "user", "content": "Hello"}]} if "messages" in fields else {}
+        return f"{spec.name} '{json.dumps(given)}'"
 
     async def play(self) -> None:
         """Run the demo against the server, over HTTP; then keep serving, or let the server stop."""

@@ -76,28 +76,31 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def open_app(settings: Settings, url: str | None = None) -> App:
-    """The app for the database of the settings; `url` is the URL of its server."""
+def open_app(settings: Settings, url: str | None = None, place: str | os.PathLike[str] = ".") -> App:
+    """The app for the database of the settings; `url` is the URL of its server.
+
+    `place` is the directory of the project's `langgraph.json`, or that file.
+    """
     options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
-    auth, items, http = auth_here(), items_here(), http_here()
-    app = App(open_configured(settings, **options), settings, items, http, lifetime_here())
+    auth, items, http = auth_here(place), items_here(place), http_here(place)
+    app = App(open_configured(settings, **options), settings, items, http, lifetime_here(place))
     app.auth = auth
     return app
 
 
-def lifetime_here() -> Lifetime | None:
-    """The TTL of threads in the `langgraph.json` of this directory."""
+def lifetime_here(place: str | os.PathLike[str] = ".") -> Lifetime | None:
+    """The TTL of threads in the `langgraph.json` of a directory."""
     try:
-        ttl = load_thread_ttl()
+        ttl = load_thread_ttl(place)
     except InvalidInput as error:
         raise StartRefused(error.message) from error
     return None if ttl.default_ttl is None else Lifetime(minutes=ttl.default_ttl, strategy=ttl.strategy)
 
 
-def auth_here() -> GraphAuth | None:
-    """The custom auth in the `langgraph.json` of this directory; an error in it refuses the start."""
+def auth_here(place: str | os.PathLike[str] = ".") -> GraphAuth | None:
+    """The custom auth in the `langgraph.json` of a directory; an error in it refuses the start."""
     try:
-        found = load_auth()
+        found = load_auth(place)
         return None if found is None else GraphAuth(found)
     except ModuleNotFoundError as error:
         raise StartRefused("custom auth needs langgraph_sdk: pip install 'perdure[langgraph]'") from error
@@ -105,30 +108,35 @@ def auth_here() -> GraphAuth | None:
         raise StartRefused(error.message) from error
 
 
-def items_here() -> ItemSetup:
-    """The settings of items in the `langgraph.json` of this directory; failures are printed."""
-    setup = load_items()
+def items_here(place: str | os.PathLike[str] = ".") -> ItemSetup:
+    """The settings of items in the `langgraph.json` of a directory; failures are printed."""
+    setup = load_items(place)
     for failure in setup.failures:
         warn(failure)
     return setup
 
 
-def http_here() -> HttpSection:
-    """The sections `http` and `webhooks` in the `langgraph.json` of this directory; failures are printed."""
-    section = load_http()
+def http_here(place: str | os.PathLike[str] = ".") -> HttpSection:
+    """The sections `http` and `webhooks` in the `langgraph.json` of a directory; failures are printed."""
+    section = load_http(place)
     for failure in section.failures:
         warn(failure)
     return section
 
 
 def services_of(
-    app: App, *, shared: bool = False, agents: Agents | None = None, further_ports: Sequence[int] = ()
+    app: App,
+    *,
+    shared: bool = False,
+    agents: Agents | None = None,
+    without_agents: bool = False,
+    further_ports: Sequence[int] = (),
 ) -> list[Component]:
     """What runs along with the HTTP server; `shared` if other processes take the same ports.
 
-    gRPC is also served on `further_ports`, if they are free.
+    Nothing is executed without agents, but for phases if `without_agents`. gRPC is also served on `further_ports`, if they are free.
     """
-    components = components_of(app, agents or None)
+    components = components_of(app, agents if agents or without_agents else None)
     if agents is not None:
         add_handlers(app.services, agents.handlers, agents.conditions)
     if app.settings.grpc_port is None:

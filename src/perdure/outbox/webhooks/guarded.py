@@ -41,11 +41,12 @@ class Guard:
         self,
         *,
         allow_private: bool = False,
+        allow_loopback: bool = False,
         allowed_hosts: Sequence[str] = (),
         policy: UrlPolicy | None = None,
         resolve: Resolve | None = None,
     ) -> None:
-        self._allow_private = allow_private
+        self._allowed: dict[str, bool] = {"allow_private": allow_private, "allow_loopback": allow_loopback}
         self._allowed_hosts = allowed_hosts
         self._policy = policy
         self._resolve = resolve or _look_up
@@ -54,9 +55,7 @@ class Guard:
 
     def check(self, url: str) -> Target:
         """The URL, taken apart; InvalidInput if no request may go there."""
-        check_webhook_url(
-            url, allow_private=self._allow_private, allowed_hosts=self._allowed_hosts, policy=self._policy
-        )
+        check_webhook_url(url, allowed_hosts=self._allowed_hosts, policy=self._policy, **self._allowed)
         target = target_of(url)
         parsed = URL(target.url)
         if (parsed.raw_host, parsed.port, parsed.scheme) != (target.host, target.port, target.scheme):
@@ -73,7 +72,7 @@ class Guard:
         except (socket.gaierror, UnicodeError) as error:
             raise NoAddress(f"{target.host} has no address: {type(error).__name__}") from error
         for address in found:
-            reason = refused_address(address, allow_private=self._allow_private)
+            reason = refused_address(address, **self._allowed)
             if reason is not None:
                 raise InvalidInput(f"{target.host}: {reason}")
         if not found:

@@ -49,9 +49,9 @@ class _Answer(NamedTuple):
 class WebhookSender:
     """Sends webhooks as the settings say.
 
-    They are signed with `webhook_secret`, go to `webhook_allowed_hosts` if there are any, and to private
-    addresses only with `webhook_allow_private`. A project may have a `policy` for its URLs, and `headers`
-    for every delivery.
+    They are signed with `webhook_secret`, go to `webhook_allowed_hosts` if there are any, to private
+    addresses only with `webhook_allow_private`, and to this machine also with `webhook_allow_loopback`. A
+    project may have a `policy` for its URLs, and `headers` for every delivery.
     """
 
     name = "webhook"
@@ -70,6 +70,7 @@ class WebhookSender:
         self._key = _key_in(settings)
         self._guard = Guard(
             allow_private=settings.webhook_allow_private,
+            allow_loopback=settings.webhook_allow_loopback,
             allowed_hosts=settings.webhook_allowed_hosts,
             policy=policy,
             resolve=resolve,

@@ -1,7 +1,8 @@
 """Where a webhook may go: its URL as it is written, and the addresses that its host may have.
 
 Ports are 80, 443, 8080 and 8443, a port that an entry of the allowed hosts names, and, where private
-addresses are allowed, every port from 1024 on. Addresses are global unicast ones. Where private addresses are
+addresses are allowed, every port from 1024 on. Where loopback is allowed, every port of this machine is, by
+its local names and addresses. Other addresses are global unicast ones. Where private addresses are
 allowed, those of the machine and of its networks are too, but never link-local ones, where clouds keep
 credentials.
 """
@@ -92,6 +93,7 @@ def check_webhook_url(
     url: str,
     *,
     allow_private: bool = False,
+    allow_loopback: bool = False,
     allowed_hosts: Sequence[str] = (),
     policy: UrlPolicy | None = None,
 ) -> str:
@@ -100,12 +102,16 @@ def check_webhook_url(
     target = target_of(url)
     _check_policy(target, url, policy)
     address = literal_address(target.host)
-    if address is None and not allow_private and _is_local(target.host):
+    local = _is_local(target.host) if address is None else address.is_loopback
+    here = allow_loopback and local
+    if address is None and local and not (allow_private or here):
         raise InvalidInput(f"webhook {mask_target(url)!r}: {target.host} is this machine itself")
-    if address is not None and (reason := refused_address(target.host, allow_private=allow_private)):
-        raise InvalidInput(f"webhook {mask_target(url)!r}: {reason}")
+    if address is not None and not here:
+        reason = refused_address(target.host, allow_private=allow_private)
+        if reason is not None:
+            raise InvalidInput(f"webhook {mask_target(url)!r}: {reason}")
     named = _check_host(target, url, allowed_hosts)
-    free = allow_private and target.port >= FIRST_FREE_PORT
+    free = here or (allow_private and target.port >= FIRST_FREE_PORT)
     if target.port not in (policy.allowed_ports or PORTS) and not named and not free:
         ports = ", ".join(map(str, sorted(policy.allowed_ports or PORTS)))
         raise InvalidInput(f"webhook {mask_target(url)!r}: the port must be one of {ports}")
@@ -220,9 +226,11 @@ def _fits(host: str, pattern: str) -> bool:
 # --- addresses --------------------------------------------------------------------------------------------
 
 
-def refused_address(text: str, *, allow_private: bool) -> str | None:
+def refused_address(text: str, *, allow_private: bool, allow_loopback: bool = False) -> str | None:
     """Why no webhook may go to an address, or None if one may."""
     address = ip_address(text)
+    if allow_loopback and address.is_loopback:
+        return None
     inner = _embedded(address)
     if allow_private:
         wrong = _is_never(address) or (inner is not None and _is_never(inner))

@@ -80,6 +80,16 @@ class Mounted:
             logger.error("http.app does not start, and is not served: %s", why)
             self._lifespan.cancel()
 
+    async def replace(self, application: ASGIApp) -> str | None:
+        """Serve another application from now on; gives what has changed."""
+        if application is self._application:
+            return None
+        await self.stop()
+        self._application = application
+        self._events, self._answers, self._state = asyncio.Queue(), asyncio.Queue(), {}
+        await self.start()
+        return "it is served anew" if self._running else "it does not start; see the log"
+
     async def _live(self) -> None:
         scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": self._state}
         try:

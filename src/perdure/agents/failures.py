@@ -1,0 +1,76 @@
+"""Says what went wrong while code of users was loaded: where, and what to install."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from importlib.util import find_spec
+from types import TracebackType
+
+from perdure.agents.project import is_library
+from perdure.kernel.errors import PerdureError
+
+OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+EXTRAS = {
+    "asyncpg": "postgres",
+    "claude_agent_sdk": "claude-agent",
+    "grpc": "grpc",
+    "langchain_core": "langgraph",
+    "langgraph": "langgraph",
+    "langgraph_sdk": "langgraph",
+    "mcp": "mcp",
+    "numpy": "vectors",
+    "opentelemetry": "otel",
+    "pandas": "dataframes",
+    "pyarrow": "dataframes",
+    "redis": "redis",
+}
+"""The extras of perdure that have what people import."""
+
+
+def explain_failure(error: BaseException) -> str:
+    """An error of code that was loaded, in one line: its file and line, its class, and what it says."""
+    if isinstance(error, PerdureError):
+        return error.message
+    place = place_of(error)
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return f"{f'{place}: ' if place else ''}{text}{_advice(error)}"
+
+
+def place_of(error: BaseException) -> str | None:
+    """The file and the line of the user's code where an error came from; None if there is none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}, line {error.lineno or 1}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", OURS)) and not is_library(frame.filename)
+    ]
+    return f"{_shown(frames[-1].filename)}, line {frames[-1].lineno}" if frames else None
+
+
+def own_traceback(error: BaseException) -> TracebackType | None:
+    """The traceback of an error from the user's code on, without the importing before it."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(("<", OURS)):
+        frames = frames.tb_next
+    return frames
+
+
+def _shown(path: str) -> str:
+    """A path as people know it: from the working directory, if it is below that."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return path
+    return path if relative.startswith("..") else relative
+
+
+def _advice(error: BaseException) -> str:
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return ""
+    package = error.name.partition(".")[0]
+    if package not in EXTRAS or find_spec(package) is not None:
+        return ""
+    return f"; pip install 'perdure[{EXTRAS[package]}]'"
