@@ -85,7 +85,7 @@ async def test_a_graph_is_edited_while_it_serves(tmp_path: Path) -> None:
         assert await ask(client) == "one"
 
         # A run is in flight, and its stream is read, while the file is saved.
-        question = {"messages": [{"role": "user", "content": "wait"}]}
+        question: dict[str, Any] = {"messages": [{"role": "user", "content": "wait"}]}
         events = client.runs.stream(None, "agent", input=question, stream_mode=["values", "custom"])
         parts = [part async for part in _until(events, "custom")]
         project.write("words.py", 'WORD = "two"\n')
@@ -181,7 +181,7 @@ async def test_the_flags_of_langgraph_dev(tmp_path: Path) -> None:
     (tmp_path / "inner" / "agent.py").write_text(GRAPH)
     async with receiving() as receiver:
         with Project(tmp_path, *flags, graph="raise SystemExit\n", file="inner/graphs.json") as project:
-            question = {"messages": [{"role": "user", "content": "now"}]}
+            question: dict[str, Any] = {"messages": [{"role": "user", "content": "now"}]}
             async with get_client(url=project.url) as client:
                 await client.runs.wait(None, "agent", input=question, webhook=receiver.url)
             await receiver.has(1)

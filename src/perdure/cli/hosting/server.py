@@ -134,7 +134,8 @@ def services_of(
 ) -> list[Component]:
     """What runs along with the HTTP server; `shared` if other processes take the same ports.
 
-    Nothing is executed without agents, but for phases if `without_agents`. gRPC is also served on `further_ports`, if they are free.
+    Without agents nothing is executed, or phases alone if `without_agents`. gRPC is also served on
+    `further_ports`, if they are free.
     """
     components = components_of(app, agents if agents or without_agents else None)
     if agents is not None:
