@@ -3,19 +3,25 @@
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import grpc
+
+from bench.grpc_echo import METHOD
 from bench.host import Host
 from bench.http_servers import Engine, our_server
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
+from perdure import PerdureClient
 from perdure.client.grpc import GrpcMemory
 from perdure.kernel.ids import RandomIds, ulid
 from perdure.memory.records import NewMemoryEvent
+from perdure.testing.serving import ServerProcess
 
 CALLERS = 64
 BATCH = 500
@@ -36,7 +42,7 @@ def measures(sizes: Sizes) -> list[Measure]:
                 (
                     Row(
                         f"{engine}/grpc_ingest_cpu",
-                        "a durable event over gRPC: CPU of the server, with its indexing",
+                        "a durable event over gRPC: CPU of the server, with its indexing; raw: a bare echo",
                         "ms",
                         "lower",
                         target=budget,
@@ -46,7 +52,16 @@ def measures(sizes: Sizes) -> list[Measure]:
                 partial(_unary, engine=engine, count=count),
             ),
             Measure(
-                (Row(f"{engine}/grpc_batches", f"{many}, 4 at once", "events/s", target=rate),),
+                (
+                    Row(f"{engine}/grpc_batches", f"{many}, 4 at once", "events/s", target=rate),
+                    Row(
+                        f"{engine}/grpc_caught_up",
+                        f"after {many}: until all of them can be searched",
+                        "s",
+                        "lower",
+                        target=10.0 if engine == "sqlite" else None,
+                    ),
+                ),
                 partial(_batches, engine=engine, count=batches),
             ),
             Measure(
@@ -58,15 +73,15 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 
 @asynccontextmanager
-async def _served(host: Host, engine: Engine) -> AsyncIterator[tuple[int, GrpcMemory]]:
-    """A server with gRPC: its process id, and a client."""
+async def _served(host: Host, engine: Engine) -> AsyncIterator[tuple[ServerProcess, GrpcMemory]]:
+    """A server with gRPC, and a client."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     options = ("--grpc-port", str(port), "--no-worker")
     async with our_server(host, engine, options) as server, GrpcMemory(f"127.0.0.1:{port}") as memory:
         await memory.ingest(_event())
-        yield server.pid, memory
+        yield server, memory
 
 
 def _event() -> NewMemoryEvent:
@@ -80,7 +95,8 @@ def _cpu(pid: int) -> float:
 
 
 async def _unary(host: Host, engine: Engine, count: int) -> list[Figures]:
-    async with _served(host, engine) as (pid, memory):
+    async with _served(host, engine) as (server, memory):
+        pid = server.pid
         events = iter([_event() for _ in range(count)])
 
         async def call() -> None:
@@ -90,11 +106,37 @@ async def _unary(host: Host, engine: Engine, count: int) -> list[Figures]:
         before, begun = _cpu(pid), time.perf_counter()
         await asyncio.gather(*(call() for _ in range(CALLERS)))
         taken, used = time.perf_counter() - begun, _cpu(pid) - before
-    return [{"ours": 1000 * used / count}, {"ours": count / taken}]
+    return [{"ours": 1000 * used / count, "raw": await _echo(count)}, {"ours": count / taken}]
+
+
+async def _echo(count: int) -> float:
+    """The CPU of a server that gives back what it gets, in milliseconds a call."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.grpc_echo", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        port = int(await process.stdout.readline())
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            echo = channel.unary_unary(METHOD)
+            numbers = iter(range(count))
+            await echo(TEXT.encode())
+
+            async def call() -> None:
+                for _ in numbers:
+                    await echo(TEXT.encode())
+
+            before = _cpu(process.pid)
+            await asyncio.gather(*(call() for _ in range(CALLERS)))
+            return 1000 * (_cpu(process.pid) - before) / count
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def _batches(host: Host, engine: Engine, count: int) -> list[Figures]:
-    async with _served(host, engine) as (_, memory):
+    async with _served(host, engine) as (server, memory):
+        url = server.url
         waiting = iter([[_event() for _ in range(BATCH)] for _ in range(count)])
 
         async def call() -> None:
@@ -103,8 +145,12 @@ async def _batches(host: Host, engine: Engine, count: int) -> list[Figures]:
 
         begun = time.perf_counter()
         await asyncio.gather(*(call() for _ in range(4)))
-        taken = time.perf_counter() - begun
-    return [{"ours": count * BATCH / taken}]
+        taken, begun = time.perf_counter() - begun, time.perf_counter()
+        async with PerdureClient(url) as client:
+            while (await client.memory.stats()).indexed <= count * BATCH:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        waited = time.perf_counter() - begun
+    return [{"ours": count * BATCH / taken}, {"ours": waited}]
 
 
 async def _stream(host: Host, engine: Engine, count: int) -> list[Figures]:

@@ -45,6 +45,10 @@ class Sizes:
     tails: int
     memory_events: int
     memory_batches: int
+    memory_stored: int
+    memory_vectors: int
+    memory_queries: int
+    fed_runs: int
     schedules: int
     schedule_seconds: float
     due_at_once: int
@@ -89,6 +93,10 @@ FULL = Sizes(
     tails=100,
     memory_events=5_000,
     memory_batches=60,
+    memory_stored=60_000,
+    memory_vectors=100_000,
+    memory_queries=100,
+    fed_runs=1_000,
     schedules=10_000,
     schedule_seconds=20.0,
     due_at_once=1_000,
@@ -132,6 +140,10 @@ QUICK = Sizes(
     tails=3,
     memory_events=100,
     memory_batches=2,
+    memory_stored=200,
+    memory_vectors=500,
+    memory_queries=5,
+    fed_runs=20,
     schedules=100,
     schedule_seconds=2.0,
     due_at_once=20,

@@ -42,18 +42,21 @@ class Background:
 
     def json(self, command: str, *arguments: str, code: int = 0) -> Any:
         """What a command says with --json."""
-        # A command that starts a server needs a process of its own, whose child the server is.
-        run = perdure if command in ("start", "restart") else run_here
-        ended = run(self.folder, command, *arguments, "--json")
+        ended = self._run(command, *arguments, "--json")
         assert ended.returncode == code, ended.stderr
         facts = json.loads(ended.stdout)
         if command in ("start", "restart"):
             self.pids.append(facts["pid"])
         return facts
 
+    def _run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        # A command that starts a server needs a process of its own, whose child the server is.
+        run = perdure if command in ("start", "restart") else run_here
+        return run(self.folder, command, *arguments)
+
     def refused(self, command: str, *arguments: str, code: int = 1) -> str:
         """What a command says that fails, in one line."""
-        ended = perdure(self.folder, command, *arguments)
+        ended = self._run(command, *arguments)
         assert (ended.returncode, ended.stdout) == (code, "")
         assert ended.stderr.count("\n") == 1
         return ended.stderr
@@ -153,17 +156,31 @@ def key_in(folder: Path) -> Path:
     return path
 
 
-def test_a_killed_server_leaves_nothing_that_matters(background: Background) -> None:
-    first = background.json("start", "--port", "0")
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_killed_server_leaves_nothing_that_matters(
+    background: Background, engine: str, request: pytest.FixtureRequest
+) -> None:
+    url = "sqlite:///perdure.db" if engine == "sqlite" else request.getfixturevalue("database_url")
+    database = ("--database", url)
+    first = background.json("start", "--port", "0", *database)
+    if engine == "postgres":
+        assert "already running" in background.refused("start", "--port", "0", *database)
     os.kill(first["pid"], signal.SIGKILL)
     until(lambda: not is_alive(first["pid"]))
     assert background.files() >= {".pid", ".json"}
-    shown = background.json("status", code=4)
+    shown = background.json("status", *database, code=4)
     assert (shown["status"], shown["crashed_pid"]) == ("stopped", first["pid"])
-    assert "ended without stopping properly" in run_here(background.folder, "status").stdout
-    second = background.json("start", "--port", "0")
+    assert "ended without stopping properly" in run_here(background.folder, "status", *database).stdout
+    # The pid was given to another process since: here, to this one, which must survive.
+    pid_file = Path(first["pid_file"])
+    record = pid_file.with_suffix(".json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "pid": os.getpid()}))
+    pid_file.write_text(str(os.getpid()))
+    assert background.json("status", *database, code=4)["status"] == "stopped"
+    assert "not running" in background.refused("stop", *database, code=4)
+    second = background.json("start", "--port", "0", *database)
     assert answers(second["url"])
-    assert background.json("stop", "--force")["pid"] == second["pid"]
+    assert background.json("stop", "--force", *database)["pid"] == second["pid"]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -171,28 +188,6 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_a_pid_file_that_names_another_process_blocks_nothing(
-    background: Background, engine: str, request: pytest.FixtureRequest
-) -> None:
-    """The pid was given to another process: here, to this one, which must survive."""
-    url = "sqlite:///perdure.db" if engine == "sqlite" else request.getfixturevalue("database_url")
-    database = ("--database", url)
-    first = background.json("start", "--port", "0", *database)
-    record = Path(first["pid_file"]).with_suffix(".json")
-    left = json.loads(record.read_text())
-    if engine == "postgres":
-        assert "already running" in background.refused("start", "--port", "0", *database)
-    background.json("stop", *database)
-    record.write_text(json.dumps({**left, "pid": os.getpid()}))
-    Path(first["pid_file"]).write_text(str(os.getpid()))
-    assert background.json("status", *database, code=4)["status"] == "stopped"
-    assert "not running" in background.refused("stop", *database, code=4)
-    second = background.json("start", "--port", "0", *database)
-    assert answers(second["url"])
-    assert background.json("stop", *database)["pid"] == second["pid"]
 
 
 def test_a_start_that_fails_ends_stopped(background: Background) -> None:

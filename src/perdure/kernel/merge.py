@@ -1,7 +1,8 @@
 """Merge concurrent calls into batches.
 
-A batch is what was queued while the previous batch of the same kind ran; no call waits for a timer. Calls
-merge only if their operation, namespace and shared arguments are equal.
+A batch is what was queued while the previous batch of the same kind ran; no call waits for a timer, unless
+its kind says for how long calls may gather. Calls merge only if their operation, namespace and shared
+arguments are equal.
 """
 
 from __future__ import annotations
@@ -80,10 +81,12 @@ class Merger:
         *,
         rows: int = 1,
         size: int = 0,
+        gather: float = 0.0,
         undelivered: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[Any]:
         """Add `item`, of so many rows and bytes, to the next batch of `key`.
 
+        While there are many callers, a small batch waits `gather` seconds for more of them.
         `undelivered` gets the result of a call whose caller was cancelled while its batch ran.
         """
         refuse_nested()
@@ -98,7 +101,7 @@ class Merger:
         if not lane.starting and lane.may_start(self._batches):
             lane.running += 1
             lane.starting = True
-            task = loop.create_task(self._drain(lanes, key, lane, batch, undelivered))
+            task = loop.create_task(self._drain(lanes, key, lane, batch, gather, undelivered))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return future
@@ -116,11 +119,17 @@ class Merger:
         key: Hashable,
         lane: _Lane,
         batch: Batch,
+        gather: float,
         undelivered: Callable[[Any], None] | None,
     ) -> None:
         futures: list[asyncio.Future[Any]] = []
         try:
-            while entries := lane.take():
+            while True:
+                if gather and len(futures) > 1 and lane.rows < OVERLAP_ROWS:
+                    await asyncio.sleep(gather)
+                entries = lane.take()
+                if not entries:
+                    break
                 futures = [entry[0] for entry in entries]
                 results = await _run(batch, [entry[1] for entry in entries])
                 for future, result in zip(futures, results, strict=True):

@@ -10,8 +10,8 @@ from perdure.memory.operations import index
 from perdure.memory.vector_search import MemoryVectors
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
 
-POLICY = DeliveryPolicy(retries=ENDLESS, batch=200, concurrency=1, deadline=120.0, keep=False)
-"""What is to be indexed is never given up."""
+POLICY = DeliveryPolicy(retries=ENDLESS, batch=500, concurrency=1, deadline=120.0, gather=0.2, keep=False)
+"""What is to be indexed is never given up; many events are indexed at once."""
 
 
 class MemoryIndexer:

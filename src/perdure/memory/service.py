@@ -83,6 +83,8 @@ EXPAND_WINDOW_MS = 3_600_000
 CITED_EVENTS = 10
 """How many events a result cites at most."""
 REBUILD_JOB = "memory-rebuild"
+GATHER_SECONDS = 0.004
+"""For how long events of many callers gather before they are stored in one transaction."""
 WORK = "/work"
 """Where the methods of workers are reached."""
 
@@ -131,7 +133,7 @@ class Memory(Service):
             return []
         size = sum(each.size for each in events)
         answers: list[Ingested] = await self._merger.call(
-            "ingest", self._ingest_batches, events, rows=len(events), size=size
+            "ingest", self._ingest_batches, events, rows=len(events), size=size, gather=GATHER_SECONDS
         )
         return answers
 

@@ -12,7 +12,7 @@ from perdure.memory.operations import toc
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
 
 SEGMENTS_JOB = "memory-segments"
-POLICY = DeliveryPolicy(retries=ENDLESS, batch=200, concurrency=1, deadline=120.0, keep=False)
+POLICY = DeliveryPolicy(retries=ENDLESS, batch=500, concurrency=1, deadline=120.0, gather=0.5, keep=False)
 
 
 def segments_job(delay: float) -> NewJob:

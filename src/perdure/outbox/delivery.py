@@ -33,6 +33,7 @@ from perdure.outbox.operations import AGAIN, ALL, NEW, OUTBOX_CHANNEL, Claimed, 
 POLL_SECONDS = 5.0
 LEAST_REST = 0.02
 """What is due and yet not there is being claimed by another process."""
+AGAIN_GATHER = 0.2
 LEASE_MARGIN = 30.0
 GRACE_SECONDS = 5.0
 SETTLE_SECONDS = 5.0
@@ -133,6 +134,8 @@ class Deliverer:
         margin = self._policy.deadline + LEASE_MARGIN
         self._lease = margin if deliveries.lease is None else deliveries.lease
         self._batch = self._policy.batch if lane is NEW else 1
+        # Most news are of no concern to the lane of what has failed.
+        self._gather = max(self._policy.gather, AGAIN_GATHER) if lane is AGAIN else self._policy.gather
         self._flights: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._resting = False
@@ -186,8 +189,12 @@ class Deliverer:
 
     async def _news_within(self, seconds: float) -> None:
         news = asyncio.ensure_future(self._news.wait())
-        await asyncio.wait([news], timeout=seconds)
-        news.cancel()
+        try:
+            done, _ = await asyncio.wait([news], timeout=seconds)
+        finally:
+            news.cancel()
+        if done and self._gather:
+            await asyncio.sleep(self._gather)
 
     async def _claim_all(self) -> float:
         """Claim for as long as there is something due; returns how long there is nothing."""

@@ -131,6 +131,8 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds that one call may take."""
     batch: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     """How many effects a consumer of batches gets in one call."""
+    gather: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+    """For how many seconds new effects may gather before they are claimed together."""
     keep: bool = True
     """Whether a delivered effect stays in lists for a while; else it is deleted at once."""
 
