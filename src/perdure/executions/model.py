@@ -62,7 +62,8 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 def workflow_of(skill: str) -> str:
     """The workflow of a skill such as `workflow:label`; that of a chat is the skill itself."""
-    return skill.partition(":")[0]
+    workflow, _, _ = skill.partition(":")
+    return workflow
 
 
 def outcome_of(success: int, stop_reason: str | None) -> Outcome:

@@ -258,7 +258,7 @@ async def skip(tx: Tx, seeds: Sequence[ExecutionSeed], error: str = "skipped") -
         row.finished_at, row.success, row.duration_ms = tx.now, 0, 0
         row.stop_reason, row.error = SKIPPED, error_text(error)
     await _add(tx, rows)
-    await _count(tx, rows)
+    await count(tx, rows)
     return [row.id for row in rows]
 
 
@@ -282,7 +282,7 @@ async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, Finish]]) -> None:
     whole: list[WholeExecution] = []
     for row, ending in closed:
         if row.finished_at is not None:
-            await _count(tx, [row], -1)
+            await count(tx, [row], -1)
         _take(row, ending.session_id, ending.usage)
         row.finished_at, row.success = tx.now, int(ending.success)
         row.error = None if ending.error is None else error_text(ending.error)
@@ -296,7 +296,7 @@ async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, Finish]]) -> None:
     ended = [row for row, _ in closed]
     await tx.write(sql.CLOSE.of(without))
     await tx.write(sql.CLOSE_WITH_OUTPUT.of(whole))
-    await _count(tx, ended)
+    await count(tx, ended)
     changes.tell(tx, "execution", ((row.id, outcome_of(row.success or 0, row.stop_reason)) for row in ended))
 
 
@@ -325,11 +325,11 @@ async def mark_failed(tx: Tx, execution_ids: Sequence[str], error: str) -> int:
 
 async def _fail(tx: Tx, rows: Sequence[ExecutionRow], error: str) -> int:
     ended = [row for row in rows if row.finished_at is not None]
-    await _count(tx, ended, -1)
+    await count(tx, ended, -1)
     for row in ended:
         row.success, row.error = 0, error_text(error)
     await tx.write(sql.FAIL.of(ended))
-    await _count(tx, ended)
+    await count(tx, ended)
     return len(ended)
 
 
@@ -371,7 +371,7 @@ async def readiness(tx: Tx, skill: str, trigger_id: str, run: str | None = None)
 # --- counting ---------------------------------------------------------------------------------------------
 
 
-async def _count(tx: Tx, rows: Sequence[ExecutionRow], sign: int = 1) -> None:
+async def count(tx: Tx, rows: Sequence[ExecutionRow], sign: int = 1) -> None:
     """Add executions that have ended to the statistics, or take them out again."""
     stats: dict[tuple[str, int, str, str], StatRow] = {}
     for row in rows:

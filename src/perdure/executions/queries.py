@@ -103,7 +103,9 @@ async def since(
     last = tx.now - tx.now % size
     first = last - (buckets - 1) * size
     if workflow is None:
-        rows = await tx.all(sql.SUMS_SINCE, series=HOURS, since=first)
+        # Of a month, the days of all workflows are far fewer rows than its hours.
+        series = HOURS if size == HOUR else WORKFLOW_DAYS
+        rows = await tx.all(sql.SUMS_SINCE, series=series, since=first)
         return last, rows, await tx.all(sql.OPEN_BY_HOUR, hour=HOUR)
     series = WORKFLOW_HOURS if size == HOUR else WORKFLOW_DAYS
     rows = await tx.all(sql.SUMS_OF_NAME, series=series, since=first, name=workflow)

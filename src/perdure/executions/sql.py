@@ -238,7 +238,7 @@ OPEN_OF_WORKFLOW = statement(
     """
     SELECT started_at / :hour AS hour, count(*) AS total
     FROM executions
-    WHERE ns = :ns AND finished_at IS NULL AND skill >= :first AND skill < :last
+    WHERE ns = :ns AND finished_at IS NULL AND {plain:skill} >= :first AND {plain:skill} < :last
     GROUP BY 1
     """,
     row=rows.OpenCount,

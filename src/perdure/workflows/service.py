@@ -203,8 +203,7 @@ class Workflows(Service):
             views.place_of(cursor),
             limit,
         )
-        total = await self.read(queries.count, query)
-        rows = await self.read(queries.search, query) if limit else []
+        total, rows = await self.read(queries.page, query)
         after = views.cursor_of(rows[-1]) if limit and len(rows) == limit else None
         return WorkflowRunPage(items=[views.summary_of(row) for row in rows], next=after, total=total)
 

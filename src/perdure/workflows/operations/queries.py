@@ -52,6 +52,11 @@ async def search(tx: Tx, query: Search) -> list[RunRow]:
     return found[: query.limit]
 
 
+async def page(tx: Tx, query: Search) -> tuple[int, list[RunRow]]:
+    """How many runs match in all, and a page of them."""
+    return await count(tx, query), await search(tx, query) if query.limit else []
+
+
 def _groups(query: Search) -> list[list[tuple[str, Place]]]:
     """The statuses that may come, those together that are one list."""
     groups: dict[int, list[tuple[str, Place]]] = {}
