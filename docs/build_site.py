@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -285,14 +286,18 @@ def serve() -> int:
     with tempfile.TemporaryDirectory(prefix="perdure-docs-") as temporary:
         folder = Path(temporary)
         stage(folder, folder / "site")
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         process = subprocess.Popen(generator("serve", folder))
         try:
             while process.poll() is None:
                 time.sleep(POLL_SECONDS)
                 stage(folder, folder / "site")
+            return process.returncode
         except KeyboardInterrupt:
+            return 0
+        finally:
+            process.terminate()
             process.wait()
-    return process.returncode or 0
 
 
 def main() -> int:

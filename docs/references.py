@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, get_args
 
 import typer.main
+from prometheus_client.core import Metric
+from starlette.requests import Request
 
-from perdure import Agents, InMemoryLightningStore, RunRequest
+from perdure import InMemoryLightningStore
+from perdure.access.model import Caller
 from perdure.cli import app as command_line
 from perdure.kernel.config import PREFIX, SECRETS, VARIABLES, Settings
 from perdure.runtime.app import app_of
-from perdure.server.http.routes import Route
-from perdure.server.table import ROUTES, application_of
+from perdure.server.http.routes import Call, Route
+from perdure.server.native.metrics import families_of
+from perdure.server.native.run_metrics import known_of_runs
+from perdure.server.native.wire import MetricsQuery
+from perdure.server.table import ROUTES
 
 GENERATED = "<!-- Written by docs/regenerate.py: change the code, not this page. -->\n\n"
 
@@ -69,11 +74,12 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "job_isolated_loops": "execute each agent in an event loop of its own",
         "job_retriable": "names of further exceptions that are retried, separated by commas",
         "agents": "agents by name, in `perdure.toml`; see [agents](../agents.md)",
-        "stream_ttl": "seconds that the events of an ended run are kept",
+        "stream_ttl": "seconds that the events of an ended run are kept; by default as long as the run",
         "state_dir": "directory of session logs and workspaces; by default beside the database",
     },
     "Traces and sessions": {
         "keep_traces": "keep spans that name no rollout; on in `perdure dev`",
+        "discard_other_signals": "accept OTLP logs and metrics, and discard them; on in `perdure dev`",
         "trace_sample": "share of the runs that are traced, from 0 to 1",
         "trace_content": "whether traces contain messages, arguments and results",
         "session_log": "write what agents say to their [sessions](../sessions.md)",
@@ -105,6 +111,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
     "Webhooks and retention": {
         "webhook_secret": "secret that signs [webhooks](../webhooks.md)",
         "webhook_allow_private": "allow URLs of private networks",
+        "webhook_allow_loopback": "allow URLs of this machine, on any port; on in `perdure dev`",
         "webhook_allowed_hosts": "the only hosts that webhooks may go to, separated by commas",
         "retention_audit": "days that the audit is kept",
         "retention_keys": "days that idempotency keys are kept",
@@ -250,8 +257,8 @@ def _escaped(text: str) -> str:
 def metrics_page() -> str:
     """Every metric family of a server."""
     families = asyncio.run(_families())
-    ours = [each for each in families if each["name"].startswith("perdure_")]
-    theirs = [each for each in families if not each["name"].startswith(("perdure_", "process_", "python_"))]
+    ours = [each for each in families if each.name.startswith("perdure_")]
+    theirs = [each for each in families if not each.name.startswith(("perdure_", "process_"))]
     heads = ("metric", "type", "labels", "meaning")
     return (
         "# Metrics\n\n"
@@ -261,71 +268,31 @@ def metrics_page() -> str:
         "usual `process_…` metrics, and on PostgreSQL `perdure_db_pool_…` of the connection pool.\n\n"
         + _table(heads, map(_family, ours))
         + "\n## Names of LangGraph's server\n\nFor boards that exist already. Those with the prefix "
-        "`lg_api_` are shown with `?format=prometheus`.\n\n" + _table(heads, map(_family, theirs))
+        "`lg_api_` are shown with `?format=prometheus`.\n\n"
+        + _table(heads[:2] + heads[3:], (row[:2] + row[3:] for row in map(_family, theirs)))
     )
 
 
-def _family(family: Mapping[str, Any]) -> tuple[str, ...]:
-    suffix = "_total" if family["type"] == "counter" else ""
-    labels = ", ".join(f"`{name}`" for name in family["labels"])
-    return f"`{family['name']}{suffix}`", family["type"], labels, family["help"]
+def _family(family: Metric) -> tuple[str, ...]:
+    suffix = "_total" if family.type == "counter" else ""
+    labels = ", ".join(f"`{name}`" for name in getattr(family, "_labelnames", ()))
+    return f"`{family.name}{suffix}`", family.type, labels, family.documentation
 
 
-async def _families() -> list[dict[str, Any]]:
-    """The families that a server in memory shows, with the labels of its counters and of what is stored."""
+async def _families() -> list[Metric]:
+    """The families that a server in memory shows, with the names of their labels."""
     async with InMemoryLightningStore() as store:
-        await store.enqueue_rollout("one")
-        await store.update_worker("worker-1")
         app = app_of(store, Settings())
-        agents = Agents()
-        agents.register("one", _agent)
-        await app.services.assistants.register(agents.specs)
-        await app.services.threads.create_run(RunRequest(assistant_id="one"))
-        application = application_of(app)
-        await _get(application, "/healthz")
-        shown = json.loads(await _get(application, "/metrics", b"format=json&aliases=true"))
-        known = {
-            name: each._labelnames
-            for name, each in app.metrics.registry._names_to_collectors.items()
-            if hasattr(each, "_labelnames")
-        }
-    found = {}
-    for family in shown["families"]:
-        labels = [*known.get(family["name"], ())]
-        for sample in family["samples"]:
-            labels += [name for name in sample["labels"] if name not in labels]
-        found[family["name"]] = {**family, "labels": [name for name in labels if name != "le"]}
-    return sorted(found.values(), key=lambda family: str(family["name"]))
-
-
-async def _agent(ctx: Any, input: Any) -> None:
-    """Never executed."""
-
-
-async def _get(application: Any, path: str, query: bytes = b"") -> bytes:
-    """What an application answers, without a socket."""
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "GET",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query,
-    }
-    scope |= {"headers": [(b"host", b"localhost")], "client": None, "scheme": "http", "http_version": "1.1"}
-    scope |= {"server": ("localhost", 80), "root_path": "", "asgi": {"version": "3.0"}}
-    body = bytearray()
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(60)
-        return {"type": "http.disconnect"}
-
-    async def send(message: Mapping[str, Any]) -> None:
-        if message["type"] == "http.response.start" and message["status"] != 200:
-            raise RuntimeError(f"{path} answered {message['status']}")
-        body.extend(message.get("body", b""))
-
-    await application(scope, receive, send)
-    return bytes(body)
+        request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
+        call = Call(request, app, Caller("docs", frozenset({"admin"}), app.namespace, None), {}, "docs")
+        call.query = MetricsQuery(aliases=True)
+        families = await families_of(call, await known_of_runs(call))
+        collectors = app.metrics.registry._names_to_collectors
+        for family in families:
+            # What is collected has forgotten its labels if nothing was counted.
+            if not hasattr(family, "_labelnames") and family.name in collectors:
+                family._labelnames = getattr(collectors[family.name], "_labelnames", ())
+    return sorted(families, key=lambda family: (family.name, family.type))
 
 
 # --- the HTTP API -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
 from perdure.server.native import wire
 from perdure.server.native.run_metrics import (
+    RunMetrics,
     aliases,
     known_of_runs,
     langgraph_families,
@@ -42,18 +43,24 @@ class _Collected(Collector):
 
 async def metrics(call: Call) -> Response:
     """Counters of this process, and counts of the namespaces that the caller may see."""
-    own = list(call.app.metrics.registry.collect())
-    families = [*own, *_process.collect(), *await _known(call)]
-    families += tally_families(call.app.services.storage.tally)
     runs = await known_of_runs(call)
-    families += run_families(runs)
-    families += langgraph_families(runs, own)
-    if call.query.aliases or call.query.format == "prometheus":
-        families += aliases(runs, own)
+    families = await families_of(call, runs)
     if call.query.format == "json":
         plain = {**summary(runs, families), "families": [_plain(family) for family in families]}
         return Response(encode(plain), media_type="application/json")
     return Response(generate_latest(_Collected(families)), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def families_of(call: Call, runs: RunMetrics) -> list[Metric]:
+    """Every family that the query asks for."""
+    own = list(call.app.metrics.registry.collect())
+    families = [*own, *_process.collect(), *await _known(call)]
+    families += tally_families(call.app.services.storage.tally)
+    families += run_families(runs)
+    families += langgraph_families(runs, own)
+    if call.query.aliases or call.query.format == "prometheus":
+        families += aliases(runs, own)
+    return families
 
 
 def _plain(family: Metric) -> wire.MetricFamily:
