@@ -47,13 +47,16 @@ class Subject:
 
     @cached_property
     def names(self) -> dict[Any, str]:
+        """The name of each statement; where two modules have the same, that of the second has its module."""
         found: dict[Any, str] = {}
         for module in self.modules:
+            taken = set(found.values())
             for name, value in vars(module).items():
+                unique = f"{module.__name__}.{name}" if name in taken else name
                 if isinstance(value, Statement | BulkUpdate):
-                    found[value] = name
+                    found[value] = unique
                 elif isinstance(value, Probe):
-                    found[dialect.probe_statement(value)] = name
+                    found[dialect.probe_statement(value)] = unique
         return found
 
     def wrong(self, found: Mapping[str, Plan]) -> dict[str, str]:

@@ -28,7 +28,7 @@ LOCK = statement(
 LOCK_OPEN_OF_RUNS = statement(
     """
     SELECT {columns} FROM workflow_approvals
-    WHERE ns = :ns AND workflow_run_id {among:run_ids} AND open = 1 ORDER BY id {lock}
+    WHERE ns = :ns AND workflow_run_id {among:run_ids} AND {plain:open} = 1 ORDER BY {plain:id} {lock}
     """,
     row=ApprovalRow,
 )
@@ -36,7 +36,8 @@ LOCK_OPEN_OF_RUNS = statement(
 OPEN_OF_RUN = statement(
     """
     SELECT {columns} FROM workflow_approvals
-    WHERE ns = :ns AND workflow_run_id = :run_id AND open = 1 ORDER BY created_at, id LIMIT :n
+    WHERE ns = :ns AND workflow_run_id = :run_id AND {plain:open} = 1
+    ORDER BY {plain:created_at}, id LIMIT :n
     """,
     row=ApprovalRow,
 )
@@ -80,9 +81,9 @@ LIST_BY_TRIGGER = statement(
 LIST_BY_RUN = statement(
     """
     SELECT {columns} FROM workflow_approvals
-    WHERE ns = :ns AND workflow_run_id = :workflow_run_id AND status {among:statuses}
-      AND (open, created_at, id) < (:open, :created_at, :id)
-    ORDER BY open DESC, created_at DESC, id DESC LIMIT :limit
+    WHERE ns = :ns AND workflow_run_id = :workflow_run_id AND {plain:status} {among:statuses}
+      AND ({plain:open}, created_at, id) < (:open, :created_at, :id)
+    ORDER BY {plain:open} DESC, created_at DESC, id DESC LIMIT :limit
     """,
     row=ApprovalRow,
 )
@@ -99,7 +100,7 @@ NEWEST_OPEN = statement(
 # The namespaces in which approvals expire or are to be reminded of.
 DUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM workflow_approvals WHERE due_at <= :now", row=int)
 # When the next approval of all namespaces expires or is to be reminded of.
-NEXT_DUE = statement("SELECT min(due_at) FROM workflow_approvals WHERE due_at IS NOT NULL", row=int)
+NEXT_DUE = statement("SELECT min(due_at) FROM workflow_approvals WHERE due_at > 0", row=int)
 # Some approvals that are due, those first that have waited longest.
 DUE = statement(
     """

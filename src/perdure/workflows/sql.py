@@ -76,7 +76,7 @@ SET_SCRATCH = statement("UPDATE workflow_runs SET scratch = :scratch WHERE ns = 
 CHILDREN = statement(
     """
     SELECT id, parent_node, status FROM workflow_runs
-    WHERE ns = :ns AND parent_run_id {among:ids} AND status {among:statuses} ORDER BY id LIMIT :n
+    WHERE ns = :ns AND parent_run_id {among:ids} AND status {among:statuses} ORDER BY {plain:id} LIMIT :n
     """,
     row=rows.ChildRow,
 )
@@ -316,7 +316,7 @@ BY_TRIGGER = statement(
     """
     SELECT {columns} FROM workflow_runs
     WHERE ns = :ns AND trigger_id = :trigger_id AND status {among:statuses}
-    ORDER BY started_at DESC, id DESC LIMIT 1
+    ORDER BY {plain:started_at} DESC, id DESC LIMIT 1
     """,
     row=rows.RunRow,
 )
