@@ -38,9 +38,8 @@ async def fail(ctx, input):
 
 async def main() -> None:
     async with Perdure("memory:", agents=agents) as perdure:
-        async for burst in perdure.stream("count", {"to": 3}):
-            for event in burst:
-                print(event.event, event.body)
+        async for event in perdure.stream("count", {"to": 3}):
+            print(event.event, event.data)
         asked = await perdure.run("book", {"city": "Rome"}, thread_id="trip", if_not_exists="create")
         print(asked.interrupts[0].value)
         booked = await perdure.run("book", thread_id="trip", command={"resume": "yes"})

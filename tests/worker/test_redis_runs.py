@@ -66,7 +66,7 @@ async def test_a_run_starts_by_the_list_and_is_read_by_its_channel(
     asking, _ = pair
     seen: list[Any] = []
     async with asyncio.timeout(PATIENCE), redis_client(redis_url) as client:
-        async for burst in asking.stream("counting", redis_prefix):
+        async for burst in asking.stream_bursts("counting", redis_prefix):
             seen += [(event.event, event.source) for event in burst]
             if seen[-1][0] == "custom" and not gate.is_set():
                 assert await client.exists(f"{redis_prefix}run:{seen[-1][1]}:running")

@@ -12,7 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from perdure.agents.context import AgentError, Cancelled, Context, Interrupted
+from perdure.agents.inputs import input_of
 from perdure.agents.records import AgentSpec
 
 GRACE_SECONDS = 1.0
@@ -26,16 +29,20 @@ class FunctionAgent:
 
     Its return value becomes the thread's values. What a generator yields becomes events: `(event, data)` with
     that name, anything else as `custom`; a yielded `("values", state)` saves the state like `ctx.save`.
-    A sync function runs in a separate thread and uses `ctx` through `ctx.call`.
+    A sync function runs in a separate thread and uses `ctx` through `ctx.call`. An `input` that is annotated
+    with a dataclass or a pydantic model is of that class; a run whose input does not fit fails.
     """
 
     def __init__(self, spec: AgentSpec, function: Callable[..., Any]) -> None:
-        self.spec = spec
+        self._typed = input_of(function)
+        self.spec = spec if self._typed is None else replace(spec, input_schema=self._typed.schema)
         self.function = function
         self.blocking = not _is_async(function)
         self.grace = GRACE_SECONDS
 
     async def run(self, ctx: Context, input: Any) -> Any:
+        if self._typed is not None:
+            input = self._typed.read(input)
         try:
             if not self.blocking:
                 return await _finish(ctx, self.function(ctx, input))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from perdure.access.base import remote
 from perdure.access.service import Access
@@ -26,6 +26,10 @@ from perdure.retention.service import Upkeep
 from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
+from perdure.streams.model import Event
+from perdure.threads import asking
+from perdure.threads.asking import RunOptions
+from perdure.threads.records import RunEnd
 from perdure.threads.service import Threads
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
@@ -82,6 +86,16 @@ class PerdureClient(Threads):
     @property
     def url(self) -> str:
         return self.transport.session.base_url
+
+    async def run(self, assistant: str, input: Any = None, **options: Unpack[RunOptions]) -> RunEnd:
+        """Run an assistant and wait for its end; other arguments are fields of `RunRequest`."""
+        return await asking.run(self, assistant, input, options)
+
+    def stream_events(
+        self, assistant: str, input: Any = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[Event, None]:
+        """Run an assistant and stream its events, each with its `data`, until its end."""
+        return asking.stream_events(self, assistant, input, options)
 
     async def why(self, id: str) -> Why:
         """Explain why a run, thread, rollout or schedule is waiting, or how it ended."""

@@ -14,6 +14,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perdure.agents.context import AgentError, Context
+from perdure.agents.inputs import reason_of
 from perdure.agents.records import AgentSpec
 from perdure.langgraph.codec import GraphCodec
 from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory
@@ -147,21 +148,13 @@ def _fitting_context(context: dict[str, Any] | None, graph: Any) -> Any:
         return schema(**given)
     except (ValidationError, TypeError, ValueError) as error:
         raise AgentError(
-            f"the context does not fit {schema.__name__} of graph {graph.name!r}: {_reason(error)}",
+            f"the context does not fit {schema.__name__} of graph {graph.name!r}: {reason_of(error)}",
             error=type(error).__name__,
         ) from error
 
 
 def _is_record(schema: Any) -> bool:
     return isinstance(schema, type) and (dataclasses.is_dataclass(schema) or issubclass(schema, BaseModel))
-
-
-def _reason(error: Exception) -> str:
-    """What is wrong with a value, without the value."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    wrong = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in wrong)
 
 
 @lru_cache(maxsize=256)

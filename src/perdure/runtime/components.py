@@ -27,27 +27,23 @@ CANCEL_SECONDS = 1.0
 """How long a service that took too long to stop may take to be cancelled."""
 
 
-def components_of(
-    app: App, agents: Agents | None = None, *, webhooks: bool = True, files: bool = True
-) -> list[Component]:
+def components_of(app: App, agents: Agents | None = None, *, files: bool = True) -> list[Component]:
     """Deliveries, jobs, timers and a worker for the agents, in the order of starting.
 
     With `files`, workflow and cron files are read before anything fires.
     """
     services = app.services
-    if webhooks:
-        sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
-        notices = ApprovalNotices(
-            services.storage,
-            sender,
-            url=app.settings.approval_webhook_url,
-            public_url=public_url_of(app.settings),
-        )
-        services.deliveries.add(sender, notices)
-        app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
-    elif services.storage.engine == "sqlite":
-        # No other process could send them.
-        services.deliveries.add(ApprovalNotices(services.storage, None, url=None, public_url=None))
+    sender = WebhookSender(app.settings, policy=app.http.webhook_policy, headers=app.http.webhook_headers)
+    notices = ApprovalNotices(
+        services.storage,
+        sender,
+        url=app.settings.approval_webhook_url,
+        public_url=public_url_of(app.settings),
+    )
+    app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
+    # A program may send webhooks itself.
+    known = {each.name for each in services.deliveries.consumers}
+    services.deliveries.add(*(each for each in (sender, notices) if each.name not in known))
     memory = MemoryWork(services.storage, app.settings, services.memory.vectors)
     memory.add_to(services.deliveries, services.job_registry, services.scheduled_jobs)
     services.job_registry.register(RETENTION_JOB, services.upkeep.sweep, timeout=3600.0)

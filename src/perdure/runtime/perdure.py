@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Self
-
-import msgspec
+from typing import Any, Self, Unpack
 
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.model import Why
@@ -14,9 +12,8 @@ from perdure.items.service import Items
 from perdure.jobs.model import JobFunction
 from perdure.jobs.service import Jobs
 from perdure.kernel.config import Settings, load_settings
-from perdure.kernel.errors import InvalidInput, StorageClosed
+from perdure.kernel.errors import StorageClosed
 from perdure.kernel.storage.port import Storage
-from perdure.kernel.validation import explain
 from perdure.memory.service import Memory
 from perdure.outbox.model import Consumer
 from perdure.rollouts.store import DatabaseLightningStore
@@ -27,8 +24,10 @@ from perdure.runtime.stores import open_configured
 from perdure.schedules.conditions import Predicate
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
-from perdure.streams.model import Burst
-from perdure.threads.records import RunEnd, RunRequest
+from perdure.streams.model import Burst, Event
+from perdure.threads import asking
+from perdure.threads.asking import RunOptions
+from perdure.threads.records import RunEnd
 from perdure.threads.service import Threads
 from perdure.worker.registry import Agents
 
@@ -37,10 +36,10 @@ class Perdure:
     """Threads and runs on a database that this process opens, to be used with `async with`.
 
     With `agents` a worker in this process executes their runs. Without a URL the database is the one that the
-    environment and `perdure.toml` name. `options` are settings, such as `job_timeout`. `consumers` deliver
-    what the outbox holds; a server has one for webhooks. `handlers` are functions that cron files and
-    schedules call by name, and `conditions` are predicates that keep schedules from firing, beside those of
-    the agents.
+    environment and `perdure.toml` name. `options` are settings, such as `job_timeout`. Webhooks are delivered
+    while it is open; `consumers` deliver what else the outbox holds. `handlers` are functions that cron files
+    and schedules call by name, and `conditions` are predicates that keep schedules from firing, beside those
+    of the agents. `perdure.sync` has the same without `await`.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Perdure:
             stack.push_async_callback(app.services.close_logs)
             app.services.deliveries.add(*self._consumers)
             files = self.settings.workflow_dir is not None or self.settings.cron_dir is not None
-            components = components_of(app, self._agents, webhooks=False, files=files)
+            components = components_of(app, self._agents, files=files)
             if self._agents is not None:
                 add_handlers(app.services, self._agents.handlers, self._agents.conditions)
             add_handlers(app.services, self._handlers, self._conditions)
@@ -144,23 +143,24 @@ class Perdure:
         """Queue depth, workers, connection pools and undelivered webhooks."""
         return await self.services.diagnostics.stats()
 
-    async def run(self, assistant: str, input: Any = None, **request: Any) -> RunEnd:
-        """Run an assistant and wait for its end; other arguments are fields of `RunRequest`."""
-        run = await self.threads.create_run(_request(assistant, input, request))
-        return await self.threads.join_run(run.run_id)
+    async def run(self, assistant: str, input: Any = None, **options: Unpack[RunOptions]) -> RunEnd:
+        """Run an assistant and wait for its end; other arguments are fields of `RunRequest`.
 
-    async def stream(self, assistant: str, input: Any = None, **request: Any) -> AsyncIterator[Burst]:
-        """Run an assistant and stream its events, in batches."""
-        run = await self.threads.create_run(_request(assistant, input, request))
-        async for burst in self.threads.stream_run(run.run_id):
-            yield burst
+        The input is any JSON value, a dataclass or a pydantic model.
+        """
+        return await asking.run(self.threads, assistant, input, options)
 
+    def stream(
+        self, assistant: str, input: Any = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[Event, None]:
+        """Run an assistant and stream its events, each with its `data`, until its end."""
+        return asking.stream_events(self.threads, assistant, input, options)
 
-def _request(assistant: str, input: Any, more: dict[str, Any]) -> RunRequest:
-    try:
-        return msgspec.convert({"assistant_id": assistant, "input": input, **more}, RunRequest)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(explain(error, RunRequest, "the run request")) from None
+    def stream_bursts(
+        self, assistant: str, input: Any = None, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[Burst, None]:
+        """The same in bursts: all events that were written together."""
+        return self.threads.stream(asking.run_request(assistant, input, options))
 
 
 Database = DatabaseLightningStore | Perdure | Storage

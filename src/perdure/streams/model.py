@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 
+from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import Conflict, InvalidInput
 
 _ID = re.compile(r"^(?:\d{1,16}-)?(\d{1,18})$")
@@ -84,6 +85,11 @@ class Event(msgspec.Struct, frozen=True):
     def id(self) -> str:
         """What a reader gives back as `Last-Event-ID` to go on after this event."""
         return f"{self.ms}-{self.seq}"
+
+    @property
+    def data(self) -> Any:
+        """What the event carries; `body` is the same as JSON."""
+        return decode_json(self.body)
 
 
 class EventRow(msgspec.Struct, gc=False):
