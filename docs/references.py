@@ -118,6 +118,9 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "retention_delivered": "days that delivered entries of the outbox are kept",
         "retention_dead": "days that dead letters are kept",
         "retention_jobs": "days that ended internal jobs are kept",
+        "backup_schedule": "cron expression of backups; none are made without it",
+        "backup_dir": "directory of scheduled backups; `backups` in the state directory",
+        "backup_keep": "how many scheduled backups are kept",
     },
 }
 """What each setting means, in the order of the page. A setting without a sentence here fails a test."""

@@ -372,10 +372,24 @@ async def test_the_facts_are_for_programs(house: House) -> None:
 
 
 async def test_what_is_not_there_is_named(house: House) -> None:
-    with pytest.raises(
-        NotFound, match="There is no rollout, run, thread, workflow run, approval or schedule run-0"
-    ):
+    with pytest.raises(NotFound, match="Nothing in this namespace has the id run-0"):
         await house.diagnostics.why("run-0")
     elsewhere = house.diagnostics.in_namespace("another")
     with pytest.raises(NotFound):
         await elsewhere.why(await situations.no_worker(house))
+
+
+async def test_every_other_id_is_explained_too(house: House) -> None:
+    run_id = await situations.no_worker(house)
+    store = house.store
+    await store.enqueue_rollout("x")
+    claimed = await store.dequeue_rollout(worker_id="w-1")
+    assert claimed is not None
+    attempt = await house.diagnostics.why(claimed.attempt.attempt_id)
+    assert (attempt.kind, attempt.rule) == ("attempt", "attempt_of")
+    assert claimed.rollout_id in attempt.sentence
+    worker = await house.diagnostics.why("w-1")
+    assert worker.kind == "worker"
+    assert worker.sentence.startswith("Worker w-1 is busy; it was heard from ")
+    with pytest.raises(NotFound):
+        await house.diagnostics.why(run_id[:-1])

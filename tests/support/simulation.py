@@ -162,6 +162,9 @@ class InlineStorage:
         reason = self.database.degraded
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": []}
 
+    async def integrity(self) -> list[str]:
+        return []
+
     async def close(self) -> None:
         self.signals.close()
         self.database.close()
@@ -306,6 +309,9 @@ class SimulatedStorage:
 
     async def health(self) -> Mapping[str, Any]:
         return await self._database.inline.health()
+
+    async def integrity(self) -> list[str]:
+        return []
 
     async def close(self) -> None:
         self.signals.close()

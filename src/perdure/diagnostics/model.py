@@ -18,12 +18,37 @@ from perdure.threads.operations.queries import QueueStats
 from perdure.threads.records import Failure, Interrupt
 from perdure.threads.rows import RunRow, ThreadRow, failure_of, run_limits
 
+WhyKind = Literal[
+    "rollout",
+    "run",
+    "phase",
+    "request",
+    "thread",
+    "schedule",
+    "workflow",
+    "approval",
+    "workflow_run",
+    "attempt",
+    "assistant",
+    "session",
+    "messaging_session",
+    "trace",
+    "span",
+    "memory_node",
+    "memory_event",
+    "worker",
+    "effect",
+    "resources",
+    "job",
+    "token",
+]
+
 
 class Why(Record, kw_only=True):
     """Why something is waiting or how it ended: a sentence, the rule and the facts behind it."""
 
     id: str
-    kind: Literal["rollout", "run", "phase", "request", "thread", "schedule", "workflow", "approval"]
+    kind: WhyKind
     status: str
     rule: str
     """A short code that stays the same when the sentence changes."""

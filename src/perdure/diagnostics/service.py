@@ -15,6 +15,7 @@ from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import finding, model, operations
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
 from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, FoundId, FoundTokens, Kind, Wanted
+from perdure.diagnostics.found_explain import OWNED, explain_found
 from perdure.diagnostics.model import (
     FoundRollout,
     LiveWorkers,
@@ -60,13 +61,11 @@ class Diagnostics(WatchedService):
 
     @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
     async def why(self, id: Id) -> Why:
-        """Explain why a run, thread, rollout, workflow run, approval or schedule is waiting, or how it
-        ended."""
+        """Explain why something is waiting, or how it ended, by any id: of a run, thread, rollout, attempt,
+        workflow run, phase, approval, schedule, session, worker, trace, span, effect, job and others."""
         now, found = await self.read(operations.find, check_id(id, "id"))
         if found is None:
-            raise NotFound(
-                f"There is no rollout, run, thread, workflow run, approval or schedule {id} in this namespace"
-            )
+            return await self._explain_other(id, to_seconds(now))
         if isinstance(found, ScheduleRow):
             return explain_schedule(schedule_of(found), to_seconds(now))
         if isinstance(found, FoundWorkflowRun):
@@ -77,6 +76,18 @@ class Diagnostics(WatchedService):
             return explain_rollout(self._facts(found, now), now)
         busy = None if found.busy is None else self._facts(found.busy, now)
         return explain_thread(model.thread_facts(found, busy), now)
+
+    async def _explain_other(self, id: str, now: float) -> Why:
+        """Explain what has the id, if it is none of those that wait by rules of their own."""
+        if not id.strip():
+            raise NotFound("Nothing in this namespace has an empty id")
+        for each in await self.find(id):
+            if each.id == id:
+                owner = None
+                if each.kind in OWNED and each.parent_id is not None:
+                    owner = await self.why(each.parent_id)
+                return explain_found(each, owner, now)
+        raise NotFound(f"Nothing in this namespace has the id {id}")
 
     def _facts(self, found: FoundRollout, now: int) -> RolloutFacts:
         return model.facts_of(found, known=found.row.kind in self.kinds, since=now - self._alive)

@@ -165,6 +165,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     memory_model_url: str | None = None
     memory_model_key: str | None = None
     memory_model_timeout: Seconds = 60.0
+    backup_schedule: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    backup_dir: str | None = None
+    backup_keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 7
     retention_audit: Days | None = 90.0
     retention_keys: Days | None = 1.0
     retention_delivered: Days | None = 7.0

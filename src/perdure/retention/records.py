@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from perdure.kernel.record import Record
 
 
@@ -35,3 +37,26 @@ class DatabaseStats(Record, kw_only=True):
     engine: str
     bytes: int
     items: list[TableStats]
+
+
+class Finding(Record, kw_only=True):
+    """What a check found: how many rows break its rule, and a sentence if there are any."""
+
+    check: str
+    ok: bool
+    found: int
+    sentence: str | None
+
+
+class Verification(Record, kw_only=True):
+    """What was checked of a database, and whether all of it is well."""
+
+    ok: bool
+    items: list[Finding]
+
+
+class ExportPage(Record, kw_only=True):
+    """A page of an export; `next` is None after the last one."""
+
+    items: list[dict[str, Any]]
+    next: str | None

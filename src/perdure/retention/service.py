@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
 from perdure.access.model import Caller
 from perdure.jobs.model import JobContext
+from perdure.kernel.checks import Limit, check_choice, check_page, check_text, optional_text
+from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import InvalidInput
 from perdure.kernel.retention import DAY, Retention
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.retention import sql
-from perdure.retention.records import DatabaseStats, GcReport, Sweep, TableStats
+from perdure.retention.checks import CHECKS, BrokenRow, Check
+from perdure.retention.exports import KINDS, ExportKind, has_status, read_page, record_of
+from perdure.retention.records import (
+    DatabaseStats,
+    ExportPage,
+    Finding,
+    GcReport,
+    Sweep,
+    TableStats,
+    Verification,
+)
 from perdure.retention.sweeps import kinds_of
 
 RETENTION_JOB = "retention"
@@ -61,11 +76,56 @@ class Upkeep(Service):
             items=[TableStats(kind=name, rows=rows) for name, rows in counts.items()],
         )
 
+    @call(GET("/db/verify"), scope="admin")
+    async def verify(self) -> Verification:
+        """Check the files of the database, and what must be true of its rows; nothing is changed."""
+        problems = await self.storage.integrity()
+        engine = Finding(
+            check="integrity",
+            ok=not problems,
+            found=len(problems),
+            sentence="; ".join(problems) or None,
+        )
+        found = [engine]
+        for check in CHECKS:
+            row = await self.storage.read(_broken, check)
+            sentence = f"{row.found} × {check.sentence}, such as {row.example}" if row.found else None
+            found.append(Finding(check=check.name, ok=not row.found, found=row.found, sentence=sentence))
+        return Verification(ok=all(each.ok for each in found), items=found)
+
+    @call(GET("/db/export/{kind}"), scope="admin")
+    async def export(
+        self,
+        kind: ExportKind,
+        *,
+        after: str = "",
+        since: Annotated[float, Meta(ge=0, le=1e12)] = 0.0,
+        status: str | None = None,
+        limit: Limit = 1000,
+    ) -> ExportPage:
+        """Read the rows of a kind as they are stored, in the order of their ids; `next` is the `after` of the
+        next page. `since` is in epoch seconds."""
+        check_choice(kind, KINDS, "kind")
+        check_page(limit)
+        check_text(after, "after")
+        if status is not None and not has_status(kind):
+            raise InvalidInput(f"{kind} have no status to export by")
+        chosen = optional_text(status, "status")
+        rows = await self.read(read_page, kind, after, to_micros(since), chosen, limit)
+        items = [record_of(kind, row) for row in rows]
+        return ExportPage(items=items, next=items[-1]["id"] if limit and len(items) == limit else None)
+
     async def sweep(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The job that deletes what is too old; gives how much, by kind."""
         report = await self.gc()
         self.sweep_time = time.time()
         return {each.kind: each.deleted for each in report.items if each.deleted}
+
+
+async def _broken(tx: Tx, check: Check) -> BrokenRow:
+    found = await tx.one(check.query, **check.values)
+    assert found is not None
+    return found
 
 
 async def _stats(tx: Tx) -> sql.StatsRow:

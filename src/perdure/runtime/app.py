@@ -27,6 +27,7 @@ from perdure.langgraph.views import GraphViews
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.backup_job import ScheduledBackup
 from perdure.runtime.reloads import Reloads
 from perdure.runtime.services import Services
 from perdure.runtime.tls import SETTINGS as TLS_SETTINGS
@@ -66,6 +67,8 @@ class StoreApp:
         """The secret with which the command on this machine comes in."""
         self.agents: Agents | None = None
         """The agents that this process has, put here by the worker that executes them."""
+        self.backup: ScheduledBackup | None = None
+        """What makes backups on a schedule, where the settings say so."""
         self.feeds: Counter[str] = Counter()
         """How many feeds of changes each actor has open."""
         self.streams: Counter[str] = Counter()

@@ -13,6 +13,7 @@ from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, s
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.retention.service import RETENTION_JOB, SCHEDULE
 from perdure.runtime.app import App
+from perdure.runtime.backup_job import BACKUP_JOB, BACKUP_SECONDS, ScheduledBackup
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
 from perdure.runtime.memory_feed import MemoryFeed
 from perdure.runtime.memory_work import MemoryWork
@@ -48,6 +49,10 @@ def components_of(app: App, agents: Agents | None = None, *, files: bool = True)
     memory.add_to(services.deliveries, services.job_registry, services.scheduled_jobs)
     services.job_registry.register(RETENTION_JOB, services.upkeep.sweep, timeout=3600.0)
     services.scheduled_jobs.add(RETENTION_JOB, SCHEDULE, jitter=300.0)
+    if app.settings.backup_schedule is not None:
+        app.backup = ScheduledBackup(services.storage, app.settings)
+        services.job_registry.register(BACKUP_JOB, app.backup.run, timeout=BACKUP_SECONDS)
+        services.scheduled_jobs.add(BACKUP_JOB, app.settings.backup_schedule)
     feeds: list[Component] = []
     if app.settings.memory_feed:
         feed = MemoryFeed(services.threads, services.memory)

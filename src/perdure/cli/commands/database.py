@@ -1,13 +1,15 @@
-"""`perdure db`: how much a database holds, and deleting what is too old."""
+"""`perdure db`: how much a database holds, deleting what is too old, backups and exports."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from perdure.cli.commands.backups import backup, restore, verify
+from perdure.cli.commands.exports import export
 from perdure.cli.shell.options import CommandContext, CommandGroup, flag
 from perdure.cli.shell.output import make_table
 
-app = CommandGroup("Show how much a database holds; delete old data.")
+app = CommandGroup("Back up, restore, check and export a database; delete old data.")
 
 
 @app.client_command("stats")
@@ -38,3 +40,9 @@ async def gc(
         (each.kind, None if each.days is None else f"{each.days:g}", each.deleted) for each in report.items
     ]
     context.output.show(make_table(columns, rows))
+
+
+app.client_command("backup")(backup)
+app.client_command("restore")(restore)
+app.client_command("verify")(verify)
+app.client_command("export")(export)

@@ -26,10 +26,10 @@ async def why(
     context: CommandContext,
     id: Annotated[
         str,
-        typer.Argument(metavar="ID", help="ID of a run, thread, rollout, workflow run, approval or cron."),
+        typer.Argument(metavar="ID", help="Any ID: of a run, thread, rollout, attempt, worker, …"),
     ],
 ) -> None:
-    """Show why a run, thread, rollout, workflow run, approval or cron is waiting, or how it ended."""
+    """Show why a run, thread, rollout or anything else with an ID is waiting, or how it ended."""
     async with context.connect() as connection:
         found = await connection.diagnostics.why(id)
     context.answer(found, found.sentence)

@@ -155,6 +155,10 @@ class Storage(Protocol):
         """`status` is ok or degraded, with the reason and any index still to be built."""
         ...
 
+    async def integrity(self) -> list[str]:
+        """What the engine finds wrong with its own structures; nothing, if it is whole."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -25,6 +25,7 @@ from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.ownership import Ownership
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
+from perdure.kernel.storage.sqlite_backup import check_file
 from perdure.kernel.storage.sqlite_engine import (
     MEMORY,
     Job,
@@ -348,6 +349,13 @@ class SqliteStorage:
         reason = self._engine.lost or self._engine.degraded
         indexes = [index.name for _, index in self._engine.missing_indexes]
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": indexes}
+
+    async def integrity(self) -> list[str]:
+        """Check the pages, the indexes and the foreign keys, on a connection of its own."""
+        if self._engine.in_memory:
+            return []
+        self._check_open()
+        return await asyncio.to_thread(check_file, Path(self.path))
 
     async def close(self) -> None:
         """Run the queued writes, stop the reads, checkpoint into the database file, and release it."""

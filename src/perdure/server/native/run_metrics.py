@@ -27,6 +27,7 @@ class RunMetrics(msgspec.Struct, frozen=True):
     deliveries: Mapping[str, int]
     approvals: Mapping[str, OpenApprovals]
     sweep_time: float | None
+    backup_time: float | None
 
 
 async def known_of_runs(call: Call) -> RunMetrics | None:
@@ -41,7 +42,9 @@ async def known_of_runs(call: Call) -> RunMetrics | None:
         approvals = await diagnostics.open_approvals(call.caller.namespaces)
     counts = dict(call.app.services.deliveries.counts)
     sweep_time = call.app.services.upkeep.sweep_time
-    return RunMetrics(stats, pools_of(health), health.get("redis"), counts, approvals, sweep_time)
+    backup_time = None if call.app.backup is None else call.app.backup.success_time
+    redis = health.get("redis")
+    return RunMetrics(stats, pools_of(health), redis, counts, approvals, sweep_time, backup_time)
 
 
 def run_families(known: RunMetrics | None) -> Iterator[Metric]:
@@ -85,6 +88,12 @@ def _approvals(approvals: Mapping[str, OpenApprovals]) -> Iterator[Metric]:
 
 
 def _outside(known: RunMetrics) -> Iterator[Metric]:
+    if known.backup_time is not None:
+        yield GaugeMetricFamily(
+            "perdure_backup_last_success_timestamp_seconds",
+            "When this process last made a scheduled backup.",
+            known.backup_time,
+        )
     if known.sweep_time is not None:
         yield GaugeMetricFamily(
             "perdure_retention_last_run_timestamp_seconds",

@@ -1,0 +1,120 @@
+"""Copies of SQLite databases: made beside the process that writes, checked, and put in place by a rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from perdure.kernel import errors
+from perdure.kernel.storage.schema import META
+from perdure.kernel.storage.sqlite_engine import translate
+
+PAGES = 2000
+"""How many pages are copied at once, between which progress is told."""
+Progress = Callable[[int, int], None]
+"""Is told how much is done, and of how much."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """A temporary name beside a file, which gets its name at the end; on an error nothing is left.
+
+    An error of the disk is a sentence that names the file.
+    """
+    if not target.parent.is_dir():
+        raise errors.InvalidInput(f"the directory of {target} does not exist")
+    made = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        yield made
+        sync(made)
+        made.replace(target)
+        sync(target.parent)
+    except (OSError, apsw.FullError, apsw.IOError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise errors.StorageFull(f"cannot write {target}: {reason}; nothing was left behind") from error
+    except apsw.Error as error:
+        raise translate(error, str(target)) from error
+    finally:
+        for left in (made, *beside(made)):
+            with contextlib.suppress(FileNotFoundError):
+                left.unlink()
+
+
+def beside(file: Path) -> list[Path]:
+    """The files that SQLite keeps beside a database."""
+    return [file.with_name(file.name + ending) for ending in ("-wal", "-shm", "-journal")]
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a directory is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_existing(path: Path, *, write: bool = False) -> apsw.Connection:
+    """A connection to a perdure database that exists; any other file is refused."""
+    if not path.is_file():
+        raise errors.NotFound(f"{path} does not exist")
+    flags = apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
+    try:
+        connection = apsw.Connection(str(path), flags=flags)
+        connection.set_busy_timeout(5000)
+        row = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (META.name,)).fetchone()
+    except apsw.Error as error:
+        raise translate(error, str(path)) from error
+    if row is None:
+        raise errors.NotADatabase(f"{path} is not a perdure database")
+    return connection
+
+
+def copy_database(source: Path, target: Path, progress: Progress = no_progress) -> None:
+    """Copy a database as it is at one moment. Whoever writes to it goes on; its log grows meanwhile."""
+    reading = open_existing(source)
+    writing = apsw.Connection(str(target))
+    try:
+        # The open transaction keeps the moment: without it, a write would make the copy begin again.
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        with writing.backup("main", reading, "main") as backup:
+            while not backup.done:
+                backup.step(PAGES)
+                progress(backup.page_count - backup.remaining, backup.page_count)
+        # A backup is one file.
+        writing.execute("PRAGMA journal_mode = DELETE").fetchall()
+    finally:
+        writing.close(True)
+        reading.close(True)
+
+
+def check_file(path: Path) -> list[str]:
+    """What SQLite finds wrong with a database; nothing, if it is whole."""
+    connection = open_existing(path)
+    try:
+        return problems_of(connection)
+    except apsw.Error as error:
+        return [str(error)]
+    finally:
+        connection.close(True)
+
+
+def problems_of(connection: apsw.Connection) -> list[str]:
+    """What SQLite finds wrong with the pages, the indexes and the foreign keys of a database."""
+    found = [str(text) for (text,) in connection.execute("PRAGMA quick_check(20)").fetchall()]
+    found = [] if found == ["ok"] else found
+    keys = connection.execute("PRAGMA foreign_key_check").fetchall()
+    return found + [
+        f"a row of {table} refers to a row of {parent} that is missing" for table, _, parent, _ in keys[:20]
+    ]

@@ -1,0 +1,210 @@
+"""What must be true of the tables that no foreign key guards: each rule is a query for what breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.kernel.storage.dialect import Statement, name_statements, statement
+from perdure.rollouts.model import ENDED, LIVE, QUEUED
+
+
+class BrokenRow(NamedTuple):
+    """How many rows break a rule, and one of them."""
+
+    found: int
+    example: str | None
+
+
+class Check(NamedTuple):
+    """A rule: its name, what it means if rows break it, and the query for those rows."""
+
+    name: str
+    sentence: str
+    query: Statement[BrokenRow]
+    values: Mapping[str, Any] = {}
+
+
+# Attempts of a rollout that does not exist.
+LOST_ATTEMPTS = statement(
+    """
+    SELECT count(*) AS found, min(a.rollout_id) AS example FROM attempts AS a
+    WHERE NOT EXISTS (SELECT 1 FROM rollouts AS r WHERE r.ns = a.ns AND r.id = a.rollout_id)
+    """,
+    row=BrokenRow,
+)
+# Rollouts with more than one live attempt.
+LIVE_TWICE = statement(
+    """
+    SELECT count(*) AS found, min(t.rollout_id) AS example FROM (
+      SELECT ns, rollout_id FROM attempts WHERE status {among:live}
+      GROUP BY ns, rollout_id HAVING count(*) > 1
+    ) AS t
+    """,
+    row=BrokenRow,
+)
+# Rollouts in a queue that are not at exactly one place: ready, due later, or behind another.
+NO_PLACE = statement(
+    """
+    SELECT count(*) AS found, min(id) AS example FROM rollouts
+    WHERE status {among:queued} AND (CASE WHEN ready IS NULL THEN 0 ELSE 1 END
+      + CASE WHEN due_at IS NULL THEN 0 ELSE 1 END + CASE WHEN behind IS NULL THEN 0 ELSE 1 END) <> 1
+    """,
+    row=BrokenRow,
+)
+# Rollouts outside the queue that still have a place in it.
+PLACE_LEFT = statement(
+    """
+    SELECT count(*) AS found, min(id) AS example FROM rollouts
+    WHERE status {among:ended} AND (ready IS NOT NULL OR due_at IS NOT NULL OR behind IS NOT NULL)
+    """,
+    row=BrokenRow,
+)
+# Lines held by a rollout that does not exist, or that has ended and is not waited for.
+LOST_HOLDERS = statement(
+    """
+    SELECT count(*) AS found, min(l.line) AS example FROM lines AS l
+    WHERE l.holder IS NOT NULL AND l.release_by IS NULL AND NOT EXISTS (
+      SELECT 1 FROM rollouts AS r WHERE r.ns = l.ns AND r.id = l.holder AND NOT r.status {among:ended})
+    """,
+    row=BrokenRow,
+)
+# Rollouts that wait behind others in a line that nobody holds.
+FREE_LINES = statement(
+    """
+    SELECT count(*) AS found, min(r.id) AS example FROM rollouts AS r
+    WHERE r.behind IS NOT NULL AND NOT EXISTS (
+      SELECT 1 FROM lines AS l WHERE l.ns = r.ns AND l.line = r.line AND l.holder IS NOT NULL)
+    """,
+    row=BrokenRow,
+)
+# Kinds and statuses whose count of rollouts is not the number of rows.
+WRONG_COUNTS = statement(
+    """
+    SELECT count(*) AS found, min(t.kind || ' ' || t.status) AS example FROM (
+      SELECT u.ns, u.kind, u.status, sum(u.total) AS off FROM (
+        SELECT ns, kind, status, sum(total) AS total FROM rollout_counts GROUP BY ns, kind, status
+        UNION ALL
+        SELECT ns, kind, status, -count(*) AS total FROM rollouts GROUP BY ns, kind, status
+      ) AS u GROUP BY u.ns, u.kind, u.status
+    ) AS t WHERE t.off <> 0
+    """,
+    row=BrokenRow,
+)
+# Runs without their rollout or their thread.
+LOST_RUNS = statement(
+    """
+    SELECT count(*) AS found, min(r.id) AS example FROM runs AS r
+    WHERE r.gone_at IS NULL AND (
+      NOT EXISTS (SELECT 1 FROM rollouts AS x WHERE x.ns = r.ns AND x.id = r.id)
+      OR NOT EXISTS (SELECT 1 FROM threads AS t WHERE t.ns = r.ns AND t.id = r.thread_id))
+    """,
+    row=BrokenRow,
+)
+# Jobs without their rollout.
+LOST_JOBS = statement(
+    """
+    SELECT count(*) AS found, min(j.id) AS example FROM jobs AS j
+    WHERE NOT EXISTS (SELECT 1 FROM rollouts AS r WHERE r.ns = j.ns AND r.id = j.id)
+    """,
+    row=BrokenRow,
+)
+# Spans of a rollout that does not exist.
+LOST_SPANS = statement(
+    """
+    SELECT count(*) AS found, min(t.rollout_id) AS example
+    FROM (SELECT DISTINCT ns, rollout_id FROM spans) AS t
+    WHERE NOT EXISTS (SELECT 1 FROM rollouts AS r WHERE r.ns = t.ns AND r.id = t.rollout_id)
+    """,
+    row=BrokenRow,
+)
+# Streams of events with gaps between their numbers; those that refer to others have them by design.
+GAPS = statement(
+    """
+    SELECT count(*) AS found, min(t.stream) AS example FROM (
+      SELECT e.ns, e.stream FROM stream_events AS e
+      WHERE NOT EXISTS (SELECT 1 FROM stream_links AS l WHERE l.ns = e.ns AND l.stream = e.stream)
+      GROUP BY e.ns, e.stream HAVING max(e.seq) - min(e.seq) + 1 <> count(*)
+    ) AS t
+    """,
+    row=BrokenRow,
+)
+# Streams with events after their last number.
+BEYOND = statement(
+    """
+    SELECT count(*) AS found, min(t.stream) AS example FROM (
+      SELECT ns, stream, max(seq) AS last FROM stream_events GROUP BY ns, stream
+    ) AS t WHERE NOT EXISTS (
+      SELECT 1 FROM streams AS s WHERE s.ns = t.ns AND s.stream = t.stream AND s.last_seq >= t.last)
+    """,
+    row=BrokenRow,
+)
+# Effects without a body, and bodies without an effect.
+LOST_BODIES = statement(
+    """
+    SELECT count(*) AS found, min(t.id) AS example FROM (
+      SELECT b.ns, b.id FROM outbox_bodies AS b
+      WHERE NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.ns = b.ns AND o.id = b.id)
+      UNION ALL
+      SELECT o.ns, o.id FROM outbox AS o
+      WHERE NOT EXISTS (SELECT 1 FROM outbox_bodies AS b WHERE b.ns = o.ns AND b.id = o.id)
+    ) AS t
+    """,
+    row=BrokenRow,
+)
+# Firings of a schedule that does not exist.
+LOST_FIRINGS = statement(
+    """
+    SELECT count(*) AS found, min(f.schedule_id) AS example FROM firings AS f
+    WHERE NOT EXISTS (SELECT 1 FROM schedules AS s WHERE s.ns = f.ns AND s.id = f.schedule_id)
+    """,
+    row=BrokenRow,
+)
+# Events of memory without their text.
+LOST_TEXTS = statement(
+    """
+    SELECT count(*) AS found, min(e.id) AS example FROM memory_events AS e
+    WHERE NOT EXISTS (SELECT 1 FROM memory_texts AS t WHERE t.ns = e.ns AND t.id = e.id)
+    """,
+    row=BrokenRow,
+)
+# Nodes of memory whose parent does not exist.
+LOST_NODES = statement(
+    """
+    SELECT count(*) AS found, min(n.id) AS example FROM memory_nodes AS n
+    WHERE n.parent_id IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM memory_nodes AS p WHERE p.ns = n.ns AND p.id = n.parent_id)
+    """,
+    row=BrokenRow,
+)
+# Phases of workflow runs that do not exist.
+LOST_PHASES = statement(
+    """
+    SELECT count(*) AS found, min(n.run_id) AS example FROM workflow_nodes AS n
+    WHERE NOT EXISTS (SELECT 1 FROM workflow_runs AS r WHERE r.ns = n.ns AND r.id = n.run_id)
+    """,
+    row=BrokenRow,
+)
+
+name_statements(globals())
+
+_ENDED = {"ended": sorted(ENDED)}
+CHECKS: Sequence[Check] = (
+    Check("attempts", "attempts belong to no rollout", LOST_ATTEMPTS),
+    Check("live_attempts", "rollouts have more than one live attempt", LIVE_TWICE, {"live": sorted(LIVE)}),
+    Check("queue_places", "queued rollouts are not at one place", NO_PLACE, {"queued": sorted(QUEUED)}),
+    Check("ended_places", "ended rollouts are still in a queue", PLACE_LEFT, _ENDED),
+    Check("line_holders", "lines are held by rollouts that have ended or are missing", LOST_HOLDERS, _ENDED),
+    Check("free_lines", "rollouts wait in a line that nobody holds", FREE_LINES),
+    Check("rollout_counts", "counts of rollouts differ from the rows", WRONG_COUNTS),
+    Check("runs", "runs have no rollout or no thread", LOST_RUNS),
+    Check("jobs", "jobs have no rollout", LOST_JOBS),
+    Check("spans", "rollouts with spans are missing", LOST_SPANS),
+    Check("stream_gaps", "streams have gaps", GAPS),
+    Check("stream_ends", "streams have events after their last number", BEYOND),
+    Check("outbox", "effects and their bodies do not match", LOST_BODIES),
+    Check("firings", "firings belong to no schedule", LOST_FIRINGS),
+    Check("memory_texts", "events of memory have no text", LOST_TEXTS),
+    Check("memory_nodes", "nodes of memory have no parent", LOST_NODES),
+    Check("workflow_nodes", "phases belong to no workflow run", LOST_PHASES),
+)
