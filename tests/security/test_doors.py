@@ -35,6 +35,8 @@ LINKED = {"/approve/{token}"}
 """Public, but for whoever has the token in the path."""
 GUIDE = {"/docs/guide", "/docs/guide/{path}", "/llms.txt", "/llms-full.txt"}
 """Public, since it is the documentation of a release and holds nothing of a server."""
+PAGES = {"/", "/ui", "/ui/{path}"}
+"""Public, since the files of the dashboard hold no data."""
 ENDLESS = {"/api/v1/changes"}
 THEIR_THREAD = "018f0000-0000-7000-8000-000000000001"
 CLOSED = [route for route in ROUTES if route.scope is not None]
@@ -69,7 +71,7 @@ async def closed(store: InMemoryLightningStore) -> AsyncIterator[Visitor]:
 
 
 def test_the_public_paths_are_these_and_no_others() -> None:
-    assert {route.path for route in ROUTES if route.scope is None} == PUBLIC | LINKED | GUIDE
+    assert {route.path for route in ROUTES if route.scope is None} == PUBLIC | LINKED | GUIDE | PAGES
 
 
 async def test_without_a_token_every_route_answers_401(closed: Visitor) -> None:
@@ -78,7 +80,7 @@ async def test_without_a_token_every_route_answers_401(closed: Visitor) -> None:
             answer = await closed.ask(route.method, path_of(route), headers=headers)
             assert answer.status in (401, 429), name_of(route)
     for path in (
-        "/",
+        "/uix",
         "/nothing",
         "/v1/agl/nothing",
         "/api/v1/nothing",

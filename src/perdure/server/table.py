@@ -17,8 +17,17 @@ from perdure.server.lightning.routes import ROUTES as LIGHTNING_ROUTES
 from perdure.server.native.routes import GUIDE, PROBES
 from perdure.server.native.routes import ROUTES as NATIVE_ROUTES
 from perdure.server.otlp.routes import ROUTES as OTLP_ROUTES
+from perdure.server.web.routes import HOME
+from perdure.server.web.routes import ROUTES as WEB_ROUTES
 
-ROUTES: tuple[Route, ...] = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *LANGGRAPH_ROUTES, *OTLP_ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *NATIVE_ROUTES,
+    *LIGHTNING_ROUTES,
+    *LANGGRAPH_ROUTES,
+    *OTLP_ROUTES,
+    HOME,
+    *WEB_ROUTES,
+)
 LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
 """What a store of another make is served with."""
 
@@ -32,13 +41,17 @@ def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIA
         return make_application(app, LIGHTNING_ONLY, components)
     own = app.http.app
     mounted = None if own is None else Mounted(own, LANGGRAPH, public=app.http.app_is_public)
+    routes = _enabled(app.http.disabled)
     if mounted is not None:
         app.reloads.add("http.app", lambda _: mounted.replace(app.http.app))
-    return make_application(app, _enabled(app.http.disabled), components, mounted)
+        # The root belongs to the operator's application.
+        routes = tuple(route for route in routes if route is not HOME)
+    return make_application(app, routes, components, mounted)
 
 
 def _enabled(disabled: Collection[str]) -> tuple[Route, ...]:
     """The routes without those that `http.disable_…` of a `langgraph.json` names."""
+    web = () if "ui" in disabled else (HOME, *WEB_ROUTES)
     theirs = [route for route in LANGGRAPH_ROUTES if route.group not in disabled]
-    others = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *OTLP_ROUTES)
+    others = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *OTLP_ROUTES, *web)
     return (*(route for route in others if "meta" not in disabled or route.path not in META), *theirs)

@@ -208,8 +208,12 @@ class Application:
                 # The operator's handler decides once for each request.
                 return caller, None
         opens_page = route.opens_in_tab and _opens_tab(request)
-        caller = await self._gate.admit(request.headers.get, _peer(request), opens_page=opens_page)
-        return caller, partial(self._gate.readmit, request.headers.get)
+        # The other protocols have clients of their own, which send a token.
+        cookie_for = request.method if route.protocol is NATIVE else None
+        caller = await self._gate.admit(
+            request.headers.get, _peer(request), opens_page=opens_page, cookie_for=cookie_for
+        )
+        return caller, partial(self._gate.readmit, request.headers.get, cookie_for=cookie_for)
 
     async def _decode(self, call: Call, route: Route) -> None:
         if route.query is not None:

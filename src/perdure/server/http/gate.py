@@ -13,6 +13,7 @@ from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
 from perdure.runtime.app import ANONYMOUS, StoreApp, is_loopback
+from perdure.server.http.cookies import secret_in_cookie
 from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own
 
 MAX_BUCKETS = 4096
@@ -21,6 +22,7 @@ FAILURES_AT_ONCE = 60.0
 MAX_ORIGIN = 200
 OWN_SITES = ("same-origin", "none")
 """What a browser says of requests of our own pages, and of those that its user typed."""
+SAFE_METHODS = ("GET", "HEAD")
 
 Header = Callable[[str], str | None]
 
@@ -117,25 +119,44 @@ class Gate:
             "cors_allow_origins"
         )
 
-    async def admit(self, header: Header, peer: str, *, opens_page: bool = False) -> Caller:
-        """The authenticated caller, or an error. `opens_page` if a link may come from any page."""
+    async def admit(
+        self, header: Header, peer: str, *, opens_page: bool = False, cookie_for: str | None = None
+    ) -> Caller:
+        """The authenticated caller, or an error. `opens_page` if a link may come from any page.
+
+        `cookie_for` is the method of a request for which the dashboard's cookie counts as a token.
+        """
         credentials = credentials_from(header)
-        if credentials.secret and not self._failures.has_room(peer):
+        kept = self._kept_secret(header, cookie_for) if credentials.secret is None else None
+        secret = credentials.secret or kept
+        if secret and not self._failures.has_room(peer):
             raise TooManyRequests("too many wrong tokens came from this address")
         try:
-            caller = await self._app.admit(*credentials)
+            caller = await self._app.admit(secret, credentials.namespace)
         except Unauthorized:
-            if credentials.secret:
+            if secret:
                 self._failures.take(peer)
-            raise
+            if kept is None:
+                raise
+            # A cookie of an earlier login is no obstacle where no token is needed.
+            caller = await self._app.admit(None, credentials.namespace)
         if caller.actor == ANONYMOUS and not opens_page:
             self.check_page(header)
         self.count(caller)
         return caller
 
-    async def readmit(self, header: Header) -> None:
+    async def readmit(self, header: Header, *, cookie_for: str | None = None) -> None:
         """Refuse a caller whose token has expired or was revoked since it was admitted."""
-        await self._app.admit(*credentials_from(header))
+        credentials = credentials_from(header)
+        kept = self._kept_secret(header, cookie_for) if credentials.secret is None else None
+        await self._app.admit(credentials.secret or kept, credentials.namespace)
+
+    def _kept_secret(self, header: Header, method: str | None) -> str | None:
+        """The secret in the dashboard's cookie, which counts for requests of our own pages alone."""
+        secret = None if method is None else secret_in_cookie(header("cookie"), header("host"))
+        if secret is None or _is_of_own_page(header, changes=method not in SAFE_METHODS):
+            return secret
+        raise Forbidden("the login of the dashboard counts for its own pages alone; send a token")
 
     def count(self, caller: Caller) -> None:
         """Refuse a caller that exceeds the rate limit."""
@@ -143,6 +164,16 @@ class Gate:
             if not self._calls.has_room(caller.actor):
                 raise TooManyRequests()
             self._calls.take(caller.actor)
+
+
+def _is_of_own_page(header: Header, *, changes: bool) -> bool:
+    """Whether a page of this server sent a request; what changes something must say so in a header."""
+    origin, site = header("origin"), header("sec-fetch-site")
+    if origin is not None and not is_own(origin, header("host")):
+        return False
+    if site is not None:
+        return site == "same-origin" or (site == "none" and not changes)
+    return origin is not None or not changes
 
 
 def _without_port(host: str) -> str:

@@ -1,0 +1,45 @@
+// The table of screens. To add one: a file in screens/ with a default export, and an entry here.
+import { type ComponentType, lazy, type LazyExoticComponent } from "react";
+import type { IconName } from "../components/Icon";
+
+export type Params = Record<string, string>;
+type ScreenComponent = ComponentType<{ params: Params }>;
+
+interface Screen {
+  /** As wouter writes it, such as /rollouts/:rollout_id. */
+  path: string;
+  component: LazyExoticComponent<ScreenComponent>;
+  /** Its place in the navigation; screens of one object have none. */
+  nav?: { title: string; icon: IconName; section: "" | "Work" | "Knowledge" | "Operation"; key: string };
+}
+
+const screen = (path: string, load: () => Promise<{ default: ScreenComponent }>, nav?: Screen["nav"]): Screen => ({
+  path,
+  component: lazy(load),
+  ...(nav ? { nav } : {}),
+});
+
+export const SCREENS: Screen[] = [
+  screen("/", () => import("../screens/Home"), { title: "Home", icon: "home", section: "", key: "h" }),
+  screen("/rollouts", () => import("../screens/Rollouts"), { title: "Rollouts", icon: "rollouts", section: "Work", key: "r" }),
+  screen("/rollouts/:rollout_id", () => import("../screens/Rollout")),
+  screen("/runs", () => import("../screens/Runs"), { title: "Runs", icon: "runs", section: "Work", key: "u" }),
+  screen("/runs/:run_id", () => import("../screens/Run")),
+  screen("/workers", () => import("../screens/Workers"), { title: "Workers", icon: "workers", section: "Operation", key: "w" }),
+  screen("/workers/:worker_id", () => import("../screens/Worker")),
+];
+
+/**
+ * Where an object of a kind is shown. `find` answers with these kinds, and screens link to one another by them.
+ * An id may hold any character, so it is always quoted.
+ */
+const PLACES: Record<string, string> = {
+  rollout: "/rollouts/",
+  run: "/runs/",
+  worker: "/workers/",
+};
+
+export function linkTo(kind: string, id: string): string | null {
+  const place = PLACES[kind];
+  return place === undefined ? null : place + encodeURIComponent(id);
+}

@@ -1,0 +1,185 @@
+import { Link } from "wouter";
+import { api } from "../api/client";
+import { useOne } from "../api/queries";
+import { Ago, Card, Empty, Figure, Head, Status, Took } from "../components/basics";
+import { compact, count, duration, oneLine, plural } from "../lib/format";
+import { rolloutLink } from "./Rollouts";
+
+const SNIPPET = `import asyncio
+from perdure import LightningStoreClient
+
+async def main():
+    store = LightningStoreClient("${location.origin}")
+    await store.enqueue_rollout({"task": "say hello"})
+
+asyncio.run(main())`;
+const LATELY = 8;
+
+export default function Home() {
+  const holds = useOne(["overview", "statistics"], (signal) => api.get("/api/v1/statistics", { signal }));
+  const empty = holds.data && !holds.data.total_rollouts && !holds.data.total_workers;
+  return (
+    <>
+      <Head title="Home" />
+      <div className="body">
+        {empty && (
+          <Card>
+            <Empty title="Nothing is here yet" text="Paste this into a file and run it. The page notices." snippet={SNIPPET} />
+          </Card>
+        )}
+        <Figures spans={holds.data?.total_spans ?? 0} rollouts={holds.data?.total_rollouts ?? 0} />
+        <div className="grid">
+          <Running />
+          <Failed />
+          <Queues />
+          <Waiting />
+          <Next />
+        </div>
+      </div>
+    </>
+  );
+}
+
+function Figures({ spans, rollouts }: { spans: number; rollouts: number }) {
+  const queues = useOne(["overview", "queues"], (signal) => api.get("/api/v1/queues", { signal }), { every: 10_000 });
+  const running = useCount(["running", "preparing"]);
+  const failed = useCount(["failed"]);
+  const workers = useOne(["overview", "workers"], (signal) => api.get("/api/v1/workers", { query: { limit: 1000 }, signal }));
+  const items = queues.data?.items ?? [];
+  const ready = items.reduce((sum, queue) => sum + queue.ready, 0);
+  const later = items.reduce((sum, queue) => sum + queue.delayed + queue.waiting, 0);
+  const oldest = Math.max(0, ...items.map((queue) => queue.oldest_age_seconds ?? 0));
+  const alive = (workers.data?.items ?? []).filter((worker) => !worker.stopped_at && worker.status !== "unknown");
+  const busy = alive.filter((worker) => worker.status === "busy").length;
+  return (
+    <div className="grid">
+      <Figure label="Running now" value={count(running)} note={`${compact(rollouts)} in all, ${compact(spans)} spans`} to="/rollouts?status=running,preparing" />
+      <Figure label="Ready to be claimed" value={count(ready)} note={ready ? `the oldest for ${duration(oldest)}` : later ? `${plural(later, "other")} later` : ""} to="/rollouts?status=queuing,requeuing" />
+      <Figure label="Failed" value={count(failed)} to="/rollouts?status=failed" />
+      <Figure label="Workers" value={count(alive.length)} note={alive.length ? `${busy} busy` : "none is alive"} to="/workers" />
+    </div>
+  );
+}
+
+type Statuses = ("running" | "preparing" | "failed")[];
+
+function useCount(status: Statuses): number {
+  const found = useOne(["rollout", "count", status], (signal) => api.get("/api/v1/rollouts", { query: { status, limit: 0 }, signal }));
+  return found.data?.total ?? 0;
+}
+
+function useLately(status: Statuses, sort_by: string) {
+  return useOne(["rollout", "lately", status], (signal) =>
+    api.get("/api/v1/rollouts", { query: { status, sort_by, sort_order: "desc", limit: LATELY }, signal }),
+  ).data?.items;
+}
+
+function Running() {
+  const rollouts = useLately(["running", "preparing"], "start_time");
+  return (
+    <Card title="Running now" className="span6" flush side={<Link href="/rollouts?status=running,preparing" className="link">All</Link>}>
+      <ul className="rows">
+        {rollouts?.map((rollout) => (
+          <li key={rollout.rollout_id}>
+            <Link href={rolloutLink(rollout.rollout_id)}>
+              <Status status={rollout.status} />
+              <span className="mono nowrap">{rollout.rollout_id}</span>
+              <span className="quiet cut">{oneLine(rollout.input, 80)}</span>
+              <span className="quiet nowrap" style={{ marginLeft: "auto" }}><Took from={rollout.attempt?.start_time} to={null} /></span>
+            </Link>
+          </li>
+        ))}
+        {rollouts?.length === 0 && <li><div className="quiet">Nothing is executed now.</div></li>}
+      </ul>
+    </Card>
+  );
+}
+
+function Failed() {
+  const rollouts = useLately(["failed"], "end_time");
+  return (
+    <Card title="Failed lately" className="span6" flush side={<Link href="/rollouts?status=failed" className="link">All</Link>}>
+      <ul className="rows">
+        {rollouts?.map((rollout) => (
+          <li key={rollout.rollout_id}>
+            <Link href={rolloutLink(rollout.rollout_id)}>
+              <Status status={rollout.attempt?.status ?? rollout.status} />
+              <span className="mono nowrap">{rollout.rollout_id}</span>
+              <span className="quiet cut">{oneLine(rollout.input, 80)}</span>
+              <span className="quiet nowrap" style={{ marginLeft: "auto" }}><Ago time={rollout.end_time} /></span>
+            </Link>
+          </li>
+        ))}
+        {rollouts?.length === 0 && <li><div className="quiet">Nothing has failed.</div></li>}
+      </ul>
+    </Card>
+  );
+}
+
+function Queues() {
+  const queues = useOne(["overview", "queues"], (signal) => api.get("/api/v1/queues", { signal }), { every: 10_000 }).data?.items;
+  return (
+    <Card title="What waits" className="span6" flush>
+      <ul className="rows">
+        {queues?.map((queue) => (
+          <li key={`${queue.namespace} ${queue.queue}`}>
+            <div>
+              <span className="cut">{queue.queue || "default"}</span>
+              <span className="quiet nowrap num" style={{ marginLeft: "auto" }}>
+                {[
+                  queue.ready ? `${count(queue.ready)} ready${queue.oldest_age_seconds === null ? "" : `, the oldest for ${duration(queue.oldest_age_seconds)}`}` : null,
+                  queue.delayed ? `${count(queue.delayed)} for their time` : null,
+                  queue.waiting ? `${count(queue.waiting)} for the one before them` : null,
+                ].filter(Boolean).join(" · ")}
+              </span>
+            </div>
+          </li>
+        ))}
+        {queues?.length === 0 && <li><div className="quiet">Nothing waits.</div></li>}
+      </ul>
+    </Card>
+  );
+}
+
+function Waiting() {
+  const approvals = useOne(["approval", "pending"], (signal) => api.get("/api/v1/approvals", { query: { status: "pending", limit: LATELY }, signal })).data?.items;
+  return (
+    <Card title="Waits for a person" className="span6" flush>
+      <ul className="rows">
+        {approvals?.map((approval) => (
+          <li key={approval.approval_id}>
+            <div>
+              <span className="cut">{approval.label}</span>
+              <span className="quiet cut">{approval.workflow_name}</span>
+              <span className="quiet nowrap" style={{ marginLeft: "auto" }}><Ago time={approval.created_at} /></span>
+            </div>
+          </li>
+        ))}
+        {approvals?.length === 0 && <li><div className="quiet">No approval waits.</div></li>}
+      </ul>
+    </Card>
+  );
+}
+
+function Next() {
+  const schedules = useOne(["schedule", "next"], (signal) =>
+    api.get("/api/v1/schedules", { query: { enabled: true, limit: 100 }, signal }),
+  ).data?.items;
+  const next = schedules?.filter((each) => each.next_at !== null).sort((one, other) => Number(one.next_at) - Number(other.next_at)).slice(0, LATELY);
+  return (
+    <Card title="Fires next" className="span6" flush>
+      <ul className="rows">
+        {next?.map((schedule) => (
+          <li key={schedule.schedule_id}>
+            <div>
+              <span className="cut">{schedule.name ?? schedule.schedule_id}</span>
+              <span className="quiet mono nowrap">{schedule.expression}</span>
+              <span className="quiet nowrap" style={{ marginLeft: "auto" }}><Ago time={schedule.next_at} /></span>
+            </div>
+          </li>
+        ))}
+        {next?.length === 0 && <li><div className="quiet">No schedule is enabled.</div></li>}
+      </ul>
+    </Card>
+  );
+}

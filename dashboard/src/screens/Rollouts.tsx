@@ -1,0 +1,147 @@
+import { Button, TextInput } from "@mantine/core";
+import { api, type Schema } from "../api/client";
+import { useAction, useOffsetList, useOne } from "../api/queries";
+import { useFilterList, useTypedFilter } from "../app/filters";
+import { useMay } from "../app/session";
+import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
+import { confirm } from "../components/Confirm";
+import { Choices } from "../components/Choices";
+import { Icon } from "../components/Icon";
+import { type Column, Table } from "../components/Table";
+import { compact, oneLine, plural } from "../lib/format";
+
+type Rollout = Schema<"ShownRollout">;
+type RolloutStatus = Rollout["status"];
+
+export const ENDED: readonly string[] = ["succeeded", "failed", "cancelled"];
+const STATUSES: RolloutStatus[] = ["queuing", "preparing", "running", "succeeded", "failed", "cancelled", "requeuing"];
+
+const SNIPPET = `import asyncio
+from perdure import LightningStoreClient
+
+async def main():
+    store = LightningStoreClient("${location.origin}")
+    rollout = await store.enqueue_rollout({"task": "say hello"})
+    print(rollout.rollout_id)
+
+asyncio.run(main())`;
+
+export const rolloutLink = (id: string): string => `/rollouts/${encodeURIComponent(id)}`;
+
+export default function Rollouts() {
+  const [statuses, setStatuses] = useFilterList("status");
+  const [typed, setTyped, contains] = useTypedFilter("id");
+  const mayWrite = useMay("write");
+  const list = useOffsetList(["rollout", "list", statuses, contains], (page) =>
+    api.get("/api/v1/rollouts", {
+      query: { ...page, status: statuses as RolloutStatus[], contains: contains || null },
+      signal: page.signal,
+    }),
+  );
+  const ids = list.rows.slice(0, 1000).map((rollout) => rollout.rollout_id);
+  const figures = useOne(
+    ["rollout", "figures", ids],
+    (signal) => api.get("/api/v1/figures", { query: { rollout_id: ids }, signal }),
+    { enabled: ids.length > 0 },
+  );
+  const figuresOf = new Map(figures.data?.items.map((each) => [each.rollout_id, each]));
+  const cancel = useBulk("cancel");
+  const retry = useBulk("retry");
+  const columns: Column<Rollout>[] = [
+    { name: "Status", width: "110px", cell: (rollout) => <Status status={rollout.status} /> },
+    { name: "Rollout", width: "minmax(140px, 0.5fr)", cell: (rollout) => <Id id={rollout.rollout_id} /> },
+    { name: "Input", width: "minmax(0, 2fr)", wide: true, cell: (rollout) => <span className="quiet">{oneLine(rollout.input)}</span> },
+    { name: "Worker", width: "minmax(0, 120px)", wide: true, cell: (rollout) => <span className="quiet">{rollout.attempt?.worker_id ?? ""}</span> },
+    {
+      name: "Attempt", width: "64px", wide: true, end: true,
+      cell: (rollout) => <span className="num quiet">{rollout.attempt ? `${rollout.attempt.sequence_id}/${rollout.config?.max_attempts ?? 1}` : ""}</span>,
+    },
+    {
+      name: "Tokens", width: "64px", wide: true, end: true,
+      cell: ({ rollout_id }) => {
+        const own = figuresOf.get(rollout_id);
+        return own && own.input_tokens + own.output_tokens > 0 ? <span className="num quiet">{compact(own.input_tokens + own.output_tokens)}</span> : "";
+      },
+    },
+    {
+      name: "Reward", width: "60px", wide: true, end: true,
+      cell: ({ rollout_id }) => <span className="num">{figuresOf.get(rollout_id)?.reward?.toFixed(2) ?? ""}</span>,
+    },
+    { name: "Took", width: "72px", end: true, wide: true, cell: (rollout) => <Took from={rollout.attempt?.start_time} to={rollout.end_time ?? rollout.attempt?.end_time} /> },
+    { name: "Started", width: "72px", end: true, cell: (rollout) => <span className="quiet"><Ago time={rollout.start_time} /></span> },
+  ];
+  return (
+    <>
+      <Head title="Rollouts" />
+      <div className="bar">
+        <Choices label="Status" choices={STATUSES} chosen={statuses} onChange={setStatuses} />
+        <TextInput
+          aria-label="Part of the id" placeholder="Part of the id" leftSection={<Icon name="search" size={13} />} w={190} ml="auto"
+          value={typed} onChange={(event) => setTyped(event.currentTarget.value)}
+        />
+      </div>
+      <Table
+        label="Rollouts"
+        list={list}
+        columns={columns}
+        idOf={(rollout) => rollout.rollout_id}
+        linkOf={(rollout) => rolloutLink(rollout.rollout_id)}
+        empty={
+          statuses.length || contains ? (
+            <Empty title="No rollout is like this" text="Take a filter away to see more." />
+          ) : (
+            <Empty title="No rollouts yet" text="A rollout is a unit of work: queued, claimed by a worker, retried, traced. This makes the first:" snippet={SNIPPET} />
+          )
+        }
+        {...(mayWrite
+          ? {
+              bulk: (selected: Rollout[], clear: () => void) => {
+                const live = selected.filter((each) => !ENDED.includes(each.status));
+                const ended = selected.filter((each) => ENDED.includes(each.status));
+                return (
+                  <>
+                    <Button
+                      variant="default" disabled={!live.length}
+                      onClick={() =>
+                        confirm({
+                          title: `Cancel ${plural(live.length, "rollout")}?`,
+                          text: "Their workers are told to stop. A cancelled rollout can be retried.",
+                          action: "Cancel them", danger: true,
+                          then: () => cancel.mutate(live.map((each) => each.rollout_id), { onSuccess: clear }),
+                        })
+                      }
+                    >
+                      Cancel {live.length || ""}
+                    </Button>
+                    <Button variant="default" disabled={!ended.length} onClick={() => retry.mutate(ended.map((each) => each.rollout_id), { onSuccess: clear })}>
+                      Retry {ended.length || ""}
+                    </Button>
+                  </>
+                );
+              },
+            }
+          : {})}
+      />
+    </>
+  );
+}
+
+/** Do the same with many rollouts, and tell how many it was done with. */
+function useBulk(action: "cancel" | "retry") {
+  const done = { cancel: "Cancelled", retry: "Queued again" }[action];
+  return useAction(
+    async (ids: string[]) => {
+      let failed = 0;
+      for (const rollout_id of ids) {
+        try {
+          await api.post(`/api/v1/rollouts/{rollout_id}/${action}`, { path: { rollout_id } });
+        } catch (error) {
+          failed += 1;
+          if (failed === ids.length) throw error;
+        }
+      }
+      return ids.length - failed;
+    },
+    (number, ids) => `${done}: ${plural(number, "rollout")}${number < ids.length ? `; ${ids.length - number} had moved on meanwhile` : ""}`,
+  );
+}

@@ -1,0 +1,67 @@
+import { Button } from "@mantine/core";
+import { api } from "../api/client";
+import { useAction, useOne } from "../api/queries";
+import { linkTo, type Params } from "../app/screens";
+import { useMay } from "../app/session";
+import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
+import { confirm } from "../components/Confirm";
+import { Icon } from "../components/Icon";
+import { Json } from "../components/Json";
+import { Problem } from "../components/Problem";
+import { Why } from "../components/Why";
+import { LIVE_RUNS } from "./Runs";
+
+export default function RunScreen({ params }: { params: Params }) {
+  const run_id = params.run_id ?? "";
+  const path = { run_id };
+  const mayWrite = useMay("write");
+  const found = useOne(["run", "one", run_id], (signal) => api.get("/api/v1/runs/{run_id}", { path, signal }));
+  const cancel = useAction(() => api.post("/api/v1/runs/{run_id}/cancel", { path }), () => "Cancelled");
+  if (found.error && !found.data) return <Problem error={found.error} id={run_id} />;
+  if (!found.data) return <Loading />;
+  const run = found.data;
+  const isLive = LIVE_RUNS.includes(run.status);
+  const thread = linkTo("thread", run.thread_id);
+  return (
+    <>
+      <Head title={<Id id={run_id} />} label={run_id} above={["Runs", "/runs"]}>
+        <Status status={run.status} />
+        {mayWrite && isLive && (
+          <Button
+            variant="default" leftSection={<Icon name="cancel" size={14} />} loading={cancel.isPending}
+            onClick={() => confirm({ title: "Cancel this run?", text: "What it has done so far stays.", action: "Cancel it", danger: true, then: () => cancel.mutate(undefined) })}
+          >
+            Cancel
+          </Button>
+        )}
+      </Head>
+      <div className="body">
+        <Why id={run_id} />
+        <div className="grid">
+          <Card title="Facts" className="span6">
+            <Facts
+              facts={[
+                ["Agent", run.agent],
+                ["Assistant", <Id id={run.assistant_id} />],
+                ["Thread", <Id id={run.thread_id} {...(thread ? { to: thread } : {})} />],
+                ["Attempt", run.attempt || null],
+                ["Created", <Ago time={run.created_at} />],
+                ["Took", <Took from={run.created_at} to={run.ended_at ?? (isLive ? null : run.updated_at)} />],
+                ["When the thread is busy", run.multitask_strategy],
+                ["Session", run.session_id && <Id id={run.session_id} />],
+                ["Webhook", run.webhook],
+              ]}
+            />
+          </Card>
+          {run.error ? (
+            <Card title={run.error.error} className="span6"><span className="break" style={{ color: "var(--bad)" }}>{run.error.message}</span></Card>
+          ) : (
+            <Card title="Metadata" className="span6"><Json value={run.metadata} /></Card>
+          )}
+          <Card title="Input" className="span6"><Json value={run.kwargs.command ?? run.kwargs.input} /></Card>
+          <Card title="Config" className="span6"><Json value={{ config: run.kwargs.config, context: run.kwargs.context }} /></Card>
+        </div>
+      </div>
+    </>
+  );
+}

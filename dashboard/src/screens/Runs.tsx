@@ -1,0 +1,85 @@
+import { Button } from "@mantine/core";
+import { api, type Schema } from "../api/client";
+import { useAction, useOffsetList } from "../api/queries";
+import { useFilter } from "../app/filters";
+import { useMay } from "../app/session";
+import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
+import { Choices } from "../components/Choices";
+import { confirm } from "../components/Confirm";
+import { type Column, Table } from "../components/Table";
+import { oneLine, plural } from "../lib/format";
+
+type Run = Schema<"Run">;
+
+export const LIVE_RUNS: readonly string[] = ["pending", "running"];
+const STATUSES: Run["status"][] = ["pending", "running", "success", "error", "interrupted", "timeout", "rollback"];
+const SNIPPET = `import asyncio
+from langgraph_sdk import get_client
+
+async def main():
+    client = get_client(url="${location.origin}")
+    result = await client.runs.wait(None, "agent", input={"messages": []})
+    print(result)
+
+asyncio.run(main())`;
+
+export default function Runs() {
+  const [status, setStatus] = useFilter("status");
+  const mayWrite = useMay("write");
+  const list = useOffsetList(["run", "list", status], (page) =>
+    api.get("/api/v1/runs", { query: { ...page, status: (status || null) as Run["status"] | null }, signal: page.signal }),
+  );
+  const cancel = useAction(
+    (run_ids: string[]) => api.post("/api/v1/runs/cancel", { body: { run_ids } }),
+    ({ items }) => `Cancelled: ${plural(items.length, "run")}`,
+  );
+  const columns: Column<Run>[] = [
+    { name: "Status", width: "110px", cell: (run) => <Status status={run.status} /> },
+    { name: "Run", width: "minmax(110px, 1fr)", cell: (run) => <Id id={run.run_id} /> },
+    { name: "Agent", width: "minmax(0, 130px)", cell: (run) => run.agent },
+    { name: "Thread", width: "minmax(0, 1fr)", wide: true, cell: (run) => <span className="quiet"><Id id={run.thread_id} /></span> },
+    { name: "Input", width: "minmax(0, 2fr)", wide: true, cell: (run) => <span className="quiet">{run.error ? run.error.message : oneLine(run.kwargs.input)}</span> },
+    { name: "Took", width: "72px", end: true, wide: true, cell: (run) => <Took from={run.created_at} to={run.ended_at ?? (LIVE_RUNS.includes(run.status) ? null : run.updated_at)} /> },
+    { name: "Created", width: "72px", end: true, cell: (run) => <span className="quiet"><Ago time={run.created_at} /></span> },
+  ];
+  return (
+    <>
+      <Head title="Runs" />
+      <div className="bar"><Choices single label="Status" choices={STATUSES} chosen={status ? [status] : []} onChange={([one]) => setStatus(one ?? "")} /></div>
+      <Table
+        label="Runs"
+        list={list}
+        columns={columns}
+        idOf={(run) => run.run_id}
+        linkOf={(run) => `/runs/${encodeURIComponent(run.run_id)}`}
+        empty={
+          status ? (
+            <Empty title="No run is like this" text="Take the filter away to see more." />
+          ) : (
+            <Empty title="No runs yet" text="A run executes an assistant on a thread. With an agent named `agent` at work, this makes the first:" snippet={SNIPPET} />
+          )
+        }
+        {...(mayWrite
+          ? {
+              bulk: (selected: Run[], clear: () => void) => {
+                const live = selected.filter((run) => LIVE_RUNS.includes(run.status));
+                return (
+                  <Button
+                    variant="default" disabled={!live.length}
+                    onClick={() =>
+                      confirm({
+                        title: `Cancel ${plural(live.length, "run")}?`, action: "Cancel them", danger: true,
+                        then: () => cancel.mutate(live.map((run) => run.run_id), { onSuccess: clear }),
+                      })
+                    }
+                  >
+                    Cancel {live.length || ""}
+                  </Button>
+                );
+              },
+            }
+          : {})}
+      />
+    </>
+  );
+}

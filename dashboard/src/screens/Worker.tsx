@@ -1,0 +1,56 @@
+import { api } from "../api/client";
+import { useOne } from "../api/queries";
+import { linkTo, type Params } from "../app/screens";
+import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
+import { Json } from "../components/Json";
+import { Problem } from "../components/Problem";
+
+export default function WorkerScreen({ params }: { params: Params }) {
+  const worker_id = params.worker_id ?? "";
+  const found = useOne(
+    ["worker", "one", worker_id],
+    (signal) => api.get("/api/v1/workers/{worker_id}", { path: { worker_id }, signal }),
+    { every: 5000 },
+  );
+  if (found.error && !found.data) return <Problem error={found.error} id={worker_id} />;
+  if (!found.data) return <Loading />;
+  const worker = found.data;
+  return (
+    <>
+      <Head title={<Id id={worker_id} />} label={worker_id} above={["Workers", "/workers"]}>
+        <Status status={worker.stopped_at ? "stopped" : worker.status} />
+      </Head>
+      <div className="body">
+        <div className="grid">
+          <Card title={`Holds (${worker.held.length})`} className="span7" flush>
+            {worker.held.length ? (
+              <ul className="rows">
+                {worker.held.map((each) => (
+                  <li key={each.attempt_id}>
+                    <div>
+                      <span className="quiet">{each.kind}</span>
+                      <Id id={each.rollout_id} to={linkTo(each.kind === "run" ? "run" : "rollout", each.rollout_id) ?? "/"} />
+                      <span className="quiet" style={{ marginLeft: "auto" }}>for <Took from={each.start_time} to={null} /></span>
+                    </div>
+                  </li>
+                ))}
+              </ul>
+            ) : <div className="inside quiet">It executes nothing now.</div>}
+          </Card>
+          <Card title="Facts" className="span5">
+            <Facts
+              facts={[
+                ["Heartbeat", <Ago time={worker.last_heartbeat_time} />],
+                ["Last claim", <Ago time={worker.last_dequeue_time} />],
+                ["Last busy", <Ago time={worker.last_busy_time} />],
+                ["Last idle", <Ago time={worker.last_idle_time} />],
+                ["Stopped", <Ago time={worker.stopped_at} />],
+              ]}
+            />
+          </Card>
+          <Card title="What it reports" className="span12"><Json value={worker.heartbeat_stats ?? {}} /></Card>
+        </div>
+      </div>
+    </>
+  );
+}

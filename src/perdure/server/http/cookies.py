@@ -1,0 +1,29 @@
+"""The cookie that holds the token of a person who uses the dashboard."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+NAME: Final = "perdure"
+
+
+def cookie_name(host: str | None) -> str:
+    """The name of the cookie: browsers share cookies between the ports of a host, and servers must not."""
+    port = (host or "").rpartition(":")[2]
+    return f"{NAME}_{port}" if port.isdecimal() else NAME
+
+
+def quoted(secret: str) -> str:
+    """A secret as the value of a cookie."""
+    return quote(secret, safe="")
+
+
+def secret_in_cookie(cookies: str | None, host: str | None) -> str | None:
+    """The secret in a Cookie header, or None."""
+    name = cookie_name(host)
+    for part in (cookies or "").split(";"):
+        key, equals, value = part.strip().partition("=")
+        if equals and key == name and value:
+            return unquote(value, errors="replace")
+    return None

@@ -1,0 +1,229 @@
+"""The dashboard in a real browser: screens open, actions act, changes arrive, and text is text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, expect
+from tests.access.support import access_of
+from tests.support.browser import browsing
+from tests.web.world import HOSTILE, TIMEOUT, World, filled_server, opened, violations
+
+from perdure.kernel.config import Key
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+KEY = Key("only-the-operator-knows")
+module_fixture = pytest_asyncio.fixture(scope="module", loop_scope="module")
+
+
+@module_fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with browsing() as started:
+        yield started
+
+
+@module_fixture
+async def world() -> AsyncIterator[World]:
+    async with filled_server() as filled:
+        yield filled
+
+
+async def test_every_screen_opens_in_both_themes_without_an_error(browser: Browser, world: World) -> None:
+    screens = {
+        "/": "Home",
+        "/rollouts": "Rollouts",
+        "/rollouts?status=failed": "Rollouts",
+        f"/rollouts/{world.failed}": world.failed,
+        f"/rollouts/{world.running}": world.running,
+        "/runs": "Runs",
+        f"/runs/{world.run}": world.run,
+        "/workers": "Workers",
+        "/workers/worker-1": "worker-1",
+    }
+    # What is not a matter of colours is the same in both.
+    rules = {"light": None, "dark": ["color-contrast"]}
+    for scheme in rules:
+        async with opened(browser, world.visitor.url, color_scheme=scheme) as screen:
+            for path, heading in screens.items():
+                await screen.open(path)
+                await screen.heading(heading)
+                await screen.page.wait_for_load_state("load")
+                await screen.shot(re.sub(r"\W+", "-", path).strip("-") + f"-{scheme}")
+                assert await violations(screen.page, rules[scheme]) == [], (path, scheme)
+
+
+async def test_what_agents_wrote_stays_text(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        for path in (
+            "/",
+            "/rollouts?status=failed",
+            f"/rollouts/{world.failed}",
+            f"/runs/{world.run}",
+            "/workers",
+        ):
+            await screen.open(path)
+            await expect(
+                screen.page.get_by_text("onerror").or_(screen.page.get_by_text("<script>")).first
+            ).to_be_visible(timeout=TIMEOUT)
+            assert "owned" not in await screen.page.title()
+            assert await screen.page.locator("img, main script, main style, main iframe").count() == 0
+        await screen.open(f"/rollouts/{world.failed}")
+        for text in HOSTILE:
+            escaped = text.replace('"', '\\"')
+            await screen.sees(escaped)
+
+
+async def test_actions_change_the_database(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/rollouts/{world.failed}")
+        await screen.press("Retry")
+        await screen.sees("Queued again")
+        assert await world.status(world.failed) == "requeuing"
+        await screen.press("Cancel")
+        await screen.press("Cancel it")
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("cancelled", timeout=TIMEOUT)
+        assert await world.status(world.failed) == "cancelled"
+        await screen.open(f"/runs/{world.run}")
+        await screen.press("Cancel")
+        await screen.press("Cancel it")
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("interrupted", timeout=TIMEOUT)
+    audit = await world.visitor.get("/api/v1/audit")
+    actions = {(entry["actor"], entry["action"]) for entry in audit.body["items"]}
+    assert {("anonymous", "update_rollout"), ("anonymous", "cancel_run")} <= actions, actions
+
+
+async def test_many_are_cancelled_and_retried_at_once(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/rollouts?status=queuing")
+        rows = screen.page.locator("[data-row]")
+        await expect(rows.first).to_be_visible(timeout=TIMEOUT)
+        chosen = [await rows.nth(place).get_attribute("data-row") for place in range(3)]
+        for rollout_id in chosen:
+            await screen.page.get_by_label(f"Select {rollout_id}").check()
+        await screen.press("Cancel 3")
+        await screen.press("Cancel them")
+        await screen.sees("Cancelled: 3 rollouts")
+        assert {await world.status(str(each)) for each in chosen} == {"cancelled"}
+
+
+async def test_a_long_list_has_few_rows_in_the_page_and_moves_by_keys(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/rollouts")
+        await expect(screen.page.locator("[data-row]").first).to_be_visible(timeout=TIMEOUT)
+        table = screen.page.get_by_role("table")
+        await table.evaluate("table => table.scrollTo(0, table.scrollHeight)")
+        await expect(screen.page.locator(".table-foot")).to_contain_text("154 of 154", timeout=TIMEOUT)
+        assert await screen.page.locator("[data-row]").count() < 80
+        await table.evaluate("table => table.scrollTo(0, 0)")
+        await screen.page.keyboard.press("j")
+        await screen.page.keyboard.press("j")
+        current = await screen.page.locator(".is-current").get_attribute("data-row")
+        await screen.page.keyboard.press("Enter")
+        await screen.heading(str(current))
+        await screen.page.keyboard.press("?")
+        await screen.sees("List the keys")
+        await screen.page.keyboard.press("Escape")
+        await expect(screen.page.get_by_role("dialog")).to_have_count(0, timeout=TIMEOUT)
+        await screen.page.keyboard.press("g")
+        await screen.page.keyboard.press("w")
+        await screen.heading("Workers")
+
+
+async def test_anything_is_found_by_the_beginning_of_its_id(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/")
+        await screen.heading("Home")
+        await screen.page.keyboard.press("Control+k")
+        await screen.page.get_by_role("combobox").fill(world.succeeded[:9])
+        await screen.page.get_by_role("option").filter(has_text=world.succeeded).wait_for()
+        await screen.page.keyboard.press("Enter")
+        await screen.heading(world.succeeded)
+
+
+async def test_changes_arrive_without_a_reload(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/rollouts/{world.waiting}")
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("queuing", timeout=TIMEOUT)
+        await screen.page.locator("[data-feed=live]").wait_for()
+        await world.store.update_rollout(world.waiting, status="succeeded")
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("succeeded", timeout=TIMEOUT)
+
+
+async def test_an_unknown_id_gets_a_page_that_says_so(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        for path in ("/rollouts/nobody", "/runs/nobody", "/workers/nobody", "/no/such/page"):
+            await screen.open(path)
+            await screen.sees("There is nothing here")
+            await screen.press("Find something else")
+            await screen.page.get_by_role("combobox").wait_for()
+        screen.errors = [error for error in screen.errors if "404" not in error]
+
+
+async def test_a_server_that_goes_away_is_shown_and_recovered_from(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/rollouts")
+        await expect(screen.page.locator("[data-row]").first).to_be_visible(timeout=TIMEOUT)
+        await screen.page.route("**/*", lambda route: route.abort("connectionrefused"))
+        await screen.page.get_by_role("button", name="failed", exact=True).click()
+        await screen.sees("The server does not answer.")
+        await screen.page.unroute("**/*")
+        await expect(screen.page.get_by_text("The server does not answer.")).to_have_count(0, timeout=TIMEOUT)
+        await expect(
+            screen.page.get_by_role("table").or_(screen.page.get_by_text("No rollout is like this"))
+        ).to_be_visible(timeout=TIMEOUT)
+        screen.errors = [error for error in screen.errors if "ERR_CONNECTION_REFUSED" not in error]
+
+
+async def test_it_works_on_a_phone(browser: Browser, world: World) -> None:
+    async with opened(
+        browser, world.visitor.url, viewport={"width": 375, "height": 720}, has_touch=True
+    ) as screen:
+        for path in ("/", "/rollouts", f"/rollouts/{world.running}"):
+            await screen.open(path)
+            await expect(screen.page.get_by_role("heading", level=1)).to_be_visible(timeout=TIMEOUT)
+            assert await screen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            await screen.shot("phone-" + (path.split("/")[1] or "home"))
+        await screen.press("Open the navigation")
+        await screen.page.get_by_role("link", name="Workers").click()
+        await screen.heading("Workers")
+
+
+async def test_a_login_returns_to_where_the_person_was_and_shows_what_the_token_allows(
+    browser: Browser,
+) -> None:
+    async with filled_server(api_key=KEY) as world:
+        _, secret = await access_of(world.visitor.app).create_token("eve", scopes=("read",), actor="test")
+        async with opened(browser, world.visitor.url) as screen:
+            await screen.open(f"/rollouts/{world.failed}")
+            await screen.page.get_by_label("Token").fill("wrong")
+            await screen.press("Log in")
+            await screen.sees("this token is not known")
+            await screen.page.get_by_label("Token").fill(secret)
+            await screen.press("Log in")
+            await screen.heading(world.failed)
+            await screen.page.locator("[data-feed=live]").wait_for()
+            assert await screen.page.evaluate("document.cookie") == ""
+            assert await screen.page.get_by_role("button", name="Retry", exact=True).count() == 0
+            await access_of(world.visitor.app).revoke_token(secret.split("_")[1], actor="test")
+            await screen.page.reload()
+            await screen.page.get_by_label("Token").fill(str(KEY))
+            await screen.press("Log in")
+            await screen.heading(world.failed)
+            await screen.page.get_by_role("button", name="Retry", exact=True).wait_for()
+            await screen.press("Log out")
+            await screen.page.get_by_label("Token").wait_for()
+            screen.errors = [error for error in screen.errors if "401" not in error]
+
+
+async def test_an_empty_server_teaches_and_notices_the_first_rollout(browser: Browser, world: World) -> None:
+    empty = {"X-Perdure-Namespace": "empty"}
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.page.add_init_script("localStorage.setItem('perdure.namespace', 'empty')")
+        await screen.open("/rollouts")
+        await screen.sees("No rollouts yet")
+        await screen.page.locator("[data-feed=live]").wait_for()
+        made = await world.visitor.post("/api/v1/rollouts", json={"input": "first"}, headers=empty)
+        await screen.page.locator(f"[data-row={made.body['rollout_id']}]").wait_for()

@@ -1,0 +1,141 @@
+"""A server with real data of every kind for browser tests, and pages that report what goes wrong in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from playwright.async_api import Browser, Page, expect
+from tests.server.native.support import Worker, request
+from tests.server.support import Visitor, serving
+
+from perdure import InMemoryLightningStore, PromptTemplate, RolloutConfig
+from perdure.server.web.files import find_build
+from perdure.testing.contract.support import make_span
+from perdure.threads.queue import RunQueue
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
+SHOTS = os.environ.get("TEST_SCREENSHOTS")
+"""Where screenshots are put, if somebody wants them."""
+TIMEOUT = 20_000
+HOSTILE = (
+    "<script>document.title = 'owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "javascript:document.title='owned'",
+    "\"><svg onload=document.title='owned'>",
+    "{{constructor.constructor('document.title=1')()}}",
+    "</script><style>body{display:none}</style>",
+)
+"""What agents could write to change a page that shows it."""
+
+
+class World(NamedTuple):
+    """The server, and the ids of what it holds."""
+
+    visitor: Visitor
+    store: InMemoryLightningStore
+    failed: str
+    running: str
+    waiting: str
+    succeeded: str
+    run: str
+    worker: Worker
+
+    async def status(self, rollout_id: str) -> str:
+        found = await self.store.get_rollout_by_id(rollout_id)
+        assert found is not None
+        return found.status
+
+
+async def fill(store: InMemoryLightningStore, visitor: Visitor) -> World:
+    """Rollouts in several states, a worker that holds one, resources, spans, a thread with a run."""
+    await store.add_resources({"prompt": PromptTemplate(template=HOSTILE[0], engine="f-string")})
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"], timeout_seconds=60)
+    failed = await store.enqueue_rollout({"question": HOSTILE[1], "all": list(HOSTILE)}, config=config)
+    for _ in range(2):
+        claimed = await store.dequeue_rollout(worker_id="worker-1")
+        assert claimed is not None
+        await store.add_span(make_span(claimed, name=HOSTILE[3]))
+        await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
+    done = await store.start_rollout({"question": "Which metal is liquid?"}, worker_id="worker-1")
+    await store.add_span(make_span(done))
+    await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded")
+    running = await store.start_rollout({"task": "a" * 5000}, worker_id=HOSTILE[1])
+    waiting = await store.enqueue_rollout({"question": "Who wrote it?"}, metadata={"note": HOSTILE[2]})
+    for number in range(150):
+        await store.enqueue_rollout({"number": number})
+    worker = Worker(RunQueue.beside(visitor.app.services.threads))
+    await worker.register()
+    threads = visitor.app.services.threads
+    thread = await threads.create_thread()
+    run = await threads.create_run(request(thread_id=thread.thread_id, input={"text": HOSTILE[0]}))
+    ids = (failed.rollout_id, running.rollout_id, waiting.rollout_id, done.rollout_id, run.run_id)
+    return World(visitor, store, *ids, worker)
+
+
+@asynccontextmanager
+async def filled_server(**settings: Any) -> AsyncIterator[World]:
+    """A server with all of it; `settings` are those of the server."""
+    assert find_build() is not None, "the dashboard is not built; ./dev setup says why"
+    async with InMemoryLightningStore() as store, serving(store, **settings) as visitor:
+        yield await fill(store, visitor)
+
+
+class Screen:
+    """A page of the dashboard that notes every error of its console."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.errors: list[str] = []
+        page.set_default_timeout(TIMEOUT)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+
+    async def open(self, path: str) -> None:
+        await self.page.goto(f"{self.url}/ui{path}")
+
+    async def sees(self, text: str) -> None:
+        await expect(self.page.get_by_text(text).first).to_be_visible(timeout=TIMEOUT)
+
+    async def heading(self, name: str) -> None:
+        await expect(self.page.get_by_role("heading", level=1)).to_contain_text(name, timeout=TIMEOUT)
+
+    async def press(self, name: str) -> None:
+        await self.page.get_by_role("button", name=name, exact=True).first.click()
+
+    async def shot(self, name: str) -> None:
+        if SHOTS:
+            await self.page.screenshot(path=Path(SHOTS) / f"{name}.png")
+
+    def is_sound(self) -> None:
+        assert self.errors == [], self.errors
+
+
+@asynccontextmanager
+async def opened(browser: Browser, url: str, **options: Any) -> AsyncIterator[Screen]:
+    """A page in a profile of its own; at the end it must have had no error."""
+    context = await browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    try:
+        screen = Screen(await context.new_page(), url)
+        yield screen
+        screen.is_sound()
+    finally:
+        await context.close()
+
+
+async def violations(page: Page, rules: list[str] | None = None) -> list[str]:
+    """What axe finds wrong for those who do not see the page or use no mouse, by all rules or some."""
+    await page.evaluate(AXE.read_text())
+    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+    found = await page.evaluate("options => axe.run(document, options)", options)
+    return [
+        f"{each['id']}: {node['html'][:200]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
