@@ -163,7 +163,8 @@ class Workflows(Service):
         """A run to be started, checked and encoded."""
         snapshot = self.definitions.snapshot(check_name(name, "name", max_length=MAX_NAME))
         workflow = self.definitions.get(snapshot.name).workflow
-        given = uuid(0, self.storage.ids) if trigger_id is None else trigger_id
+        # A run that nothing else triggers has a trigger of its own, which no other run is reused for.
+        given = f"{trigger_type}:{self.storage.ids.hex(16)}" if trigger_id is None else trigger_id
         return NewWorkflowRun(
             snapshot=snapshot,
             trigger_id=check_name(given, "trigger_id", max_length=MAX_TRIGGER),
