@@ -117,7 +117,7 @@ async def _opened(host: Host, workers: int = 1) -> AsyncIterator[Services]:
     app = App(store, settings)
     more = [EmbeddedWorker(app, _agents()) for _ in range(workers)]
     try:
-        async with running([*components_of(app, webhooks=False, files=False), *more]):
+        async with running([*components_of(app, files=False), *more]):
             yield app.services
     finally:
         await app.services.close_logs()
