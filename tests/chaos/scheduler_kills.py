@@ -24,8 +24,8 @@ SCHEDULES = 50
 """How many schedules come every second."""
 BETWEEN = 0.4
 """Longest pause between two kills, in seconds."""
-SECONDS = 300.0
-"""How long all of it may take."""
+SECONDS = 900.0
+"""How long all of it may take: on a busy machine much is still due after the last kill."""
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = Targets(JobTarget())
 PAYLOADS = statement("SELECT payload FROM jobs WHERE ns = :ns")
@@ -70,7 +70,8 @@ class _Kills:
                     )
                 await self._kill_while_they_fire(schedules)
         except TimeoutError:
-            self._run.found("at the end", [f"only {self._run.done} of {self._run.size} firings in time"])
+            seen = f"{self._run.done} of {self._run.size} firings were seen"
+            self._run.found("at the end", [f"not done within {SECONDS:g} s; {seen}"])
         finally:
             for process in self._processes:
                 process.kill()
