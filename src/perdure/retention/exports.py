@@ -10,7 +10,8 @@ from perdure.executions.tables import EXECUTIONS
 from perdure.jobs.tables import JOBS
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json
-from perdure.kernel.storage.dialect import Statement, statement
+from perdure.kernel.storage.dialect import name_statements
+from perdure.kernel.storage.filters import Field, Listing, given, where
 from perdure.kernel.storage.port import Row, Tx
 from perdure.kernel.storage.schema import Table
 from perdure.memory.tables import EVENTS
@@ -43,63 +44,93 @@ LEFT_OUT = frozenset({"ns", "webhook", "idempotency_key", "waiting_key"})
 """Columns that are not exported; a webhook may hold credentials."""
 
 
+def _columns(table: Table) -> list[str]:
+    return [name for name in table.names if name not in LEFT_OUT]
+
+
+def _view(table: Table) -> str:
+    return ", ".join(_columns(table))
+
+
+# Rollouts after an id that began at a time or later.
+ROLLOUTS_AFTER = Listing(_view(ROLLOUTS), "rollouts WHERE ns = :ns AND id > :after AND start_time >= :since")
+# Runs after an id that began at a time or later.
+RUNS_AFTER = Listing(_view(RUNS), "runs WHERE ns = :ns AND id > :after AND created_at >= :since")
+# Threads after an id that began at a time or later.
+THREADS_AFTER = Listing(_view(THREADS), "threads WHERE ns = :ns AND id > :after AND created_at >= :since")
+# Workflow runs after an id that began at a time or later.
+WORKFLOW_RUNS_AFTER = Listing(
+    _view(WORKFLOW_RUNS), "workflow_runs WHERE ns = :ns AND id > :after AND started_at >= :since"
+)
+# Approvals after an id that began at a time or later.
+APPROVALS_AFTER = Listing(
+    _view(APPROVALS), "workflow_approvals WHERE ns = :ns AND id > :after AND created_at >= :since"
+)
+# Executions after an id that began at a time or later.
+EXECUTIONS_AFTER = Listing(
+    _view(EXECUTIONS), "executions WHERE ns = :ns AND id > :after AND started_at >= :since"
+)
+# Schedules after an id that began at a time or later.
+SCHEDULES_AFTER = Listing(
+    _view(SCHEDULES), "schedules WHERE ns = :ns AND id > :after AND created_at >= :since"
+)
+# Events of memory after an id that began at a time or later.
+MEMORY_EVENTS_AFTER = Listing(
+    _view(EVENTS), "memory_events WHERE ns = :ns AND id > :after AND received_at >= :since"
+)
+# Jobs after an id that began at a time or later.
+JOBS_AFTER = Listing(_view(JOBS), "jobs WHERE ns = :ns AND id > :after AND created_at >= :since")
+# Effects after an id that began at a time or later.
+EFFECTS_AFTER = Listing(_view(OUTBOX), "outbox WHERE ns = :ns AND id > :after AND created_at >= :since")
+
+name_statements(globals())
+
+ORDER = " ORDER BY id"
+STATUS = {"status": Field("status", "text")}
+
+
 class Exported(NamedTuple):
-    """A kind of data: its table, the column with the time of its rows, and that with their status, if any."""
+    """A kind of data: its table, the list of its rows, and the field of their status, if they have one."""
 
     table: Table
-    time: str
-    status: str | None = None
+    rows: Listing[Row]
+    status: Mapping[str, Field] = {}
 
 
 _SOURCES: Mapping[ExportKind, Exported] = {
-    "rollouts": Exported(ROLLOUTS, "start_time", "status"),
-    "runs": Exported(RUNS, "created_at"),
-    "threads": Exported(THREADS, "created_at", "status"),
-    "workflow_runs": Exported(WORKFLOW_RUNS, "started_at", "status"),
-    "approvals": Exported(APPROVALS, "created_at", "status"),
-    "executions": Exported(EXECUTIONS, "started_at"),
-    "schedules": Exported(SCHEDULES, "created_at"),
-    "memory_events": Exported(EVENTS, "received_at"),
-    "jobs": Exported(JOBS, "created_at"),
-    "effects": Exported(OUTBOX, "created_at", "status"),
+    "rollouts": Exported(ROLLOUTS, ROLLOUTS_AFTER, STATUS),
+    "runs": Exported(RUNS, RUNS_AFTER),
+    "threads": Exported(THREADS, THREADS_AFTER, STATUS),
+    "workflow_runs": Exported(WORKFLOW_RUNS, WORKFLOW_RUNS_AFTER, STATUS),
+    "approvals": Exported(APPROVALS, APPROVALS_AFTER, STATUS),
+    "executions": Exported(EXECUTIONS, EXECUTIONS_AFTER),
+    "schedules": Exported(SCHEDULES, SCHEDULES_AFTER),
+    "memory_events": Exported(EVENTS, MEMORY_EVENTS_AFTER),
+    "jobs": Exported(JOBS, JOBS_AFTER),
+    "effects": Exported(OUTBOX, EFFECTS_AFTER, STATUS),
 }
-
-
-def _page(source: Exported, status: str | None = None) -> Statement[Row]:
-    """A page of a kind, in the order of its ids, which are the key."""
-    words = ["SELECT", ", ".join(_columns(source)), "FROM", source.table.name]
-    words += ["WHERE ns = :ns AND id > :after AND", source.time, ">= :since"]
-    if status is not None:
-        words += ["AND", status, "= :status"]
-    return statement(" ".join([*words, "ORDER BY id LIMIT :n"]))
-
-
-def _columns(source: Exported) -> list[str]:
-    return [name for name in source.table.names if name not in LEFT_OUT]
-
-
-_PAGES = {kind: _page(source) for kind, source in _SOURCES.items()}
-_IN_STATUS = {kind: _page(source, source.status) for kind, source in _SOURCES.items() if source.status}
 
 
 def has_status(kind: ExportKind) -> bool:
     """Whether rows of a kind have a status to choose by."""
-    return _SOURCES[kind].status is not None
+    return bool(_SOURCES[kind].status)
 
 
 async def read_page(
     tx: Tx, kind: ExportKind, after: str, since: int, status: str | None, limit: int
 ) -> list[tuple[Any, ...]]:
     """The next rows of a kind after an id."""
-    values: dict[str, Any] = {"after": after, "since": since, "n": limit}
-    if status is None:
-        return [tuple(row) for row in await tx.all(_PAGES[kind], **values)]
-    return [tuple(row) for row in await tx.all(_IN_STATUS[kind], **values, status=status)]
+    source = _SOURCES[kind]
+    clause = where(source.status, given(("status", "exact", status)), "and")
+    page, values = source.rows.page(clause, ORDER, limit, 0)
+    return [tuple(row) for row in await tx.all(page, after=after, since=since, **values)]
 
 
 def record_of(kind: ExportKind, row: tuple[Any, ...]) -> dict[str, Any]:
     """A row by the names of its columns, with times in epoch seconds and JSON decoded."""
-    return {name: _shown(name, value) for name, value in zip(_columns(_SOURCES[kind]), row, strict=True)}
+    return {
+        name: _shown(name, value) for name, value in zip(_columns(_SOURCES[kind].table), row, strict=True)
+    }
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -30,7 +30,7 @@ class RunMetrics(msgspec.Struct, frozen=True):
     backup_time: float | None
 
 
-async def known_of_runs(call: Call) -> RunMetrics | None:
+async def known_of_runs(call: Call) -> RunMetrics:
     """Read the statistics of runs, as far as the database answers."""
     diagnostics = call.app.services.diagnostics
     health = await diagnostics.storage.health()
