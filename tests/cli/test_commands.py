@@ -134,7 +134,8 @@ def test_a_database_that_cannot_be_used_is_one_line_and_code_1(
         "This is a text, and a long one, so that nobody takes it for empty. " * 20
     )
     ended = perdure(tmp_path, "demo", "--json", "--database", database)
-    assert error_of(ended)[0] == code
+    assert ended.returncode == 1
+    assert json.loads(ended.stderr)["error"]["code"] == code
     assert ended.stdout == ""
     assert "secret" not in ended.stderr
 
@@ -165,7 +166,7 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("machines",), ("demo", "--json", "--rollouts", "1", "--database", "memory:")], ids=" ".join
+    "arguments", [("machines",), ("demo", "--rollouts", "1", "--database", "memory:")], ids=" ".join
 )
 def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with (tmp_path / "output").open("w") as output:

@@ -292,7 +292,7 @@ def test_bad_usage_is_code_2(tmp_path: Path, command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", ["rollout list", "worker list", "token list", "health"])
 def test_a_server_that_is_not_there_says_how_to_start_one(tmp_path: Path, command: str) -> None:
-    ended = run_here(tmp_path, *command.split(), "--json", more=UNREACHABLE)
+    ended = run_here(tmp_path, *command.split(), more=UNREACHABLE)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(r"perdure: unreachable: .*`perdure dev`.*--url.*\n", ended.stderr)
 

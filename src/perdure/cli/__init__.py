@@ -5,123 +5,99 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer._click.exceptions import ClickException
 
-from perdure.cli.commands import (
-    approvals,
-    assistants,
-    crons,
-    database,
-    items,
-    memory,
-    outbox,
-    overrides,
-    resources,
-    rollouts,
-    runs,
-    scheduler,
-    sessions,
-    spans,
-    threads,
-    tokens,
-    traces,
-    webhooks,
-    workers,
-    workflows,
-)
-from perdure.cli.commands.about import machines, version
-from perdure.cli.commands.chat import chat
-from perdure.cli.commands.diagnostics import health, stats, why
-from perdure.cli.commands.mcp import mcp
-from perdure.cli.demo.command import demo
-from perdure.cli.hosting.agents import agents
-from perdure.cli.hosting.daemon import restart, start, status, stop
-from perdure.cli.hosting.dev import dev
-from perdure.cli.hosting.doctor import doctor
-from perdure.cli.hosting.init import init
-from perdure.cli.hosting.serve import serve
-from perdure.cli.hosting.store import store
-from perdure.cli.shell.output import NOT_FOUND, warn
+from perdure.cli.shell.lazy import lazy_group
+from perdure.cli.shell.output import NOT_FOUND, print_error, wants_json
+from perdure.cli.shell.quick import use_quick_params
 from perdure.kernel.errors import DatabaseOwned, NotFound, PerdureError, Unauthorized, Unreachable
+from perdure.kernel.version import VERSION
 
 HINTS: dict[type[PerdureError], str] = {
     Unreachable: "start a server with `perdure dev` or `perdure serve`, or set another URL with --url",
     Unauthorized: "set --token or PERDURE_TOKEN",
     DatabaseOwned: "use that server: omit --database and set its URL with --url",
 }
-
-
-class _InOrder(TyperGroup):
-    """Lists commands and groups in the order of `PANELS`; typer puts all groups last."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for commands in PANELS.values() for name in commands]
-
+COMMANDS = "perdure.cli.commands."
+HOSTING = "perdure.cli.hosting."
+PANELS: dict[str, dict[str, str]] = {
+    "Start": {
+        "init": HOSTING + "init:init",
+        "dev": HOSTING + "dev:dev",
+        "serve": HOSTING + "serve:serve",
+        "start": HOSTING + "daemon:start",
+        "stop": HOSTING + "daemon:stop",
+        "restart": HOSTING + "daemon:restart",
+        "status": HOSTING + "daemon:status",
+        "worker": COMMANDS + "workers:app",
+        "store": HOSTING + "store:store",
+        "demo": "perdure.cli.demo.command:demo",
+    },
+    "Agents and runs": {
+        "agents": HOSTING + "agents:agents",
+        "assistant": COMMANDS + "assistants:app",
+        "run": COMMANDS + "runs:app",
+        "chat": COMMANDS + "chat:chat",
+        "thread": COMMANDS + "threads:app",
+        "session": COMMANDS + "sessions:app",
+        "workflow": COMMANDS + "workflows:app",
+        "approval": COMMANDS + "approvals:app",
+        "override": COMMANDS + "overrides:app",
+        "cron": COMMANDS + "crons:app",
+        "scheduler": COMMANDS + "scheduler:app",
+        "item": COMMANDS + "items:app",
+        "memory": COMMANDS + "memory:app",
+        "webhook": COMMANDS + "webhooks:app",
+    },
+    "Rollouts and traces": {
+        "rollout": COMMANDS + "rollouts:app",
+        "trace": COMMANDS + "traces:app",
+        "span": COMMANDS + "spans:app",
+        "resources": COMMANDS + "resources:app",
+    },
+    "Operations": {
+        "find": COMMANDS + "find:find",
+        "why": COMMANDS + "diagnostics:why",
+        "stats": COMMANDS + "diagnostics:stats",
+        "health": COMMANDS + "diagnostics:health",
+        "outbox": COMMANDS + "outbox:app",
+        "db": COMMANDS + "database:app",
+        "mcp": COMMANDS + "mcp:mcp",
+        "doctor": HOSTING + "doctor:doctor",
+        "token": COMMANDS + "tokens:app",
+        "version": COMMANDS + "about:version",
+        "machines": COMMANDS + "about:machines",
+        "completion": COMMANDS + "completion:completion",
+    },
+}
+"""Where each command stands, in the order and in the panels of the help."""
 
 app = typer.Typer(
-    cls=_InOrder,
+    cls=lazy_group(PANELS),
     help="A durable queue, execution engine and trace store for AI agents.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-PANELS: dict[str, dict[str, Any]] = {
-    "Start": {
-        "init": init,
-        "dev": dev,
-        "serve": serve,
-        "start": start,
-        "stop": stop,
-        "restart": restart,
-        "status": status,
-        "worker": workers.app,
-        "store": store,
-        "demo": demo,
-    },
-    "Agents and runs": {
-        "agents": agents,
-        "assistant": assistants.app,
-        "run": runs.app,
-        "chat": chat,
-        "thread": threads.app,
-        "session": sessions.app,
-        "workflow": workflows.app,
-        "approval": approvals.app,
-        "override": overrides.app,
-        "cron": crons.app,
-        "scheduler": scheduler.app,
-        "item": items.app,
-        "memory": memory.app,
-        "webhook": webhooks.app,
-    },
-    "Rollouts and traces": {
-        "rollout": rollouts.app,
-        "trace": traces.app,
-        "span": spans.app,
-        "resources": resources.app,
-    },
-    "Operations": {
-        "why": why,
-        "stats": stats,
-        "health": health,
-        "outbox": outbox.app,
-        "db": database.app,
-        "mcp": mcp,
-        "doctor": doctor,
-        "token": tokens.app,
-        "version": version,
-        "machines": machines,
-    },
-}
-for panel, commands in PANELS.items():
-    for name, command in commands.items():
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, rich_help_panel=panel)
-        else:
-            app.command(name, rich_help_panel=panel)(command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"perdure {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
 
 
 def main() -> None:
@@ -130,20 +106,38 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal does not have is replaced.
             stream.reconfigure(errors="replace")
+    use_quick_params()
+    if "_PERDURE_COMPLETE" in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
-        app(prog_name="perdure")
+        code = app(prog_name="perdure", standalone_mode=False)
+    except typer.Abort:
+        _fail("aborted", "Aborted.", 1)
+    except ClickException as error:
+        _fail_usage(error)
     except PerdureError as error:
         hint = next((f"; {text}" for kind, text in HINTS.items() if isinstance(error, kind)), "")
-        _fail(
-            f"{error.code}: {error.message.rstrip('.') if hint else error.message}{hint}",
-            NOT_FOUND if isinstance(error, NotFound) else 1,
-        )
+        message = f"{error.message.rstrip('.') if hint else error.message}{hint}"
+        _fail(error.code, message, NOT_FOUND if isinstance(error, NotFound) else 1)
     except OSError as error:
         # Buffered output would fail once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _fail(f"system error: {error}")
+        _fail("system error", str(error), 1)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str, code: int = 1) -> NoReturn:
-    warn(message)
-    sys.exit(code)
+def _fail(code: str, message: str, exit_code: int) -> NoReturn:
+    print_error(code, message, exit_code)
+    sys.exit(exit_code)
+
+
+def _fail_usage(error: ClickException) -> NoReturn:
+    """Report a wrong command line; a group without a command shows its help."""
+    if wants_json():
+        _fail("usage", error.format_message(), error.exit_code)
+    from typer.rich_utils import rich_format_error
+
+    rich_format_error(error)
+    sys.exit(error.exit_code)

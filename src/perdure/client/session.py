@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from urllib.parse import quote
 
-import aiohttp
 from yarl import URL
 
-from perdure.client.connections import Connections, Pools
 from perdure.client.tls import ClientTls
 from perdure.kernel.checks import check_text
 from perdure.kernel.codec import decode_json
@@ -31,6 +30,11 @@ from perdure.kernel.errors import (
     error_named,
 )
 
+if TYPE_CHECKING:
+    import aiohttp
+
+    from perdure.client.connections import Connections, Pools
+
 logger = logging.getLogger(__name__)
 
 RETRY_DELAYS = (1.0, 2.0, 5.0)
@@ -46,8 +50,28 @@ Effect = Literal["none", "repeatable", "once"]
 Query = Iterable[tuple[str, str]]
 
 _NOTHING_CHANGED = (DeadlineExceeded, ReadOnlyDatabase, StorageClosed, StorageFull, StorageUnavailable)
-_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-_LOST = (aiohttp.ClientError, TimeoutError, OSError)
+Errors = tuple[type[Exception], ...]
+
+
+class NeverSent(OSError):
+    """No connection came about."""
+
+
+# aiohttp is loaded with the first connection of its own; before that, none of its errors is raised.
+def _never_sent() -> Errors:
+    aiohttp = sys.modules.get("aiohttp")
+    more = () if aiohttp is None else (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+    return (NeverSent, *more)
+
+
+def _lost() -> Errors:
+    aiohttp = sys.modules.get("aiohttp")
+    return (TimeoutError, OSError, *(() if aiohttp is None else (aiohttp.ClientError,)))
+
+
+def _cut_off() -> Errors:
+    """What a request meets whose session is closed meanwhile."""
+    return (RuntimeError, *_lost())
 
 
 class Answer(NamedTuple):
@@ -105,7 +129,14 @@ class HttpSession:
         self._fixed_headers = _headers(None if callable(self.token) else self.token, self.namespace)
         self.tls = tls
         files = tls or ClientTls.from_environment()
-        self._pools = Pools(connection_timeout, files.context() if url.scheme == "https" else None)
+        self._tls_context = files.context() if url.scheme == "https" else None
+        self._pools = self._new_pools()
+
+    def _new_pools(self) -> Pools:
+        """The connections of this session and of its siblings."""
+        from perdure.client.connections import Pools
+
+        return Pools(self.connection_timeout, self._tls_context)
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -191,7 +222,7 @@ class HttpSession:
                 if response.status != 200:
                     raise error_from(response.status, await response.read())
                 yield response
-        except _LOST as error:
+        except _lost() as error:
             raise self.unreachable(error) from error
 
     async def send(self, sending: Outgoing) -> tuple[int, bytes]:
@@ -200,12 +231,14 @@ class HttpSession:
         try:
             async with self._open(connections, sending) as response:
                 return response.status, await response.read()
-        except (RuntimeError, aiohttp.ClientError):
+        except _cut_off():
             if self._pools.closed:
                 raise StorageClosed("the client was closed") from None
             raise
 
     def _open(self, connections: Connections, sending: Outgoing) -> Any:
+        from aiohttp import ClientTimeout
+
         session = connections.long_poll if sending.long_poll else connections.short
         silence = SILENCE_SECONDS if sending.long_poll and not sending.timeout else None
         url = URL(self.base_url + sending.path, encoded=True)
@@ -214,7 +247,7 @@ class HttpSession:
             url.with_query(sending.query) if sending.query else url,
             data=_data(sending.body),
             headers=sending.headers,
-            timeout=aiohttp.ClientTimeout(
+            timeout=ClientTimeout(
                 sending.timeout or None, sock_connect=self.connection_timeout, sock_read=silence
             ),
             allow_redirects=False,
@@ -235,7 +268,7 @@ class HttpSession:
         try:
             sending = Outgoing("GET", HEALTH_PATH, None, (), self._headers, self.connection_timeout, False)
             status, _ = await self.send(sending)
-        except _LOST:
+        except _lost():
             return False
         return status == 200
 
@@ -244,7 +277,7 @@ class HttpSession:
         reason = str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
             reason = "timed out"
-        elif isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
+        elif isinstance(getattr(error, "os_error", error.__cause__), ConnectionRefusedError):
             reason = "connection refused"
         return Unreachable(f"cannot reach {self.base_url}: {reason}")
 
@@ -281,9 +314,9 @@ class _Trying:
         repeated = self._reached
         try:
             status, body = await self._session.send(self._sending)
-        except _NEVER_SENT as error:
+        except _never_sent() as error:
             return self._session.unreachable(error)
-        except _LOST as error:
+        except _lost() as error:
             self._reached = self._perhaps_done = True
             return self._checked(self._session.unreachable(error))
         if 200 <= status < 300:

@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, NamedTuple
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.client.session import HttpSession
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import StorageError, TooManyRequests, Unreachable
 from perdure.kernel.retry import Backoff
 from perdure.streams.model import Burst, Event, seq_of
+
+if TYPE_CHECKING:
+    import aiohttp
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ LONGEST_PAUSE = 2.0
 PASSING = (Unreachable, StorageError, TooManyRequests)
 """What may be over in a moment."""
 
-Opening = Callable[[Mapping[str, str]], AbstractAsyncContextManager[aiohttp.ClientResponse]]
+Opening = Callable[[Mapping[str, str]], AbstractAsyncContextManager["aiohttp.ClientResponse"]]
 """Opens the stream with these headers."""
 
 

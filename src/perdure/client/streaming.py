@@ -8,9 +8,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.access.endpoints import Endpoint
 from perdure.client.session import Query, error_from
@@ -22,6 +20,9 @@ from perdure.messaging.service import Messaging
 from perdure.streams.model import Burst
 from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import BEGINNING, Threads
+
+if TYPE_CHECKING:
+    import aiohttp
 
 logger = logging.getLogger(__name__)
 

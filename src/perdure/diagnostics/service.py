@@ -25,7 +25,7 @@ from perdure.diagnostics.model import (
     Why,
 )
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
-from perdure.kernel.checks import Id, check_choices, check_id, check_name, check_number
+from perdure.kernel.checks import MAX_ID, Id, check_choices, check_id, check_name, check_number
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.eventlog.port import EventLog, LogName
@@ -36,6 +36,7 @@ from perdure.schedules.rows import ScheduleRow, schedule_of
 from perdure.sessions.model import described
 from perdure.threads.policy import Policy
 
+Beginning = Annotated[str, Meta(max_length=MAX_ID)]
 FindLimit = Annotated[int, Meta(ge=1, le=MAX_FOUND)]
 ALIVE_LEASES = 3
 """After how many leases without a sign of life a worker does not count as alive."""
@@ -94,15 +95,15 @@ class Diagnostics(WatchedService):
 
     @call(GET("/find"), scope="read")
     async def find(
-        self, q: Id, *, kind: Sequence[Kind] | None = None, limit: FindLimit = 20
+        self, q: Beginning, *, kind: list[Kind] | None = None, limit: FindLimit = 20
     ) -> list[FoundId]:
         """Find what has an id, or an id that begins with `q`; of schedules also by name.
 
         Exact matches come first, then the others in the order of their kinds. `last` is the newest of each
-        kind. `kind` is what is looked for, everything by default; tokens are found by callers with the scope
-        `admin` only.
+        kind. `kind` is what is looked for, everything by default: then `q` must not be empty. Tokens are
+        found by callers with the scope `admin` only.
         """
-        check_name(q, "q")
+        check_id(q, "q") if kind else check_name(q, "q")
         check_number(limit, "limit", least=1, most=MAX_FOUND)
         kinds = KINDS if kind is None else check_choices(kind, KINDS, "kind")
         wanted = Wanted(q, frozenset(kinds), limit)

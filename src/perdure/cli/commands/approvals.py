@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import optional_choice
+from perdure.cli.shell.ids import id_argument, id_option
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, in_time, printable, shorten
 from perdure.cli.shell.results import listing, showing
@@ -24,9 +25,7 @@ SHORT = 18
 
 app = CommandGroup("Show what waits for a person, and answer it.")
 
-IdArgument = Annotated[
-    str, typer.Argument(metavar="APPROVAL_ID", help="ID, or its first characters.", show_default=False)
-]
+IdArgument = Annotated[str, id_argument("APPROVAL_ID", "approval")]
 
 
 @app.client_command("list")
@@ -42,7 +41,9 @@ async def list_approvals(
         ),
     ] = None,
     all_: Annotated[bool, flag("--all", "-a", help="List approvals of every status.")] = False,
-    run: Annotated[str | None, text("RUN_ID", "Filter by workflow run.", "--run")] = None,
+    run: Annotated[
+        str | None, id_option("RUN_ID", "Filter by workflow run.", "--run", kinds=["workflow_run"])
+    ] = None,
     trigger: Annotated[
         str | None, text("TRIGGER", "Filter by what started the run, such as owner/repo#7.", "--trigger")
     ] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import metadata_of, object_of
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -37,7 +38,7 @@ VERSION_COLUMNS = ("version", "name", "created", "config")
 
 app = CommandGroup("Create, show, update and delete assistants.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="ASSISTANT_ID")]
+IdArgument = Annotated[str, id_argument("ASSISTANT_ID", "assistant")]
 NameOption = Annotated[str | None, text("TEXT", "Display name.", "--name")]
 DescriptionOption = Annotated[str | None, text("TEXT", "Description.", "--description")]
 

@@ -9,6 +9,7 @@ import typer
 
 from perdure.cli.commands.runs import AssistantArgument, InputArgument, strategy_of
 from perdure.cli.shell.arguments import choice_of, input_of, metadata_of, object_of
+from perdure.cli.shell.ids import ThreadFilter, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -40,7 +41,7 @@ FIRING_COLUMNS = ("due", "source", "status", "took", "started", "error")
 app = CommandGroup("Create, show, trigger, pause and delete crons.")
 
 IdArgument = Annotated[
-    str, typer.Argument(metavar="CRON", help="Name or ID of the cron.", show_default=False)
+    str, id_argument("CRON", "schedule", help="Name or ID of the cron, its first characters, or `last`.")
 ]
 
 
@@ -57,8 +58,10 @@ def _timestamp(seconds: float | None) -> str | None:
 @app.client_command("list")
 async def list_crons(
     context: CommandContext,
-    assistant: Annotated[str | None, text("ASSISTANT_ID", "Filter by assistant.", "--assistant")] = None,
-    thread: Annotated[str | None, text("THREAD_ID", "Filter by thread.", "--thread")] = None,
+    assistant: Annotated[
+        str | None, id_option("ASSISTANT_ID", "Filter by assistant.", "--assistant", kinds=["assistant"])
+    ] = None,
+    thread: ThreadFilter = None,
     enabled: Annotated[
         bool | None, flag("--enabled/--paused", help="List only enabled or only paused crons.")
     ] = None,
@@ -156,7 +159,10 @@ async def create_cron(
         text("NAME", "Time zone, such as Europe/Berlin (default: UTC).", "--timezone", "-z"),
     ] = None,
     thread: Annotated[
-        str | None, text("THREAD_ID", "Run on this thread (default: a new one for each run).", "--thread")
+        str | None,
+        id_option(
+            "THREAD_ID", "Run on this thread (default: a new one for each run).", "--thread", kinds=["thread"]
+        ),
     ] = None,
     keep: Annotated[bool, flag("--keep", help="Without --thread: keep the thread of each run.")] = False,
     until: Annotated[

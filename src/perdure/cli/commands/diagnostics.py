@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.shell.ids import EXPLAINED, id_argument
 from perdure.cli.shell.options import CommandContext, client_command, flag, number, text
-from perdure.cli.shell.output import facts_table, human_duration, make_table, parse_duration, shorten
+from perdure.cli.shell.output import facts_table, human_duration, parse_duration, shorten
 from perdure.kernel.errors import PerdureError, Unauthorized
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ async def why(
     context: CommandContext,
     id: Annotated[
         str,
-        typer.Argument(metavar="ID", help="Any ID: of a run, thread, rollout, attempt, worker, …"),
+        id_argument("ID", *EXPLAINED, help="Any ID: of a run, thread, rollout, attempt, worker, …"),
     ],
 ) -> None:
     """Show why a run, thread, rollout or anything else with an ID is waiting, or how it ended."""
@@ -113,7 +114,7 @@ async def health(
     if context.as_json:
         context.output.document(document)
     else:
-        context.output.show(make_table(("health", ""), [(name, shorten(value)) for name, value in rows]))
+        context.output.table(("health", ""), [(name, shorten(value)) for name, value in rows])
     if facts.get("status", "ok") not in HEALTHY or facts.get("grpc", SERVING) not in (SERVING, NOT_CHECKED):
         raise typer.Exit(1)
 

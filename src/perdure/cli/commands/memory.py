@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -43,7 +44,7 @@ MIB = 1 << 20
 
 app = CommandGroup("Search and browse what agents did (values by key are in `perdure item`).")
 
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE_ID", help="Such as toc:day:2024-01-15.")]
+NodeArgument = Annotated[str, id_argument("NODE_ID", "memory_node", help="Such as toc:day:2024-01-15.")]
 
 
 def _time(ms: int) -> str:
@@ -173,7 +174,7 @@ def _print_hit(context: CommandContext, place: int, hit: SearchHit) -> None:
 async def browse(
     context: CommandContext,
     node_id: Annotated[
-        str | None, typer.Argument(metavar="NODE_ID", help="List its children; without it, the years.")
+        str | None, id_argument("NODE_ID", "memory_node", help="List its children; without it, the years.")
     ] = None,
     limit: LimitOption = 50,
 ) -> None:

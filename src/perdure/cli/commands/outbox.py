@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import optional_choice
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, text
 from perdure.cli.shell.output import ago, in_time, shorten
 from perdure.cli.shell.results import listing, pages, showing
@@ -20,7 +21,7 @@ COLUMNS = ("entry_id", "state", "consumer", "attempts", "created", "last error")
 
 app = CommandGroup("Show the outbox and retry what failed.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="ENTRY_ID")]
+IdArgument = Annotated[str, id_argument("ENTRY_ID", "effect")]
 ConsumerOption = Annotated[str | None, text("NAME", "Filter by consumer, such as webhook.", "--consumer")]
 SubjectOption = Annotated[
     str | None, text("ID", "Filter by what it is about, such as a run id.", "--subject")
@@ -99,7 +100,7 @@ async def show_entry(context: CommandContext, entry_id: IdArgument) -> None:
 @app.client_command("retry")
 async def retry_entries(
     context: CommandContext,
-    entry_id: Annotated[str | None, typer.Argument(metavar="ENTRY_ID")] = None,
+    entry_id: Annotated[str | None, id_argument("ENTRY_ID", "effect")] = None,
     dead: Annotated[bool, flag("--dead", help="Retry all dead letters.")] = False,
     consumer: ConsumerOption = None,
     subject: SubjectOption = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption
 from perdure.cli.shell.output import ago
 from perdure.cli.shell.results import listing
@@ -22,7 +23,7 @@ COLUMNS = ("resources_id", "version", "updated", "names")
 HIDDEN_FIELDS = ("api_key",)
 
 app = CommandGroup("List, show and compare resources (prompts, models, endpoints).")
-ResourcesArgument = Annotated[str, typer.Argument(metavar="RESOURCES_ID")]
+ResourcesArgument = Annotated[str, id_argument("RESOURCES_ID", "resources")]
 
 
 @app.client_command("list")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from perdure import AttemptedRollout, Rollout, is_finished
 from perdure.cli.shell.changes import hints
-from perdure.cli.shell.output import STYLES, TIMED_OUT, Output, warn
+from perdure.cli.shell.output import STYLES, TIMED_OUT, Output, print_error, warn
 from perdure.cli.shell.target import Connection
 from perdure.kernel.errors import NotFound, Unreachable
 from perdure.rollouts.records import ROLLOUT_STATUSES, RolloutStatus
@@ -168,7 +168,9 @@ async def watch(
                 await _follow(connection, watching, printer, follow=follow)
     except TimeoutError:
         left = watching.total - watching.ended
-        warn(f"timed_out: {left} of {watching.total} rollouts did not end within {timeout:g} s")
+        print_error(
+            "timed_out", f"{left} of {watching.total} rollouts did not end within {timeout:g} s", TIMED_OUT
+        )
         return TIMED_OUT
     return 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import choices_of, confirm, inputs_of, json_of
+from perdure.cli.shell.ids import ROLLOUTS, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -21,7 +22,7 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import ago, shorten, tokens_text
+from perdure.cli.shell.output import ago, shorten, tokens_text, warn
 from perdure.cli.shell.results import listing, pages, showing
 from perdure.cli.shell.target import Connection
 
@@ -35,6 +36,8 @@ EMPTY = """No rollouts yet. Try:
 
   perdure rollout enqueue '{"question": 1}'"""
 COLUMNS = ("rollout_id", "status", "attempt", "worker", "started", "reward", "input")
+NOBODY = ("no_worker", "no_agent")
+"""The rules by which a rollout waits for somebody who is not there."""
 FIGURES_A_CALL = 100
 """How many ids fit the URL of one request."""
 ATTEMPT_COLUMNS = ("attempt", "attempt_id", "status", "worker", "started", "last heartbeat")
@@ -45,8 +48,8 @@ StatusOption = Annotated[
     list[str] | None,
     text("STATUS", "Filter by status, such as queuing or failed; repeatable.", "--status", "-s"),
 ]
-IdArgument = Annotated[str, typer.Argument(metavar="ROLLOUT_ID")]
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ROLLOUT_ID", help="IDs of rollouts.")]
+IdArgument = Annotated[str, id_argument("ROLLOUT_ID", *ROLLOUTS)]
+IdsArgument = Annotated[list[str] | None, id_argument("ROLLOUT_ID", *ROLLOUTS, help="IDs of rollouts.")]
 
 
 def _statuses(given: Sequence[str] | None) -> list[RolloutStatus] | None:
@@ -284,7 +287,9 @@ async def enqueue_rollouts(
         ),
     ],
     mode: Annotated[str | None, text("MODE", "Mode: train, val or test.", "--mode")] = None,
-    resources_id: Annotated[str | None, text("RESOURCES_ID", "Resources to use.", "--resources")] = None,
+    resources_id: Annotated[
+        str | None, id_option("RESOURCES_ID", "Resources to use.", "--resources", kinds=["resources"])
+    ] = None,
     metadata: MetadataOption = None,
     queue: Annotated[str, text("NAME", "Queue name.", "--queue")] = "default",
     priority: Annotated[int, number("Higher priorities are claimed first.", "--priority")] = 0,
@@ -337,7 +342,21 @@ async def enqueue_rollouts(
         ids = [each.rollout_id for each in queued]
         context.answer(queued[0] if len(queued) == 1 else queued, "\n".join(ids))
         if wait:
+            await _warn_of_nobody(connection, ids)
             raise typer.Exit(await watch(connection, context.output, ids, timeout=timeout))
+
+
+async def _warn_of_nobody(connection: Connection, rollout_ids: Sequence[str]) -> None:
+    """Say on stderr that nobody is alive who would take the first of these rollouts."""
+    from perdure.errors import NotFound, NotSupported
+
+    try:
+        why = await connection.diagnostics.why(rollout_ids[0])
+    except (NotFound, NotSupported, IndexError):
+        # A store that is not ours knows no reasons.
+        return
+    if why.rule in NOBODY:
+        warn(why.sentence)
 
 
 def _request(values: dict[str, Any]) -> EnqueueRolloutRequest:

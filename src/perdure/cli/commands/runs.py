@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import choice_of, confirm, input_of, json_of, object_of, optional_choice
+from perdure.cli.shell.ids import ThreadFilter, complete_assistant, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -24,7 +25,7 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import TIMED_OUT, ago, error_text, human_duration, shorten, warn
+from perdure.cli.shell.output import TIMED_OUT, ago, error_text, human_duration, print_error, shorten, warn
 from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
@@ -36,14 +37,20 @@ FAILED = 1
 EMPTY = """No runs yet. If a worker has an agent called greet (see `perdure agents`), try:
 
   perdure run create greet '{"name": "Ann"}' --wait"""
-COLUMNS = ("run_id", "agent", "status", "attempt", "created", "thread_id", "input")
+COLUMNS = ("run_id", "agent", "status", "took", "created", "error", "thread_id", "attempt", "input")
 
 app = CommandGroup("Create, show, watch and cancel runs.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="RUN_ID")]
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="RUN_ID", help="IDs of runs.")]
+IdArgument = Annotated[str, id_argument("RUN_ID", "run")]
+IdsArgument = Annotated[list[str] | None, id_argument("RUN_ID", "run", help="IDs of runs.")]
 AssistantArgument = Annotated[
-    str, typer.Argument(metavar="ASSISTANT", help="Assistant ID or agent name.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ASSISTANT",
+        help="Assistant ID or agent name.",
+        show_default=False,
+        autocompletion=complete_assistant,
+    ),
 ]
 InputArgument = Annotated[
     str | None, typer.Argument(metavar="INPUT", help="Input as JSON, or @FILE to read it from a file.")
@@ -60,7 +67,14 @@ async def create_run(
     assistant: AssistantArgument,
     input: InputArgument = None,
     thread: Annotated[
-        str | None, text("THREAD_ID", "Run on this thread (default: a new one).", "--thread")
+        str | None,
+        id_option(
+            "THREAD_ID",
+            "Run on this thread (default: a new one).",
+            "--thread",
+            kinds=["thread"],
+            unless="new_thread",
+        ),
     ] = None,
     new_thread: Annotated[bool, flag("--new-thread", help="Create the thread if it does not exist.")] = False,
     temporary: Annotated[
@@ -148,29 +162,41 @@ async def list_runs(
             "-s",
         ),
     ] = None,
-    thread: Annotated[str | None, text("THREAD_ID", "Filter by thread.", "--thread")] = None,
+    thread: ThreadFilter = None,
+    since: Annotated[float | None, duration("Only runs created within this time", "--since")] = None,
     limit: LimitOption = 20,
 ) -> None:
     """List runs, newest first."""
     from perdure.threads.records import RUN_STATUSES
 
     chosen = optional_choice(status, RUN_STATUSES, "--status")
+    start = 0.0 if since is None else time.time() - since
     async with context.connect() as connection:
         found = await pages(
             lambda limit, offset: connection.threads.list_runs(
                 status=chosen, thread_id=thread, limit=limit, offset=offset
             ),
             limit,
+            lambda run: run.created_at >= start,
         )
-    filtered = status is not None or thread is not None
-    listing(context, found, COLUMNS, _row, noun="runs", empty=EMPTY, filtered=filtered)
+    filtered = status is not None or thread is not None or since is not None
+    listing(context, found, COLUMNS, _row, noun="runs", empty=EMPTY, filtered=filtered, hint=since is None)
 
 
 def _row(run: Run) -> tuple[Any, ...]:
     thread = None if run.temporary else run.thread_id
     wait = run.created_at - time.time()
     created = ago(run.created_at) if wait <= 0 else f"in {human_duration(wait)}"
-    return run.run_id, run.agent, run.status, run.attempt or None, created, thread, shorten(run.kwargs.input)
+    error = None if run.error is None else shorten(error_text(run.error))
+    attempt, input = run.attempt or None, shorten(run.kwargs.input)
+    return run.run_id, run.agent, run.status, _took(run), created, error, thread, attempt, input
+
+
+def _took(run: Run) -> str | None:
+    """How long a run took from its creation to its end, or how long it has been there."""
+    if run.attempt == 0:
+        return None
+    return human_duration(max((run.ended_at or time.time()) - run.created_at, 0.0))
 
 
 @app.client_command("show")
@@ -190,6 +216,7 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
         ("strategy", run.multitask_strategy),
         ("attempts", run.attempt),
         ("created", ago(run.created_at)),
+        ("took", _took(run)),
         ("ended", ago(run.ended_at)),
         ("error", error_text(run.error)),
         ("webhook", run.webhook),
@@ -240,7 +267,7 @@ async def _watch(
 
 
 def _timed_out(run_id: str, timeout: float | None) -> int:
-    warn(f"timed_out: run {run_id} did not end within {timeout:g} s")
+    print_error("timed_out", f"run {run_id} did not end within {timeout:g} s", TIMED_OUT)
     return TIMED_OUT
 
 
@@ -327,6 +354,47 @@ async def cancel_runs(
         else:
             cancelled = await threads.cancel_runs(run_ids=run_ids or None, status=chosen, action=how)
     print_cancelled(context, cancelled)
+
+
+@app.client_command("retry")
+async def retry_run(
+    context: CommandContext,
+    run_id: IdArgument,
+    strategy: Annotated[
+        str,
+        text("STRATEGY", "If the thread is busy: reject, enqueue, interrupt or rollback.", "--strategy"),
+    ] = "reject",
+    wait: Annotated[bool, flag("--wait", help="Wait until the run ends and print its values.")] = False,
+    timeout: TimeoutOption = None,
+) -> None:
+    """Run again what has ended: a new run with the same input, on the same thread; prints its ID."""
+    from perdure.errors import Conflict
+    from perdure.threads.model import LIVE_STATUSES
+
+    how = strategy_of(strategy)
+    async with context.connect() as connection:
+        old = await connection.threads.get_run(run_id)
+        if old.status in LIVE_STATUSES:
+            raise Conflict(f"run {run_id} has not ended yet: it is {old.status}")
+        kwargs = old.kwargs
+        request = _request(
+            assistant_id=old.assistant_id,
+            thread_id=None if old.temporary else old.thread_id,
+            on_completion="delete" if old.temporary else "keep",
+            multitask_strategy=how,
+            input=kwargs.input,
+            command=kwargs.command,
+            config=kwargs.config,
+            context=kwargs.context,
+            checkpoint_id=kwargs.checkpoint_id,
+            stream_mode=kwargs.stream_mode,
+            options=kwargs.options,
+            metadata={**old.metadata, "retry_of": run_id},
+        )
+        run = await connection.threads.create_run(request)
+        if wait:
+            raise typer.Exit(await _wait(context, connection, run.run_id, timeout))
+    context.answer(run, run.run_id)
 
 
 def cancel_action(action: str) -> CancelAction:

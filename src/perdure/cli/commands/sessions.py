@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, text
 from perdure.cli.shell.output import ago, shorten
 from perdure.cli.shell.results import listing, pages, showing
@@ -26,7 +27,7 @@ IMPORT = "import"
 
 app = CommandGroup("List, show, follow, search, import and export agent sessions.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="SESSION_ID")]
+IdArgument = Annotated[str, id_argument("SESSION_ID", "session")]
 ProjectOption = Annotated[
     str | None, text("PROJECT", "Project of the session, such as -home-agent-workspace.", "--project", "-p")
 ]

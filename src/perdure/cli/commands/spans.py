@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands.rollouts import IdArgument, find
+from perdure.cli.shell.ids import ROLLOUTS, id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
 from perdure.cli.shell.output import STYLES, ago, shorten, tokens_text
 from perdure.cli.shell.results import more_hint, pages, showing
@@ -62,7 +63,7 @@ async def list_spans(
 @app.client_command("show")
 async def show_span(
     context: CommandContext,
-    id: Annotated[str, typer.Argument(metavar="ID", help="ID of the rollout, run or trace.")],
+    id: Annotated[str, id_argument("ID", *ROLLOUTS, "trace", help="ID of the rollout, run or trace.")],
     span_id: Annotated[
         str, typer.Argument(metavar="SPAN_ID", help="ID of the span, or the first digits of it.")
     ],

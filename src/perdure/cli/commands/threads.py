@@ -8,6 +8,7 @@ import typer
 
 from perdure.cli.commands.runs import ActionOption, cancel_action, print_cancelled
 from perdure.cli.shell.arguments import choice_of, json_of, metadata_of, object_of, optional_choice
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -17,7 +18,7 @@ from perdure.cli.shell.options import (
     YesOption,
     text,
 )
-from perdure.cli.shell.output import ago, error_text, shorten
+from perdure.cli.shell.output import ago, error_text, printable, shorten
 from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
@@ -28,12 +29,16 @@ EMPTY = """No threads yet. A thread keeps the state of the runs on it:
   perdure thread create my-thread
   perdure run create greet '{"name": "Ann"}' --thread my-thread --wait"""
 NO_STATE = "No state yet: no run has saved one."
+ROLES = {"human": "user", "ai": "assistant"}
+"""The roles of messages under the names that people know."""
+SHOWN_MESSAGES = 50
+LONGEST_MESSAGE = 2000
 COLUMNS = ("thread_id", "status", "created", "updated", "metadata")
 STATE_COLUMNS = ("checkpoint_id", "step", "saved", "run_id", "values")
 
 app = CommandGroup("Create, show and delete threads and their states.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="THREAD_ID")]
+IdArgument = Annotated[str, id_argument("THREAD_ID", "thread")]
 
 
 @app.client_command("create")
@@ -105,7 +110,8 @@ async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
         ("error", error_text(thread.error)),
         ("metadata", thread.metadata or None),
         ("config", thread.config or None),
-        ("values", thread.values),
+        ("values", _without_messages(thread.values)),
+        ("messages", messages_text(thread.values)),
     )
     showing(context, {"thread": thread, "why": why}, rows)
 
@@ -133,9 +139,42 @@ async def show_state(
         ("next", ", ".join(state.next) or None),
         ("questions", [each.value for each in state.interrupts] or None),
         ("metadata", state.metadata or None),
-        ("values", state.values),
+        ("values", _without_messages(state.values)),
+        ("messages", messages_text(state.values)),
     )
     showing(context, _document(state), rows)
+
+
+def messages_text(values: Any) -> str | None:
+    """The messages of a thread, each `role: text`; None if its values have none."""
+    found = values.get("messages") if isinstance(values, dict) else None
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        return None
+    return "\n".join(f"{_role(each)}: {_text(each)}" for each in found[-SHOWN_MESSAGES:]) or None
+
+
+def _role(message: dict[str, Any]) -> str:
+    kind = str(message.get("role") or message.get("type") or "message")
+    return ROLES.get(kind, kind)
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [each.get("text") if isinstance(each, dict) else each for each in content]
+        content = " ".join(str(part) for part in parts if part)
+    calls = [call.get("name") for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    called = f" [calls {', '.join(map(str, calls))}]" if calls else ""
+    return (
+        printable(shorten(content if isinstance(content, str) else content or "", LONGEST_MESSAGE)) + called
+    )
+
+
+def _without_messages(values: Any) -> Any:
+    """The values that are not shown as messages."""
+    if messages_text(values) is None:
+        return values
+    return {name: value for name, value in values.items() if name != "messages"} or None
 
 
 def _document(state: Checkpoint) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, duration, flag, text
 from perdure.cli.shell.output import ago, human_duration
 from perdure.cli.shell.results import listing
@@ -93,7 +94,7 @@ def _state(token: dict[str, Any]) -> str:
 
 @app.client_command("revoke")
 async def revoke_token(
-    context: CommandContext, token_id: Annotated[str, typer.Argument(metavar="TOKEN_ID")]
+    context: CommandContext, token_id: Annotated[str, id_argument("TOKEN_ID", "token")]
 ) -> None:
     """Revoke a token; servers reject it within a few seconds."""
     async with context.connect() as connection:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from perdure.cli.commands.spans import add_spans, span_duration
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, shorten, tokens_text
 from perdure.cli.shell.results import PAGE_SIZE, listing, more_hint, pages, showing
@@ -31,7 +30,7 @@ MOST_PAGES = 100
 app = CommandGroup("List, search and show traces.")
 
 IdArgument = Annotated[
-    str, typer.Argument(metavar="TRACE_ID", help="ID of a trace or of its run, or the first digits of it.")
+    str, id_argument("TRACE_ID", "trace", help="ID of a trace or of its run, its first digits, or `last`.")
 ]
 SinceOption = Annotated[float | None, duration("Only traces started within this time")]
 

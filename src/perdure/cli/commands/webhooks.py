@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from perdure.cli.shell.arguments import optional_choice
+from perdure.cli.shell.ids import id_argument, id_option
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
 from perdure.cli.shell.output import ago, shorten
 from perdure.cli.shell.results import listing, pages, showing
@@ -22,7 +21,7 @@ COLUMNS = ("webhook_id", "status", "attempts", "run_id", "url", "created", "last
 
 app = CommandGroup("Show webhooks and retry their delivery.")
 
-IdArgument = Annotated[str, typer.Argument(metavar="WEBHOOK_ID")]
+IdArgument = Annotated[str, id_argument("WEBHOOK_ID", "effect")]
 
 
 @app.client_command("list")
@@ -31,7 +30,7 @@ async def list_webhooks(
     status: Annotated[
         str | None, text("STATUS", "Filter by status: pending, delivered or dead.", "--status", "-s")
     ] = None,
-    run: Annotated[str | None, text("RUN_ID", "Filter by run.", "--run")] = None,
+    run: Annotated[str | None, id_option("RUN_ID", "Filter by run.", "--run", kinds=["run"])] = None,
     limit: LimitOption = 20,
 ) -> None:
     """List webhooks, newest first."""

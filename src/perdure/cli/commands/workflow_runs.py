@@ -8,6 +8,7 @@ import typer
 
 from perdure.cli.commands.workflow_watch import SHORT, drawing, follow, print_gates
 from perdure.cli.shell.arguments import choice_of, choices_of, object_of
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -35,9 +36,7 @@ BY = ("status", "workflow", "phase", "day", "hour")
 FIGURES = ("executions", "succeeded", "skipped", "deferred", "failed", "mean", "cost", "tokens")
 COLUMNS = ("run_id", "workflow", "status", "phase", "trigger", "started", "cost")
 
-IdArgument = Annotated[
-    str, typer.Argument(metavar="RUN_ID", help="ID of a run, or its first characters.", show_default=False)
-]
+IdArgument = Annotated[str, id_argument("RUN_ID", "workflow_run")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a workflow.", show_default=False)]
 
 
@@ -268,7 +267,7 @@ def _changed(context: CommandContext, run: WorkflowRunSummary) -> None:
 async def diff_runs(
     context: CommandContext,
     run_id: IdArgument,
-    other_id: Annotated[str, typer.Argument(metavar="OTHER_ID", help="Another run.", show_default=False)],
+    other_id: Annotated[str, id_argument("OTHER_ID", "workflow_run", help="Another run.")],
 ) -> None:
     """Compare two runs: their contexts, their scratch and how their phases ended."""
     async with context.connect() as connection:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perdure.cli.shell.changes import Hints, hints
 from perdure.cli.shell.options import CommandContext
-from perdure.cli.shell.output import STYLES, TIMED_OUT, human_duration, printable, shorten, warn
+from perdure.cli.shell.output import STYLES, TIMED_OUT, human_duration, print_error, printable, shorten
 from perdure.cli.shell.times import seconds_of, seconds_of_or_none
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def follow(
         async with asyncio.timeout(timeout), hints(connection, ("workflow_run",), run_id) as hint:
             run = await _follow(context, connection, run_id, hint, stops)
     except TimeoutError:
-        warn(f"timed_out: workflow run {run_id} did not end within {timeout:g} s")
+        print_error("timed_out", f"workflow run {run_id} did not end within {timeout:g} s", TIMED_OUT)
         return TIMED_OUT
     if not context.as_json:
         if run.status == "paused":

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import typer
 from typer.models import Default
 
+from perdure.cli.shell.ids import kinds_of, resolve_all
 from perdure.cli.shell.output import Output, parse_duration
 from perdure.cli.shell.target import Connection, Target
 
@@ -102,14 +103,27 @@ class CommandContext:
     def __init__(self, target: Target, output: Output) -> None:
         self.target = target
         self.output = output
+        self._connection: Connection | None = None
 
     @property
     def as_json(self) -> bool:
         return self.output.as_json
 
-    def connect(self, *, create: bool = False) -> AbstractAsyncContextManager[Connection]:
-        """Connect to the server or database; `create` makes a database file that does not exist."""
-        return self.target.open(create=create)
+    @asynccontextmanager
+    async def connect(self, *, create: bool = False) -> AsyncIterator[Connection]:
+        """Connect to the server or database; `create` makes a database file that does not exist.
+
+        Within a connection it gives that one.
+        """
+        if self._connection is not None:
+            yield self._connection
+            return
+        async with self.target.open(create=create) as connection:
+            self._connection = connection
+            try:
+                yield connection
+            finally:
+                self._connection = None
 
     def answer(self, document: Any, message: str) -> None:
         """Print a document with --json, else a message."""
@@ -162,10 +176,19 @@ def with_options(
 def client_command(function: ClientCommand[P]) -> Callable[..., None]:
     """Make a command of a coroutine function: its first parameter is the context, whose options it gets."""
 
+    taken = kinds_of(get_type_hints(function, include_extras=True))
+
+    async def call(context: CommandContext, given: dict[str, Any]) -> None:
+        if not any(given[name] for name in taken):
+            await function(context, **given)  # type: ignore[call-arg]
+            return
+        async with context.connect() as connection:
+            await function(context, **await resolve_all(connection, given, taken))  # type: ignore[call-arg]
+
     @wraps(function)
     def run(context: CommandContext, /, **given: Any) -> None:
         try:
-            asyncio.run(function(context, **given))  # type: ignore[call-arg]
+            asyncio.run(call(context, given))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

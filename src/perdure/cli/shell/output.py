@@ -53,6 +53,13 @@ STYLES = {
 """The style of every status."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+GAP = 2
+"""How many spaces are between columns."""
+LEAST_CELL = 6
+"""To how many characters a column that has no ids is cut, if its name is not longer."""
+_ID = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?:ro|at|rs)-[0-9a-f]+|[0-9a-f]{16}|[0-9a-f]{32}|[0-9A-Z]{26}"
+)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
 
@@ -62,7 +69,7 @@ def make_console(*, no_color: bool = False, quiet: bool = False) -> Console:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(no_color=no_color or None, highlight=False, quiet=quiet, width=width)
+    return Console(no_color=no_color or None, highlight=False, emoji=False, quiet=quiet, width=width)
 
 
 class Output:
@@ -86,6 +93,10 @@ class Output:
         """Print text, unless --json is set."""
         self.console.print(text, markup=False, soft_wrap=True)
 
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print a table that fits the terminal, unless --json is set."""
+        self.show(make_table(columns, rows, self.console.width if self.console.is_terminal else None))
+
     def show(self, what: RenderableType) -> None:
         """Print a table or a styled text, unless --json is set."""
         self.console.print(what, soft_wrap=not self.console.is_terminal)
@@ -105,18 +116,69 @@ def warn(text: str) -> None:
     typer.echo(f"perdure: {' '.join(text.split())}", err=True)
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table without lines; a missing value is a dash."""
+def wants_json() -> bool:
+    """Whether the command line has --json."""
+    return "--json" in sys.argv[1:]
+
+
+def print_error(code: str, message: str, exit_code: int) -> None:
+    """Print an error on stderr: one line for people, or with --json one JSON document on a line."""
+    if not wants_json():
+        warn(f"{code}: {message}")
+        return
+    from perdure.kernel.codec import encode_wire
+
+    error = {"code": code.replace(" ", "_"), "message": " ".join(message.split()), "exit_code": exit_code}
+    typer.echo(encode_wire({"error": error}).decode(), err=True)
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], width: int | None = None) -> Table:
+    """A table without lines; a missing value is a dash.
+
+    In a given width ids stay whole: other columns are cut, and the last ones are left out if need be.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold" if column.endswith("id") else "ellipsis")
-    for row in rows:
-        cells = ["-" if cell is None else str(cell) for cell in row]
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
+    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    widths = _column_widths(columns, cells, width)
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
+    for number, shown in widths.items():
+        table.add_column(columns[number], width=shown, no_wrap=True, overflow="ellipsis")
+    for row in cells:
+        table.add_row(*(Text(row[number], style=STYLES.get(row[number], "")) for number in widths))
     return table
+
+
+def _column_widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> dict[int, int]:
+    """The columns that fit, and how wide each is."""
+    from rich.cells import cell_len
+
+    parts = [[name, *(row[number] for row in rows)] for number, name in enumerate(columns)]
+    found = {number: max(map(cell_len, cells)) for number, cells in enumerate(parts)}
+    if width is None:
+        return found
+    least = {
+        number: wide if _has_ids(parts[number]) else min(wide, max(LEAST_CELL, cell_len(parts[number][0])))
+        for number, wide in found.items()
+    }
+    empty = [number for number, cells in enumerate(parts) if number and set(cells[1:]) == {"-"}]
+    for number in (*empty, *sorted(set(found) - set(empty), reverse=True)):
+        fits = sum(least[each] + GAP for each in found) - GAP <= width
+        if number and (not fits or (number in empty and sum(found.values()) + GAP * len(found) > width)):
+            del found[number]
+    while sum(found.values()) + GAP * (len(found) - 1) > width:
+        widest = max(found, key=lambda number: found[number] - least[number])
+        if found[widest] <= least[widest]:
+            break
+        found[widest] -= 1
+    return found
+
+
+def _has_ids(cells: Sequence[str]) -> bool:
+    return cells[0].endswith("id") or any(_ID.fullmatch(cell) for cell in cells[1:])
 
 
 def facts_table(rows: Iterable[tuple[str, Any]]) -> Table:

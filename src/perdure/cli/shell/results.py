@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from perdure.cli.shell.arguments import confirm
 from perdure.cli.shell.options import CommandContext
-from perdure.cli.shell.output import facts_table, make_table
+from perdure.cli.shell.output import facts_table
 from perdure.cli.shell.target import Connection
 from perdure.kernel.pages import PaginatedResult
 
@@ -56,7 +56,7 @@ def listing(
     elif not found:
         context.output.print(f"No {noun} match." if filtered else empty)
     else:
-        context.output.show(make_table(columns, map(row, found)))
+        context.output.table(columns, map(row, found))
         if hint:
             more_hint(context, len(found), total, noun)
 
@@ -82,7 +82,7 @@ def showing(
     below = list(details)
     if below:
         context.output.print("")
-        context.output.show(make_table(columns, below))
+        context.output.table(columns, below)
 
 
 async def removing(

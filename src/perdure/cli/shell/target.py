@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from perdure.approvals.service import Approvals
     from perdure.assistants.service import Assistants
-    from perdure.client.native import PerdureClient
     from perdure.client.session import HttpSession
     from perdure.diagnostics.service import Diagnostics
     from perdure.executions.service import Executions
@@ -39,12 +38,12 @@ DEFAULT_URL = "http://127.0.0.1:4747"
 class Connection(Protocol):
     """What client commands need of a server or a database."""
 
-    store: LightningStore
-
+    @property
+    def store(self) -> LightningStore: ...
     @property
     def session(self) -> HttpSession | None: ...
     @property
-    def threads(self) -> Threads | PerdureClient: ...
+    def threads(self) -> Threads: ...
     @property
     def assistants(self) -> Assistants: ...
     @property
@@ -115,7 +114,7 @@ class Target:
             await connection.close()
 
     def _remote(self) -> Connection:
-        from perdure.cli.shell.connections import Remote
+        from perdure.cli.shell.remote import Remote
         from perdure.runtime.local_secret import local_secret_of
 
         url = self.url or DEFAULT_URL
@@ -123,7 +122,7 @@ class Target:
         return Remote(url, self.token if has_token else lambda: local_secret_of(url), self.namespace)
 
     def _direct(self, create: bool) -> Connection:
-        from perdure.cli.shell.connections import Direct
+        from perdure.cli.shell.direct import Direct
 
         assert self.database is not None
         return Direct(self.database, self.namespace, actor(), create=create)

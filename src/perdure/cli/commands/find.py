@@ -1,0 +1,46 @@
+"""`perdure find`: what an id belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from perdure.cli.shell.arguments import choices_of
+from perdure.cli.shell.ids import LAST
+from perdure.cli.shell.options import CommandContext, client_command, number, text
+from perdure.cli.shell.output import NOT_FOUND, ago
+from perdure.cli.shell.results import listing
+
+if TYPE_CHECKING:
+    from perdure.diagnostics.finding import FoundId
+
+COLUMNS = ("kind", "id", "status", "when", "title")
+
+
+@client_command
+async def find(
+    context: CommandContext,
+    id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="ID, its first characters, the name of a cron, or `last`."),
+    ],
+    kind: Annotated[
+        list[str] | None, text("KIND", "Look for this kind only, such as run; repeatable.", "--kind", "-k")
+    ] = None,
+    limit: Annotated[int, number("Maximum number of results.", "--limit", min=1, max=100)] = 20,
+) -> None:
+    """Find what an ID, or the beginning of one, belongs to (exit code 4 if nothing)."""
+    from perdure.diagnostics.finding import Kind
+
+    kinds = choices_of([each.replace("-", "_") for each in kind or ()], get_args(Kind), "--kind")
+    async with context.connect() as connection:
+        found = await connection.diagnostics.find(id, kind=kinds, limit=limit)
+    empty = "Nothing is stored yet." if id == LAST else f"Nothing has an ID that begins with {id}."
+    listing(context, found, COLUMNS, _row, noun="ids", empty=empty)
+    if not found:
+        raise typer.Exit(NOT_FOUND)
+
+
+def _row(found: FoundId) -> tuple[Any, ...]:
+    return found.kind.replace("_", " "), found.id, found.status, ago(found.time), found.title

@@ -1,0 +1,257 @@
+"""The connection of client commands to a server. Each service is loaded when a command asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from perdure.access.endpoints import Endpoint
+from perdure.client.one_shot import OneShotSession
+from perdure.client.session import HttpSession
+from perdure.client.transport import HttpTransport
+from perdure.kernel.errors import PerdureError
+
+if TYPE_CHECKING:
+    from perdure.access.base import Service
+    from perdure.access.model import Scope
+    from perdure.access.service import Access
+    from perdure.approvals.service import Approvals
+    from perdure.assistants.service import Assistants
+    from perdure.diagnostics.service import Diagnostics
+    from perdure.executions.service import Executions
+    from perdure.items.service import Items
+    from perdure.jobs.records import Job
+    from perdure.jobs.service import Jobs
+    from perdure.memory.service import Memory
+    from perdure.messaging.service import Messaging
+    from perdure.outbox.service import Outbox
+    from perdure.retention.service import Upkeep
+    from perdure.rollouts.contract import LightningStore
+    from perdure.rollouts.resource_service import Resources
+    from perdure.rollouts.service import Rollouts
+    from perdure.rollouts.traces.service import Traces
+    from perdure.rollouts.workers import Workers
+    from perdure.schedules.service import Schedules
+    from perdure.sessions.service import Sessions
+    from perdure.threads.service import Threads
+    from perdure.workflows.override_service import WorkflowOverrides
+    from perdure.workflows.service import Workflows
+
+READY = "/readyz"
+INFO = "/info"
+JOB_SECONDS = 0.1
+"""How often the server is asked whether a job has ended."""
+PATIENCE_SECONDS = 10.0
+"""How long a stream or a wait reconnects to a server that does not answer."""
+Document = dict[str, Any]
+S = TypeVar("S", bound="Service")
+
+
+class _Transport(HttpTransport):
+    """Loads what streams and waits with the first call that does."""
+
+    def send(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
+        if endpoint.by_hand and not self.senders:
+            from perdure.client.streaming import ThreadSenders
+
+            self.senders = dict(ThreadSenders(PATIENCE_SECONDS).by_method())
+        return super().send(endpoint, arguments)
+
+
+class Remote:
+    """A connection to a server. Requests are not retried, since a person is waiting."""
+
+    def __init__(self, url: str, token: str | Callable[[], str | None] | None, namespace: str | None) -> None:
+        self._url = url
+        self._options: Document = {"token": token, "namespace": namespace, "retry_delays": ()}
+        self.session: HttpSession = OneShotSession(url, **self._options)
+        self._transport = _Transport(self.session)
+
+    async def close(self) -> None:
+        await self.session.close()
+        if "store" in vars(self):
+            await self.store.close()
+
+    def _over(self, service: type[S]) -> S:
+        return service.over(self._transport)
+
+    @cached_property
+    def store(self) -> LightningStore:
+        from perdure.client.lightning import LightningStoreClient
+
+        return LightningStoreClient(self._url, **self._options)
+
+    @cached_property
+    def threads(self) -> Threads:
+        from perdure.threads.service import Threads
+
+        return self._over(Threads)
+
+    @cached_property
+    def rollouts(self) -> Rollouts:
+        from perdure.rollouts.service import Rollouts
+
+        return self._over(Rollouts)
+
+    @cached_property
+    def resources(self) -> Resources:
+        from perdure.rollouts.resource_service import Resources
+
+        return self._over(Resources)
+
+    @cached_property
+    def workers(self) -> Workers:
+        from perdure.rollouts.workers import Workers
+
+        return self._over(Workers)
+
+    @cached_property
+    def assistants(self) -> Assistants:
+        from perdure.assistants.service import Assistants
+
+        return self._over(Assistants)
+
+    @cached_property
+    def items(self) -> Items:
+        from perdure.items.service import Items
+
+        return self._over(Items)
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        from perdure.outbox.service import Outbox
+
+        return self._over(Outbox)
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        from perdure.retention.service import Upkeep
+
+        return self._over(Upkeep)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        from perdure.schedules.service import Schedules
+
+        return self._over(Schedules)
+
+    @cached_property
+    def access(self) -> Access:
+        from perdure.access.service import Access
+
+        return self._over(Access)
+
+    @cached_property
+    def traces(self) -> Traces:
+        from perdure.rollouts.traces.service import Traces
+
+        return self._over(Traces)
+
+    @cached_property
+    def diagnostics(self) -> Diagnostics:
+        from perdure.diagnostics.service import Diagnostics
+
+        return self._over(Diagnostics)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        from perdure.sessions.service import Sessions
+
+        return self._over(Sessions)
+
+    @cached_property
+    def memory(self) -> Memory:
+        from perdure.memory.service import Memory
+
+        return self._over(Memory)
+
+    @cached_property
+    def messaging(self) -> Messaging:
+        from perdure.messaging.service import Messaging
+
+        return self._over(Messaging)
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        from perdure.approvals.service import Approvals
+
+        return self._over(Approvals)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        from perdure.workflows.service import Workflows
+
+        return self._over(Workflows)
+
+    @cached_property
+    def workflow_overrides(self) -> WorkflowOverrides:
+        from perdure.workflows.override_service import WorkflowOverrides
+
+        return self._over(WorkflowOverrides)
+
+    @cached_property
+    def executions(self) -> Executions:
+        from perdure.executions.service import Executions
+
+        return self._over(Executions)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        from perdure.jobs.service import Jobs
+
+        return self._over(Jobs)
+
+    async def finish_memory(self) -> None:
+        """The server indexes what was ingested."""
+
+    async def finish_job(self, job_id: str) -> Job:
+        """Wait until the server has done a job."""
+        from perdure.rollouts.model import ENDED
+
+        while True:
+            job = await self.jobs.get(job_id)
+            if job.status in ENDED:
+                return job
+            await asyncio.sleep(JOB_SECONDS)
+
+    async def create_token(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        namespaces: Sequence[str] | None,
+        expires_in: float | None,
+        without_admin: bool,
+    ) -> Document:
+        created = await self.access.create_token(
+            name,
+            scopes=cast("list[Scope]", list(scopes)),
+            namespaces=None if namespaces is None else list(namespaces),
+            expires_in=expires_in,
+            without_admin=without_admin,
+        )
+        return dict(msgspec.to_builtins(created))
+
+    async def list_tokens(self) -> list[Document]:
+        return [msgspec.to_builtins(token) for token in await self.access.list_tokens()]
+
+    async def revoke_token(self, token_id: str) -> Document:
+        return dict(msgspec.to_builtins(await self.access.revoke_token(token_id)))
+
+    async def health(self) -> Document:
+        return dict((await self.session.request("GET", READY)).json())
+
+    async def grpc_address(self) -> str | None:
+        """Where the server is reached over gRPC; None if it is not, or is of an earlier release."""
+        try:
+            ports = (await self.session.request("GET", INFO)).json().get("grpc_ports")
+        except PerdureError:
+            return None
+        if not ports:
+            return None
+        host = str(urlsplit(self.session.base_url).hostname)
+        return f"[{host}]:{ports[0]}" if ":" in host else f"{host}:{ports[0]}"

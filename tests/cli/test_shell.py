@@ -1,0 +1,185 @@
+"""What all client commands have in common: what they load, ids, tables, errors and completion."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.command import ROOT, Server, Terminal, commands, run_here, settings
+
+from perdure.cli import PANELS
+from perdure.cli.shell.output import make_table
+
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+SERVER_PARTS = ["aiohttp", "asyncpg", "apsw", "grpc", "langgraph", "mcp", "opentelemetry", "pydantic"]
+SERVER_PARTS += ["redis", "starlette", "uvicorn", "yaml"]
+SERVER_PARTS += [f"perdure.{part}" for part in ("server", "runtime.services", "worker", "langgraph")]
+"""What a client command must not load."""
+LOADED = "import sys; import perdure.cli; sys.argv = ['perdure', *sys.argv[1:]]; " + (
+    "import atexit; atexit.register(lambda: print('\\n'.join(sys.modules), file=sys.stderr)); "
+    "perdure.cli.main()"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    agents = f"{ROOT / 'examples' / 'agents.py'}:agents"
+    with Server(tmp_path_factory.mktemp("server"), "serve", "--agents", agents) as server:
+        server.run("thread", "create", "trip-to-rome")
+        server.run("thread", "create", "trip-to-oslo")
+        for name in ("Ann", "Bo"):
+            server.run("run", "create", "greet", json.dumps({"name": name}), "--wait")
+        server.run("run", "create", "greet", "{}", "--wait")
+        server.run("cron", "create", "greet", "0 9 * * *", "{}", "--name", "nightly")
+        server.run("cron", "create", "greet", "*/5 * * * *", "{}", "--paused")
+        server.run("rollout", "enqueue", '{"question": 1}')
+        yield server
+
+
+@pytest.mark.parametrize(
+    "command", ["run list", "thread list", "cron list", "worker list", "find last", "why nightly"]
+)
+def test_a_client_command_loads_no_server(server: Server, command: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED, *command.split()],
+        cwd=server.folder,
+        env=settings(server.folder, {"PERDURE_URL": server.url}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    loaded = ended.stderr.split()
+    assert [part for part in SERVER_PARTS if part in loaded] == []
+
+
+def test_the_help_names_every_command(tmp_path: Path) -> None:
+    ended = run_here(tmp_path, "--help")
+    named = {name for panel in PANELS.values() for name in panel}
+    assert {name for name in named if re.search(rf"^│ {name} ", ended.stdout, re.M)} == named
+    assert set(commands().commands) == named
+
+
+def test_the_version_is_an_option(tmp_path: Path) -> None:
+    assert re.fullmatch(r"perdure \d+\.\d+\S*\n", run_here(tmp_path, "--version").stdout)
+
+
+def test_the_beginning_of_an_id_and_last_are_enough(server: Server) -> None:
+    runs = server.json("run", "list")["items"]
+    assert server.json("run", "show", "last")["run"]["run_id"] == runs[0]["run_id"]
+    assert server.json("run", "show", runs[1]["run_id"][:-2])["run"]["run_id"] == runs[1]["run_id"]
+    assert server.json("thread", "show", "trip-to-r")["thread"]["thread_id"] == "trip-to-rome"
+    assert server.json("cron", "show", "night")["name"] == "nightly"
+    assert server.json("rollout", "show", "last")["rollout"]["input"] == {"question": 1}
+    assert server.json("why", "trip-to-o")["id"] == "trip-to-oslo"
+    found = server.json("find", "trip-to-")["items"]
+    assert [each["id"] for each in found] == ["trip-to-oslo", "trip-to-rome"]
+
+
+def test_what_is_ambiguous_names_the_candidates(server: Server) -> None:
+    ended = server.run("thread", "show", "trip-to-")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (
+        "'trip-to-' is the beginning of several ids: thread trip-to-oslo, thread trip-to-rome" in ended.stderr
+    )
+    assert server.run("thread", "show", "nowhere").returncode == 4
+    assert server.run("find", "nowhere").returncode == 4
+    assert server.run("approval", "show", "last").returncode == 4
+
+
+def test_with_yes_only_whole_ids_are_taken(server: Server) -> None:
+    server.run("thread", "create", "kept-thread")
+    assert server.run("thread", "delete", "kept-threa", "--yes").returncode == 4
+    assert server.run("thread", "delete", "kept-thread", "--yes").returncode == 0
+
+
+def test_a_run_is_retried_with_its_input(server: Server) -> None:
+    old = next(each for each in server.json("run", "list")["items"] if each["status"] == "success")
+    ended = server.json("run", "retry", old["run_id"], "--wait")
+    assert ended["run"]["kwargs"]["input"] == old["kwargs"]["input"]
+    assert ended["run"]["metadata"]["retry_of"] == old["run_id"]
+    assert (ended["run"]["thread_id"], ended["run"]["status"]) == (old["thread_id"], "success")
+
+
+def test_runs_are_listed_since(server: Server) -> None:
+    assert server.json("run", "list", "--since", "1h")["items"]
+    assert "No runs match." in server.run("run", "list", "--since", "0s").stdout
+
+
+@pytest.mark.parametrize("command", ["run list", "thread list", "cron list", "find 0", "assistant list"])
+def test_ids_are_whole_at_80_columns(server: Server, command: str) -> None:
+    terminal = Terminal(
+        server.folder, *command.split(), more={"PERDURE_URL": server.url, "NO_COLOR": "1"}, columns=80
+    )
+    assert terminal.end() == 0
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in terminal.output.splitlines()]
+    assert all(len(line) <= 80 for line in lines), lines
+    shown = {found for line in lines for found in UUID.findall(line)}
+    known = set(UUID.findall(server.run(*command.split(), "--json").stdout))
+    assert shown
+    assert shown <= known
+
+
+def test_a_table_gives_way_around_its_ids() -> None:
+    from rich.console import Console
+
+    rows = [("0192f0a1-7e5c-7b3a-9c1d-2e4f60718292", "a" * 50, None, "b" * 50)]
+    for width in (40, 60, 80, 200):
+        console = Console(width=width, color_system=None)
+        with console.capture() as captured:
+            console.print(make_table(("run_id", "first", "empty", "second"), rows, width))
+        lines = captured.get().splitlines()
+        assert lines[1].startswith(rows[0][0]), width
+        assert max(map(len, lines)) <= width
+    assert "empty" not in lines[0] or width == 200
+
+
+def test_errors_are_json_with_json(server: Server) -> None:
+    for command, code, exit_code in (
+        ("thread show nowhere", "not_found", 4),
+        ("run list --status nothing", "usage", 2),
+        ("run lst", "usage", 2),
+        ("run wait last --timeout 0s --strategy", "usage", 2),
+    ):
+        ended = server.run(*command.split(), "--json")
+        error = json.loads(ended.stderr)["error"]
+        assert (error["code"], error["exit_code"], ended.returncode) == (code, exit_code, exit_code)
+        assert ended.stdout == ""
+
+
+def test_misspelt_commands_and_options_are_suggested(tmp_path: Path) -> None:
+    for command, meant in (("rnu", "'run'"), ("run lst", "'list'"), ("run list --statsu all", "--status")):
+        ended = run_here(tmp_path, *command.split())
+        assert (ended.returncode, meant in ended.stderr) == (2, True), ended.stderr
+
+
+def test_nobody_alive_is_said_before_waiting(server: Server) -> None:
+    ended = server.run("rollout", "enqueue", "{}", "--queue", "nobody", "--wait", "--timeout", "0.2")
+    assert ended.returncode == 5
+    assert "no worker is alive for queue 'nobody'" in ended.stderr
+
+
+def _completed(server: Server, line: str, url: str | None = None) -> list[str]:
+    words = line.split(" ")
+    more = {
+        "PERDURE_URL": url or server.url,
+        "_PERDURE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    return run_here(server.folder, *words[1:], more=more).stdout.split()
+
+
+def test_shells_complete_ids_and_names(server: Server) -> None:
+    assert _completed(server, "perdure thread show trip") == ["trip-to-oslo", "trip-to-rome"]
+    assert "nightly" in _completed(server, "perdure cron show ")
+    assert "greet" in _completed(server, "perdure run create gr")
+    assert _completed(server, "perdure thread show trip", url="http://127.0.0.1:1") == []
+    assert _completed(server, "perdure thr") == ["thread"]
+    for shell in ("bash", "zsh", "fish"):
+        assert "_PERDURE_COMPLETE" in run_here(server.folder, "completion", shell).stdout
