@@ -263,7 +263,8 @@ def test_resources_and_what_changed_in_them(server: Server, place: Mapping[str, 
 def test_what_is_not_there_is_code_4(server: Server, command: str) -> None:
     ended = server.run(*command.split(), "--json")
     assert (ended.returncode, ended.stdout) == (4, "")
-    assert re.fullmatch(r"perdure: not_found: .+\n", ended.stderr)
+    assert json.loads(ended.stderr)["error"]["code"] == "not_found"
+    assert re.fullmatch(r"perdure: not_found: .+\n", server.run(*command.split()).stderr)
 
 
 @pytest.mark.parametrize(
