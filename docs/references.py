@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import typer.main
 from prometheus_client.core import Metric
@@ -260,8 +260,8 @@ def _escaped(text: str) -> str:
 def metrics_page() -> str:
     """Every metric family of a server."""
     families = asyncio.run(_families())
-    ours = [each for each in families if each.name.startswith("perdure_")]
-    theirs = [each for each in families if not each.name.startswith(("perdure_", "process_"))]
+    ours = [each.row for each in families if each.metric.name.startswith("perdure_")]
+    theirs = [each.row for each in families if not each.metric.name.startswith(("perdure_", "process_"))]
     heads = ("metric", "type", "labels", "meaning")
     return (
         "# Metrics\n\n"
@@ -269,33 +269,42 @@ def metrics_page() -> str:
         + "What `GET /metrics` shows, for Prometheus; `?format=json` gives the same as JSON. Counters are "
         "those of the process that answers; gauges are read from the database. On Linux there are also the "
         "usual `process_…` metrics, and on PostgreSQL `perdure_db_pool_…` of the connection pool.\n\n"
-        + _table(heads, map(_family, ours))
+        + _table(heads, ours)
         + "\n## Names of LangGraph's server\n\nFor boards that exist already. Those with the prefix "
         "`lg_api_` are shown with `?format=prometheus`.\n\n"
-        + _table(heads[:2] + heads[3:], (row[:2] + row[3:] for row in map(_family, theirs)))
+        + _table(heads[:2] + heads[3:], (row[:2] + row[3:] for row in theirs))
     )
 
 
-def _family(family: Metric) -> tuple[str, ...]:
-    suffix = "_total" if family.type == "counter" else ""
-    labels = ", ".join(f"`{name}`" for name in getattr(family, "_labelnames", ()))
-    return f"`{family.name}{suffix}`", family.type, labels, family.documentation
+class Family(NamedTuple):
+    """A metric family, and the names of its labels."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        suffix = "_total" if self.metric.type == "counter" else ""
+        labels = ", ".join(f"`{name}`" for name in self.labels)
+        return f"`{self.metric.name}{suffix}`", self.metric.type, labels, self.metric.documentation
 
 
-async def _families() -> list[Metric]:
-    """The families that a server in memory shows, with the names of their labels."""
+async def _families() -> list[Family]:
+    """The families that a server in memory shows."""
     async with InMemoryLightningStore() as store:
         app = app_of(store, Settings())
         request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
         call = Call(request, app, Caller("docs", frozenset({"admin"}), app.namespace, None), {}, "docs")
         call.query = MetricsQuery(aliases=True)
-        families = await families_of(call, await known_of_runs(call))
+        metrics = await families_of(call, await known_of_runs(call))
+        # What is collected does not know its labels if nothing was counted; its collector does.
         collectors = app.metrics.registry._names_to_collectors
-        for family in families:
-            # What is collected has forgotten its labels if nothing was counted.
-            if not hasattr(family, "_labelnames") and family.name in collectors:
-                family._labelnames = getattr(collectors[family.name], "_labelnames", ())
-    return sorted(families, key=lambda family: (family.name, family.type))
+        families = [
+            Family(each, tuple(getattr(known, "_labelnames", ())))
+            for each in metrics
+            for known in (each if hasattr(each, "_labelnames") else collectors.get(each.name),)
+        ]
+    return sorted(families, key=lambda family: (family.metric.name, family.metric.type))
 
 
 # --- the HTTP API -----------------------------------------------------------------------------------------

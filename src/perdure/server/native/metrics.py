@@ -51,7 +51,7 @@ async def metrics(call: Call) -> Response:
     return Response(generate_latest(_Collected(families)), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-async def families_of(call: Call, runs: RunMetrics) -> list[Metric]:
+async def families_of(call: Call, runs: RunMetrics | None) -> list[Metric]:
     """Every family that the query asks for."""
     own = list(call.app.metrics.registry.collect())
     families = [*own, *_process.collect(), *await _known(call)]
