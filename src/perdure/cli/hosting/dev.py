@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 OTLP_GRPC_PORT = 4317
 MEMORY_PORT = 50051
 """Where clients of agent-memory look for it."""
+RUN_LOG = "perdure.worker.execution"
+"""The logger that says when runs start and end."""
 PAGE = "/ui/"
 """The path of the dashboard."""
 
@@ -101,6 +104,9 @@ def dev(
         }
     )
     logs.configure(settings)
+    if log_level is None and settings.log_level == "warning":
+        # The log of a development server shows its runs, and otherwise what needs attention.
+        logging.getLogger(RUN_LOG).setLevel(logging.INFO)
     output = Output(as_json=as_json, no_color=no_color)
     with server.listen(settings) as listening:
         url = server.address_of(settings, listening)
@@ -130,8 +136,7 @@ def _settings(given: dict[str, Any]) -> tuple[Settings, str]:
 
     explicit = {**given, "keep_traces": True, "memory_feed": True, "discard_other_signals": True}
     settings = settings_from(explicit)
-    # The log of a development server shows its runs, not how many there are.
-    for name, value in (("webhook_allow_loopback", True), ("stats_interval", 86_400.0)):
+    for name, value in (("webhook_allow_loopback", True), ("log_level", "warning")):
         if settings.sources[name] == "default":
             explicit[name] = value
     if ANY not in settings.cors_allow_origins:
