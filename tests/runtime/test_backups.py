@@ -114,7 +114,7 @@ async def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pyte
         return connection
 
     monkeypatch.setattr(apsw, "Connection", small)
-    with pytest.raises(StorageFull, match="nothing was left behind"):
+    with pytest.raises(StorageFull, match="the disk is full; nothing was left behind"):
         await backups.make_backup(str(tmp_path / "a.db"), tmp_path / "b.backup", SETTINGS)
     assert [name for name in os.listdir(tmp_path) if "b.backup" in name] == []
 

@@ -41,6 +41,8 @@ def new_file(target: Path) -> Iterator[Path]:
         sync(target.parent)
     except (OSError, apsw.FullError, apsw.IOError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, apsw.FullError):
+            reason = "the disk is full"
         raise errors.StorageFull(f"cannot write {target}: {reason}; nothing was left behind") from error
     except apsw.Error as error:
         raise translate(error, str(target)) from error
