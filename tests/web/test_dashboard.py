@@ -76,6 +76,20 @@ async def test_what_agents_wrote_stays_text(browser: Browser, world: World) -> N
             await screen.sees(escaped)
 
 
+async def test_two_attempts_and_two_versions_stand_side_by_side(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/rollouts/{world.failed}")
+        await screen.sees(f"They are alike for 1 span, and part at “{HOSTILE[3]}”.")
+        await expect(screen.page.locator(".is-parting")).to_contain_text(HOSTILE[3], timeout=TIMEOUT)
+        await expect(screen.page.locator(".diff .removed")).to_contain_text("Answer.", timeout=TIMEOUT)
+        await expect(screen.page.locator(".diff .added")).to_contain_text("<script>", timeout=TIMEOUT)
+        for state in ("queuing", "preparing", "running", "requeuing", "failed"):
+            await expect(
+                screen.page.locator(f"g[data-visited=true]:has-text('{state}')").first
+            ).to_be_visible()
+        assert await screen.page.locator("g[data-visited=true]").count() == 5
+
+
 async def test_actions_change_the_database(browser: Browser, world: World) -> None:
     async with opened(browser, world.visitor.url) as screen:
         await screen.open(f"/rollouts/{world.failed}")

@@ -53,13 +53,18 @@ class World(NamedTuple):
 
 async def fill(store: InMemoryLightningStore, visitor: Visitor) -> World:
     """Rollouts in several states, a worker that holds one, resources, spans, a thread with a run."""
-    await store.add_resources({"prompt": PromptTemplate(template=HOSTILE[0], engine="f-string")})
+    prompt = await store.add_resources({"prompt": PromptTemplate(template="Answer.", engine="f-string")})
+    better = PromptTemplate(template=HOSTILE[0], engine="f-string")
+    await store.update_resources(prompt.resources_id, {"prompt": better})
     config = RolloutConfig(max_attempts=2, retry_condition=["failed"], timeout_seconds=60)
-    failed = await store.enqueue_rollout({"question": HOSTILE[1], "all": list(HOSTILE)}, config=config)
-    for _ in range(2):
+    failed = await store.enqueue_rollout(
+        {"question": HOSTILE[1], "all": list(HOSTILE)}, config=config, resources_id=prompt.resources_id
+    )
+    for names in (["think"], ["think", HOSTILE[3]]):
         claimed = await store.dequeue_rollout(worker_id="worker-1")
         assert claimed is not None
-        await store.add_span(make_span(claimed, name=HOSTILE[3]))
+        for number, name in enumerate(names, 1):
+            await store.add_span(make_span(claimed, number, name=name))
         await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
     done = await store.start_rollout({"question": "Which metal is liquid?"}, worker_id="worker-1")
     await store.add_span(make_span(done))

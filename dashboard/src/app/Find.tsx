@@ -3,19 +3,13 @@ import { Modal, TextInput } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { useLocation } from "wouter";
-import { send } from "../api/client";
+import { api, type Schema } from "../api/client";
 import { Icon, type IconName } from "../components/Icon";
 import { linkTo, SCREENS } from "./screens";
 import { useNamespace } from "./session";
 import { Store, useStore } from "./store";
 
-interface Found {
-  kind: string;
-  id: string;
-  title?: string | null;
-  status?: string | null;
-  parent_id?: string | null;
-}
+type Found = Schema<"FoundId">;
 
 interface Choice {
   key: string;
@@ -48,7 +42,7 @@ function Search({ initial }: { initial: string }) {
   const word = text.trim();
   const found = useQuery({
     queryKey: ["find", word, space],
-    queryFn: ({ signal }) => send<{ items: Found[] }>("GET", "/api/v1/find", { query: { q: word }, signal }),
+    queryFn: ({ signal }) => api.get("/api/v1/find", { query: { q: word }, signal }),
     enabled: word.length >= 2,
     staleTime: 2000,
   });

@@ -54,7 +54,7 @@ export function bytes(number: number): string {
 export function oneLine(value: unknown, length = 160): string {
   if (value === null || value === undefined) return "";
   const flat = typeof value === "object" && !Array.isArray(value) ? Object.entries(value) : null;
-  const text = flat ? flat.map(([key, each]) => `${key}: ${inner(each, length)}`).join("  ") : inner(value, length);
+  const text = flat ? flat.map(([key, each]) => `${key}: ${inner(each, length)}`).join(" · ") : inner(value, length);
   return text.length > length ? `${text.slice(0, length)}…` : text;
 }
 

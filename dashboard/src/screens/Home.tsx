@@ -1,3 +1,4 @@
+import { lazy, Suspense } from "react";
 import { Link } from "wouter";
 import { api } from "../api/client";
 import { useOne } from "../api/queries";
@@ -14,6 +15,8 @@ async def main():
 
 asyncio.run(main())`;
 const LATELY = 8;
+const HOURS = 24;
+const Chart = lazy(() => import("../components/Chart").then(({ Chart }) => ({ default: Chart })));
 
 export default function Home() {
   const holds = useOne(["overview", "statistics"], (signal) => api.get("/api/v1/statistics", { signal }));
@@ -34,6 +37,8 @@ export default function Home() {
           <Queues />
           <Waiting />
           <Next />
+          <Done />
+          <Hours />
         </div>
       </div>
     </>
@@ -61,7 +66,7 @@ function Figures({ spans, rollouts }: { spans: number; rollouts: number }) {
   );
 }
 
-type Statuses = ("running" | "preparing" | "failed")[];
+type Statuses = ("running" | "preparing" | "failed" | "succeeded")[];
 
 function useCount(status: Statuses): number {
   const found = useOne(["rollout", "count", status], (signal) => api.get("/api/v1/rollouts", { query: { status, limit: 0 }, signal }));
@@ -111,6 +116,28 @@ function Failed() {
           </li>
         ))}
         {rollouts?.length === 0 && <li><div className="quiet">Nothing has failed.</div></li>}
+      </ul>
+    </Card>
+  );
+}
+
+function Done() {
+  const rollouts = useLately(["succeeded"], "end_time");
+  return (
+    <Card title="Succeeded lately" className="span6" flush side={<Link href="/rollouts?status=succeeded" className="link">All</Link>}>
+      <ul className="rows">
+        {rollouts?.map((rollout) => (
+          <li key={rollout.rollout_id}>
+            <Link href={rolloutLink(rollout.rollout_id)}>
+              <span className="mono nowrap">{rollout.rollout_id}</span>
+              <span className="quiet cut">{oneLine(rollout.input, 80)}</span>
+              <span className="quiet nowrap" style={{ marginLeft: "auto" }}>
+                <Took from={rollout.attempt?.start_time} to={rollout.end_time} /> · <Ago time={rollout.end_time} />
+              </span>
+            </Link>
+          </li>
+        ))}
+        {rollouts?.length === 0 && <li><div className="quiet">Nothing has succeeded yet.</div></li>}
       </ul>
     </Card>
   );
@@ -181,5 +208,37 @@ function Next() {
         {next?.length === 0 && <li><div className="quiet">No schedule is enabled.</div></li>}
       </ul>
     </Card>
+  );
+}
+
+/** What phases of workflows and turns of chats did and took in each of the last hours; left out while there are none. */
+function Hours() {
+  const hours = useOne(["execution", "hours"], (signal) => api.get("/api/v1/executions/stats/hourly", { query: { hours: HOURS }, signal })).data?.items;
+  if (!hours?.some((hour) => hour.total > 0)) return null;
+  const times = hours.map((hour) => Date.parse(hour.at) / 1000);
+  const cost = hours.reduce((sum, hour) => sum + hour.cost_usd, 0);
+  return (
+    <Suspense>
+      <Card title="Executions, by hour" className="span6">
+        <Chart
+          label="Executions that succeeded and failed in each of the last 24 hours"
+          times={times}
+          series={[
+            { label: "succeeded", color: "var(--ok)", values: hours.map((hour) => hour.succeeded), fill: true },
+            { label: "failed", color: "var(--bad)", values: hours.map((hour) => hour.failed) },
+          ]}
+        />
+      </Card>
+      <Card title="Tokens, by hour" className="span6" side={<span className="quiet num">{cost ? `$${cost.toFixed(2)}` : ""}</span>}>
+        <Chart
+          label="Tokens read and written in each of the last 24 hours"
+          times={times}
+          series={[
+            { label: "input", color: "var(--run)", values: hours.map((hour) => hour.input_tokens), fill: true },
+            { label: "output", color: "var(--violet)", values: hours.map((hour) => hour.output_tokens) },
+          ]}
+        />
+      </Card>
+    </Suspense>
   );
 }

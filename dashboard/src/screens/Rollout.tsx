@@ -11,6 +11,8 @@ import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
 import { StateChart } from "../components/StateChart";
 import { Why } from "../components/Why";
+import { Compare } from "../components/Compare";
+import { Resources } from "../components/Resources";
 import { compact, duration } from "../lib/format";
 import { ENDED } from "./Rollouts";
 
@@ -58,8 +60,10 @@ export default function RolloutScreen({ params }: { params: Params }) {
             />
           </Card>
           <Card title={`Attempts (${made.length})`} className="span12" flush><Attempts attempts={made} /></Card>
+          {made.length > 1 && <Compare rollout_id={rollout_id} attempts={made} />}
           <Card title="Input" className="span6"><Json value={rollout.data.input} /></Card>
           <Card title="Metadata" className="span6"><Json value={rollout.data.metadata ?? {}} /></Card>
+          {rollout.data.resources_id && <Resources resources_id={rollout.data.resources_id} />}
         </div>
       </div>
     </>
@@ -113,7 +117,7 @@ function Attempts({ attempts }: { attempts: Attempt[] }) {
 
 function limits({ config }: Rollout): string {
   const given = [
-    config?.timeout_seconds ? `${duration(config.timeout_seconds)} a attempt`.replace("a attempt", "an attempt") : null,
+    config?.timeout_seconds ? `${duration(config.timeout_seconds)} an attempt` : null,
     config?.unresponsive_seconds ? `${duration(config.unresponsive_seconds)} of silence` : null,
   ];
   return given.filter(Boolean).join(", ") || "none";
