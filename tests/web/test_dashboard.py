@@ -92,14 +92,14 @@ async def test_two_attempts_and_two_versions_stand_side_by_side(browser: Browser
 
 async def test_actions_change_the_database(browser: Browser, world: World) -> None:
     async with opened(browser, world.visitor.url) as screen:
-        await screen.open(f"/rollouts/{world.failed}")
+        await screen.open(f"/rollouts/{world.retried}")
         await screen.press("Retry")
         await screen.sees("Queued again")
-        assert await world.status(world.failed) == "requeuing"
+        assert await world.status(world.retried) == "requeuing"
         await screen.press("Cancel")
         await screen.press("Cancel it")
         await expect(screen.page.locator(".head [data-status]")).to_have_text("cancelled", timeout=TIMEOUT)
-        assert await world.status(world.failed) == "cancelled"
+        assert await world.status(world.retried) == "cancelled"
         await screen.open(f"/runs/{world.run}")
         await screen.press("Cancel")
         await screen.press("Cancel it")
@@ -129,7 +129,7 @@ async def test_a_long_list_has_few_rows_in_the_page_and_moves_by_keys(browser: B
         await expect(screen.page.locator("[data-row]").first).to_be_visible(timeout=TIMEOUT)
         table = screen.page.get_by_role("table")
         await table.evaluate("table => table.scrollTo(0, table.scrollHeight)")
-        await expect(screen.page.locator(".table-foot")).to_contain_text("154 of 154", timeout=TIMEOUT)
+        await expect(screen.page.locator(".table-foot")).to_contain_text("155 of 155", timeout=TIMEOUT)
         assert await screen.page.locator("[data-row]").count() < 80
         await table.evaluate("table => table.scrollTo(0, 0)")
         await screen.page.keyboard.press("j")

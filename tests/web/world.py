@@ -39,6 +39,8 @@ class World(NamedTuple):
     visitor: Visitor
     store: InMemoryLightningStore
     failed: str
+    retried: str
+    """One that failed too, which a test retries and cancels."""
     running: str
     waiting: str
     succeeded: str
@@ -69,6 +71,8 @@ async def fill(store: InMemoryLightningStore, visitor: Visitor) -> World:
     done = await store.start_rollout({"question": "Which metal is liquid?"}, worker_id="worker-1")
     await store.add_span(make_span(done))
     await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded")
+    retried = await store.start_rollout({"question": "Once more?"}, worker_id="worker-1")
+    await store.update_attempt(retried.rollout_id, retried.attempt.attempt_id, status="failed")
     running = await store.start_rollout({"task": "a" * 5000}, worker_id=HOSTILE[1])
     waiting = await store.enqueue_rollout({"question": "Who wrote it?"}, metadata={"note": HOSTILE[2]})
     for number in range(150):
@@ -78,8 +82,8 @@ async def fill(store: InMemoryLightningStore, visitor: Visitor) -> World:
     threads = visitor.app.services.threads
     thread = await threads.create_thread()
     run = await threads.create_run(request(thread_id=thread.thread_id, input={"text": HOSTILE[0]}))
-    ids = (failed.rollout_id, running.rollout_id, waiting.rollout_id, done.rollout_id, run.run_id)
-    return World(visitor, store, *ids, worker)
+    rollouts = (failed, retried, running, waiting, done)
+    return World(visitor, store, *(each.rollout_id for each in rollouts), run.run_id, worker)
 
 
 @asynccontextmanager
