@@ -82,8 +82,17 @@ async def fill(store: InMemoryLightningStore, visitor: Visitor) -> World:
     threads = visitor.app.services.threads
     thread = await threads.create_thread()
     run = await threads.create_run(request(thread_id=thread.thread_id, input={"text": HOSTILE[0]}))
-    rollouts = (failed, retried, running, waiting, done)
-    return World(visitor, store, *(each.rollout_id for each in rollouts), run.run_id, worker)
+    return World(
+        visitor=visitor,
+        store=store,
+        failed=failed.rollout_id,
+        retried=retried.rollout_id,
+        running=running.rollout_id,
+        waiting=waiting.rollout_id,
+        succeeded=done.rollout_id,
+        run=run.run_id,
+        worker=worker,
+    )
 
 
 @asynccontextmanager
