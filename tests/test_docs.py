@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pytest
 from docs import references, regenerate
 
-from perdure.cli import app
+from perdure.cli import PANELS
 from perdure.diagnostics.machines import MACHINES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -239,9 +239,7 @@ def test_every_page_is_linked() -> None:
 def test_commands_in_the_text_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     script = (ROOT / "dev").read_text(encoding="utf-8")
-    ours = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    ours |= {group.name for group in app.registered_groups if isinstance(group.name, str)}
-    ours |= {group.name for group in app.registered_groups if group.name}
+    ours = {name for commands in PANELS.values() for name in commands}
     assert [name for name in re.findall(r"\./dev (\w+)", text) if f"./dev {name} " not in script] == []
     assert set(re.findall(r"`perdure (\w+)", text)) <= ours
 
