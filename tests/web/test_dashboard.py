@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, expect
 from tests.access.support import access_of
-from tests.support.browser import browsing
 from tests.web.world import HOSTILE, TIMEOUT, World, filled_server, opened, violations
 
 from perdure.kernel.config import Key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = Key("only-the-operator-knows")
-module_fixture = pytest_asyncio.fixture(scope="module", loop_scope="module")
-
-
-@module_fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with browsing() as started:
-        yield started
-
-
-@module_fixture
-async def world() -> AsyncIterator[World]:
-    async with filled_server() as filled:
-        yield filled
 
 
 async def test_every_screen_opens_in_both_themes_without_an_error(browser: Browser, world: World) -> None:

@@ -18,9 +18,11 @@ const AFFECTED: Record<string, string[]> = {
   rollout: ["rollout", "run", "worker", "overview", "why"],
   run: ["run", "thread", "overview", "why"],
   thread: ["thread", "run"],
-  execution: ["execution", "workflow-run", "overview"],
-  approval: ["approval", "workflow-run", "overview", "why"],
+  execution: ["execution", "workflow_run", "overview"],
+  approval: ["approval", "workflow_run", "overview", "why"],
   worker: ["worker", "overview"],
+  workflow_override: ["workflow"],
+  workflow_run: ["workflow_run", "approval", "overview", "why"],
 };
 const TOGETHER = 400;
 const HIDDEN_AFTER = 10_000;

@@ -25,6 +25,11 @@ export const SCREENS: Screen[] = [
   screen("/rollouts/:rollout_id", () => import("../screens/Rollout")),
   screen("/runs", () => import("../screens/Runs"), { title: "Runs", icon: "runs", section: "Work", key: "u" }),
   screen("/runs/:run_id", () => import("../screens/Run")),
+  screen("/workflow-runs", () => import("../screens/WorkflowRuns"), { title: "Workflows", icon: "workflows", section: "Work", key: "f" }),
+  screen("/workflow-runs/:workflow_run_id", () => import("../screens/WorkflowRun")),
+  screen("/workflows", () => import("../screens/Workflows")),
+  screen("/approvals", () => import("../screens/Approvals"), { title: "Approvals", icon: "approvals", section: "Work", key: "a" }),
+  screen("/approvals/:approval_id", () => import("../screens/Approval")),
   screen("/workers", () => import("../screens/Workers"), { title: "Workers", icon: "workers", section: "Operation", key: "w" }),
   screen("/workers/:worker_id", () => import("../screens/Worker")),
 ];
@@ -37,6 +42,8 @@ const PLACES: Record<string, string> = {
   rollout: "/rollouts/",
   run: "/runs/",
   worker: "/workers/",
+  workflow_run: "/workflow-runs/",
+  approval: "/approvals/",
 };
 
 export function linkTo(kind: string, id: string): string | null {

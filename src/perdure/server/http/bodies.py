@@ -120,7 +120,7 @@ def _list_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _takes_list(hint: Any) -> bool:
-    return get_origin(hint) in (list, tuple) or any(_takes_list(part) for part in get_args(hint))
+    return get_origin(hint) in (list, tuple, Sequence) or any(_takes_list(part) for part in get_args(hint))
 
 
 def _bad(error: msgspec.ValidationError, kind: Any, part: str, whole: Any) -> BadBody:

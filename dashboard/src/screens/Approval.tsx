@@ -1,0 +1,73 @@
+import { Button, Textarea } from "@mantine/core";
+import { useState } from "react";
+import { api } from "../api/client";
+import { useAction, useOne } from "../api/queries";
+import { linkTo, type Params } from "../app/screens";
+import { useMay } from "../app/session";
+import { Ago, Card, Facts, Head, Id, Loading, Status } from "../components/basics";
+import { LongText } from "../components/LongText";
+import { Problem } from "../components/Problem";
+
+export default function ApprovalScreen({ params }: { params: Params }) {
+  const approval_id = params.approval_id ?? "";
+  const path = { approval_id };
+  const mayWrite = useMay("write");
+  const [text, setText] = useState("");
+  const found = useOne(["approval", "one", approval_id], (signal) => api.get("/api/v1/approvals/{approval_id}", { path, signal }));
+  const comment = text.trim() || null;
+  const approve = useAction(() => api.post("/api/v1/approvals/{approval_id}/approve", { path, body: { comment } }), () => "Approved");
+  const reject = useAction(() => api.post("/api/v1/approvals/{approval_id}/reject", { path, body: { reason: comment } }), () => "Rejected");
+  const reply = useAction(() => api.post("/api/v1/approvals/{approval_id}/reply", { path, body: { text } }), () => "Replied");
+  if (found.error && !found.data) return <Problem error={found.error} id={approval_id} />;
+  if (!found.data) return <Loading />;
+  const approval = found.data;
+  const isBusy = approve.isPending || reject.isPending || reply.isPending;
+  return (
+    <>
+      <Head title={approval.label} label={approval.label} above={["Approvals", "/approvals"]}>
+        <Status status={approval.status} />
+      </Head>
+      <div className="body">
+        <div className="grid">
+          <Card title={approval.kind === "reply" ? "Asks for a reply" : "Asks for an approval"} className="span8">
+            <LongText text={approval.summary || "It says nothing more."} />
+          </Card>
+          <Card title="Facts" className="span4">
+            <Facts
+              facts={[
+                ["Workflow", approval.workflow_name],
+                ["Run", <Id id={approval.workflow_run_id} to={linkTo("workflow_run", approval.workflow_run_id) ?? "/"} />],
+                ["Gate", approval.gate],
+                ["Approval", <Id id={approval.approval_id} />],
+                ["For", approval.assignees.join(", ") || null],
+                ["Asked", <Ago time={approval.created_at} />],
+                ["Asked by", approval.requested_by],
+                ["Expires", <Ago time={approval.expires_at} />],
+                ["On expiry", approval.expires_at ? approval.on_expiry : null],
+                ["Answered", <Ago time={approval.responded_at} />],
+                ["Answered by", approval.responded_by],
+              ]}
+            />
+          </Card>
+          {mayWrite && approval.status === "pending" && (
+            <Card title="Your answer" className="span8">
+              <Textarea
+                aria-label={approval.kind === "reply" ? "Reply" : "Comment"} autosize minRows={3} maxRows={14} value={text}
+                placeholder={approval.kind === "reply" ? "The phase goes on with this text." : "A comment, or the reason; may be empty."}
+                onChange={(event) => setText(event.currentTarget.value)}
+              />
+              <div style={{ display: "flex", gap: 8, marginTop: 10, justifyContent: "flex-end" }}>
+                <Button variant="default" disabled={isBusy} onClick={() => reject.mutate(undefined)}>Reject</Button>
+                {approval.kind === "reply"
+                  ? <Button disabled={isBusy || !comment} onClick={() => reply.mutate(undefined)}>Reply</Button>
+                  : <Button disabled={isBusy} onClick={() => approve.mutate(undefined)}>Approve</Button>}
+              </div>
+            </Card>
+          )}
+          {approval.response && <Card title="Answer" className="span8"><LongText text={approval.response} /></Card>}
+          {approval.artifact && <Card title="What it is about" className="span12"><LongText text={approval.artifact} mono /></Card>}
+        </div>
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,157 @@
+import { Button } from "@mantine/core";
+import { api, type Schema } from "../api/client";
+import { useAction, useCursorList, useOne } from "../api/queries";
+import { linkTo, type Params } from "../app/screens";
+import { useMay } from "../app/session";
+import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
+import { confirm } from "../components/Confirm";
+import { Dag } from "../components/Dag";
+import { Icon } from "../components/Icon";
+import { Json } from "../components/Json";
+import { LongText } from "../components/LongText";
+import { Problem } from "../components/Problem";
+import { Why } from "../components/Why";
+import { compact, oneLine } from "../lib/format";
+
+type Node = Schema<"NodeInfo">;
+
+const MAX_NODES = 200;
+const MAX_HISTORY = 100;
+const seconds = (time: string | null | undefined) => (time ? Date.parse(time) / 1000 : null);
+
+export default function WorkflowRunScreen({ params }: { params: Params }) {
+  const workflow_run_id = params.workflow_run_id ?? "";
+  const path = { workflow_run_id };
+  const mayWrite = useMay("write");
+  const found = useOne(["workflow_run", "one", workflow_run_id], (signal) => api.get("/api/v1/workflow-runs/{workflow_run_id}", { path, signal }));
+  const executions = useCursorList(["workflow_run", "one", workflow_run_id, "executions"], ({ signal, ...page }) =>
+    api.get("/api/v1/workflow-runs/{workflow_run_id}/executions", { path, query: page, signal }),
+  );
+  const cancel = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/cancel", { path, body: {} }), () => "Cancelled");
+  const retry = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/retry", { path }), () => "It runs again");
+  const pause = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/pause", { path }), () => "Paused");
+  const resume = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/resume", { path }), () => "It goes on");
+  if (found.error && !found.data) return <Problem error={found.error} id={workflow_run_id} />;
+  if (!found.data) return <Loading />;
+  const run = found.data;
+  const isOver = run.status === "succeeded" || run.status === "failed" || run.status === "cancelled";
+  // What of a loop or a map is drawn is its node; its passes are rows of the list below.
+  const drawn = new Map(run.nodes.map((node) => [node.node, node]));
+  const shown = run.nodes.slice(0, MAX_NODES);
+  return (
+    <>
+      <Head title={run.workflow_name} label={run.workflow_name} above={["Workflow runs", "/workflow-runs"]}>
+        <Status status={run.held ? "paused" : run.status} />
+        {mayWrite && !isOver && !run.held && run.status !== "queued" && <Button variant="default" loading={pause.isPending} onClick={() => pause.mutate(undefined)}>Pause</Button>}
+        {mayWrite && !isOver && run.held && <Button variant="default" loading={resume.isPending} onClick={() => resume.mutate(undefined)}>Resume</Button>}
+        {mayWrite && (run.status === "failed" || run.status === "cancelled") && (
+          <Button variant="default" leftSection={<Icon name="retry" size={14} />} loading={retry.isPending} onClick={() => retry.mutate(undefined)}>Retry</Button>
+        )}
+        {mayWrite && !isOver && (
+          <Button
+            variant="default" leftSection={<Icon name="cancel" size={14} />} loading={cancel.isPending}
+            onClick={() => confirm({ title: "Cancel this workflow run?", text: "What its phases have done so far stays.", action: "Cancel it", danger: true, then: () => cancel.mutate(undefined) })}
+          >
+            Cancel
+          </Button>
+        )}
+      </Head>
+      <div className="body">
+        <Why id={workflow_run_id} />
+        <div className="grid">
+          <Card title="Phases by their dependencies" className="span12">
+            <Dag
+              label="The graph of phases"
+              nodes={[...drawn.values()].slice(0, MAX_NODES).map((node) => ({ name: node.node, label: node.label ?? node.node, depends_on: node.depends_on ?? [], status: run.node_statuses[node.node] ?? node.status }))}
+            />
+          </Card>
+          <Card title={`Phases (${run.nodes.length})`} className="span8" flush>
+            <ul className="rows">{shown.map((node) => <Phase key={`${node.node} ${node.cycle} ${node.item} ${node.iteration}`} node={node} />)}</ul>
+            {run.nodes.length > MAX_NODES && <div className="inside quiet">The first {MAX_NODES} are shown.</div>}
+          </Card>
+          <Card title="Facts" className="span4">
+            <Facts
+              facts={[
+                ["Run", <Id id={run.workflow_run_id} />],
+                ["Phase", run.current_phase],
+                ["Trigger", `${run.trigger_type} · ${run.trigger_id}`],
+                ["Triggered by", run.triggered_by],
+                ["Started", <Ago time={run.started_at} />],
+                ["Took", <Took from={seconds(run.started_at)} to={seconds(run.finished_at)} />],
+                ["Tokens", run.total_tokens ? compact(run.total_tokens) : null],
+                ["Cost", run.total_cost_usd ? `$${run.total_cost_usd.toFixed(4)}` : null],
+                ["Repository", run.repo],
+                ["Part of", run.parent_run_id && <Id id={run.parent_run_id} to={linkTo("workflow_run", run.parent_run_id) ?? "/"} />],
+                ["Workers lost", run.restart_count || null],
+              ]}
+            />
+          </Card>
+          {run.error && <Card title="Error" className="span12"><LongText text={run.error} /></Card>}
+          {run.phase_history.length > 0 && (
+            <Card title="History and outputs" className="span12" flush>
+              <ul className="rows">
+                {run.phase_history.slice(-MAX_HISTORY).map((entry, place) => (
+                  <li key={`${place} ${entry.timestamp}`}>
+                    <div>
+                      <Status status={entry.success ? "succeeded" : "failed"} />
+                      <span>{entry.phase}</span>
+                      <span className="quiet cut" title={entry.summary ?? ""}>{oneLine(entry.summary)}</span>
+                      <span className="quiet" style={{ marginLeft: "auto" }}><Ago time={entry.timestamp} /></span>
+                    </div>
+                  </li>
+                ))}
+              </ul>
+            </Card>
+          )}
+          <Card title="Executions" className="span12" flush>
+            {executions.rows.length ? (
+              <ul className="rows">
+                {executions.rows.map((each) => (
+                  <li key={each.execution_id}>
+                    <div>
+                      <Status status={each.success === true ? "succeeded" : each.success === false ? "failed" : "running"} />
+                      <span>{each.skill}</span>
+                      {each.session_id && <Id id={each.session_id} {...link("session", each.session_id)} />}
+                      {each.rollout_id && <span className="quiet"><Id id={each.rollout_id} {...link("rollout", each.rollout_id)} /></span>}
+                      <span className="quiet num" style={{ marginLeft: "auto" }}>{compact((each.input_tokens ?? 0) + (each.output_tokens ?? 0))} tokens</span>
+                      <Took from={seconds(each.started_at)} to={seconds(each.finished_at)} />
+                    </div>
+                  </li>
+                ))}
+              </ul>
+            ) : <div className="inside quiet">No phase has been executed yet.</div>}
+            {executions.hasMore && <div className="inside"><Button variant="default" onClick={executions.loadMore}>Show more</Button></div>}
+          </Card>
+          <Card title="Context" className="span6"><Json value={run.context} open={1} /></Card>
+          <Card title="Scratch" className="span6"><Json value={run.scratch} open={1} /></Card>
+          <Card title="Definition" className="span12"><LongText text={run.definition} mono /></Card>
+        </div>
+      </div>
+    </>
+  );
+}
+
+const link = (kind: string, id: string) => {
+  const to = linkTo(kind, id);
+  return to === null ? {} : { to };
+};
+
+function Phase({ node }: { node: Node }) {
+  const pass = [node.cycle ? `cycle ${node.cycle}` : "", node.iteration ? `iteration ${node.iteration}` : "", node.item ? `item ${node.item}` : ""].filter(Boolean).join(", ");
+  return (
+    <li>
+      <div>
+        <Status status={node.status} />
+        <span>{node.label ?? node.node}</span>
+        {pass && <span className="quiet">{pass}</span>}
+        {node.error && <span className="cut" style={{ color: "var(--bad)" }} title={node.error}>{oneLine(node.error)}</span>}
+        <span style={{ marginLeft: "auto", display: "flex", gap: 10, minWidth: 0 }} className="quiet">
+          {node.approval_id && <Id id={node.approval_id} {...link("approval", node.approval_id)} />}
+          {node.child_run_id && <Id id={node.child_run_id} {...link("workflow_run", node.child_run_id)} />}
+          {node.rollout_id && <Id id={node.rollout_id} {...link("rollout", node.rollout_id)} />}
+          <Took from={seconds(node.started_at)} to={seconds(node.ended_at)} />
+        </span>
+      </div>
+    </li>
+  );
+}
