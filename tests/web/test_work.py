@@ -1,18 +1,24 @@
-"""The screens of workflows and approvals in a real browser: they open, and their actions change the data."""
+"""Workflows, traces, schedules in a real browser: screens open, and their actions change the data."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
+from tests.kernel.support import until_true
+from tests.server.native.support import AGENT
 from tests.web.world import HOSTILE, TIMEOUT, World, opened, violations
 from tests.workflows.support import workflow
 
+from perdure import TraceStatus
+from perdure.outbox.operations import NewEffect, put
 from perdure.runtime.services import Services
+from perdure.testing.contract.support import make_span
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GATED = """
@@ -24,6 +30,7 @@ phases:
   - {name: test, type: command, command: "true", depends_on: [agree]}
   - {name: tell, type: command, command: "true", depends_on: [build, test]}
 """
+SPANS = 2500
 
 
 class Work(NamedTuple):
@@ -32,6 +39,8 @@ class Work(NamedTuple):
     services: Services
     run: str
     approval: str
+    schedule: str
+    trace: str
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -40,7 +49,33 @@ async def work(world: World) -> AsyncIterator[Work]:
     services.definitions.add(workflow(GATED))
     run = await services.workflows.run("release", context={"title": HOSTILE[1]})
     approval = (await services.approvals.list()).items[0]
-    yield Work(services, run.workflow_run_id or "", approval.approval_id)
+    schedule = await services.schedules.create("0 9 * * *", assistant_id=AGENT, name="nightly")
+    await services.outbox.write(put, [NewEffect("webhook", "run-1", "{}")])
+    started = await world.store.start_rollout({"question": "Long?"})
+    spans = [
+        make_span(
+            started,
+            number + 1,
+            trace_id="ab" * 16,
+            span_id=f"{number + 1:016x}",
+            parent_id=f"{number // 10 * 10 + 1:016x}" if number % 10 else None,
+            name=HOSTILE[1] if number == 1 else f"step {number}",
+            status=TraceStatus(status_code="ERROR" if number == 2 else "OK"),
+            start_time=1_700_000_000.0 + number,
+            end_time=1_700_000_005.0 + number,
+        )
+        for number in range(SPANS)
+    ]
+    for place in range(0, SPANS, 500):
+        await world.store.add_many_spans(spans[place : place + 500])
+    await until_true(partial(_has_trace, world, spans[0].trace_id))
+    yield Work(
+        services, run.workflow_run_id or "", approval.approval_id, schedule.schedule_id, spans[0].trace_id
+    )
+
+
+async def _has_trace(world: World, trace_id: str) -> bool:
+    return (await world.visitor.get(f"/api/v1/traces/{trace_id}")).status == 200
 
 
 async def test_screens_of_work_open_in_both_themes_without_an_error(
@@ -53,6 +88,11 @@ async def test_screens_of_work_open_in_both_themes_without_an_error(
         "/workflow-runs?status=paused&workflow=release": "Workflow runs",
         f"/workflow-runs/{work.run}": "release",
         "/workflows": "Workflows",
+        "/traces": "Traces",
+        f"/traces/{work.trace}": "step 0",
+        "/schedules": "Schedules",
+        f"/schedules/{work.schedule}": "nightly",
+        "/outbox": "Outbox",
     }
     for scheme, rules in {"light": None, "dark": ["color-contrast"]}.items():
         async with opened(browser, world.visitor.url, color_scheme=scheme) as screen:
@@ -104,3 +144,31 @@ async def test_a_workflow_is_switched_off(browser: Browser, world: World, work: 
         await screen.page.get_by_label("Enable release").click(force=True)
         await screen.sees("release is disabled")
         assert not (await work.services.workflow_overrides.get("release")).enabled
+
+
+async def test_a_long_trace_has_few_rows_in_the_page_and_shows_a_span_on_demand(
+    browser: Browser, world: World, work: Work
+) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/traces/{work.trace}")
+        await screen.sees(f"Spans ({SPANS:,})")
+        rows = screen.page.locator("[data-span]")
+        await screen.page.locator(".waterfall").evaluate("frame => frame.scrollTo(0, frame.scrollHeight)")
+        await expect(rows.filter(has_text=f"step {SPANS - 1}")).to_contain_text("5.0 s", timeout=TIMEOUT)
+        assert await rows.count() < 200
+        await screen.press("errors")
+        await expect(rows).to_have_count(1, timeout=TIMEOUT)
+        await screen.press("step 2")
+        await screen.sees('"ERROR"')
+        await screen.press("errors")
+        await screen.page.get_by_label("Search the spans").fill("onerror")
+        await expect(rows).to_have_count(1, timeout=TIMEOUT)
+        await screen.sees(HOSTILE[1])
+
+
+async def test_a_schedule_is_switched_off(browser: Browser, world: World, work: Work) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/schedules/{work.schedule}")
+        await screen.press("Disable")
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("disabled", timeout=TIMEOUT)
+        assert not (await work.services.schedules.get(work.schedule)).enabled
