@@ -14,7 +14,11 @@ COMMIT = b"COMMIT\0"
 CHUNK = 65536
 TURNS_OF_ACCEPTING = 10
 
-Trouble = Literal["none", "silence", "cut before commit", "silence at commit", "lose answer", "refuse"]
+SSL_REQUEST = (80877103).to_bytes(4, "big")
+
+Trouble = Literal[
+    "none", "silence", "cut before commit", "silence at commit", "lose answer", "refuse", "starting up"
+]
 
 
 class Proxy:
@@ -22,6 +26,7 @@ class Proxy:
 
     - `silence`: connections stay open and nothing comes through any more, until the trouble is over;
     - `refuse`: new connections are cut at once;
+    - `starting up`: new connections are told that the server is starting up, and cut;
     - `cut before commit`: the connection is cut instead of sending the next commit, once;
     - `silence at commit`: silence begins with the next commit, which is not sent;
     - `lose answer`: the next commit is sent, and the connection is cut when the server answers it, once.
@@ -87,8 +92,11 @@ class Proxy:
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.trouble == "refuse":
             return
-        with contextlib.suppress(OSError):
-            await self._join(reader, writer)
+        with contextlib.suppress(OSError, EOFError):
+            if self.trouble == "starting up":
+                await _put_off(reader, writer)
+            else:
+                await self._join(reader, writer)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opening = asyncio.ensure_future(asyncio.open_connection(self._url.hostname, self._url.port))
@@ -148,3 +156,15 @@ class Proxy:
 def _abort(opening: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result()[1].transport.abort()
+
+
+async def _put_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer a client as PostgreSQL does while it recovers."""
+    while True:
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        if await reader.readexactly(length - 4) != SSL_REQUEST:
+            break
+        writer.write(b"N")
+    fields = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
+    writer.write(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+    await writer.drain()

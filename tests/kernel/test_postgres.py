@@ -154,6 +154,24 @@ async def test_a_server_that_comes_up_later_is_used(proxy: Proxy) -> None:
     await storage.close()
 
 
+async def test_a_server_that_is_starting_up_is_waited_for(proxy: Proxy) -> None:
+    proxy.trouble = "starting up"
+    storage = opened(proxy.url)
+    asked = asyncio.ensure_future(storage.run(put, "early", ns=NS))
+    await until(lambda: proxy.connections > 1)
+    proxy.trouble = "none"
+    await soon(asked)
+    assert await stored(storage) == ["early"]
+    await storage.close()
+
+
+async def test_a_server_that_does_not_come_up_is_reported_at_the_deadline(proxy: Proxy) -> None:
+    proxy.trouble = "starting up"
+    error = await refusal(proxy.url, timeout=0.5)
+    assert isinstance(error, StorageUnavailable)
+    assert "starting up" in str(error)
+
+
 # --- a server that says nothing ---------------------------------------------------------------------------
 
 

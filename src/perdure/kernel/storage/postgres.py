@@ -153,12 +153,16 @@ class PostgresStorage:
         return None
 
     def _may_retry(self, error: BaseException, tries: int) -> bool:
-        """A server that was never reached is reported at once; so is a call that ran into its time limit."""
+        """A server that was never reached is reported at once; so is a call that ran into its time limit.
+
+        One that is starting up was reached, and is waited for.
+        """
         # A value that cannot be bound never can, and a key that is still taken after some tries is no race.
         hopeless = isinstance(error, TimeoutError | ValueError) or (
             isinstance(error, asyncpg.UniqueViolationError) and tries >= 5
         )
-        return self._upgraded and not hopeless and not self._closed
+        reached = self._upgraded or isinstance(error, asyncpg.CannotConnectNowError)
+        return reached and not hopeless and not self._closed
 
     async def _once(self, call: _Call, deadline: float) -> Any:
         if self._closed:
