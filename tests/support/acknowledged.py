@@ -83,7 +83,10 @@ def _events_stored_once(checking: Index) -> Iterator[str]:
         known = _events_of(call for call in checking.of(claim, *WRITES) if _accepted(checking, claim, call))
         possible = _events_of(checking.possible(claim, *WRITES))
         for told in known - found:
-            yield f"lost: {told} of {claim}, acknowledged"
+            calls = [call for call in checking.of(claim, *WRITES) if told in _told(call)]
+            shown = [(str(call), call.outcome, call.given, call.got) for call in calls]
+            stream = [(row.attempt, row.event, row.body) for row in checking.rows.streams.get(claim.run, ())]
+            yield f"lost: {told} of {claim}, acknowledged; sent by {shown}; its stream has {stream}"
         for told in found - possible:
             counts = f"is stored {found[told]} times, and was sent {possible[told]} times"
             yield f"doubled: {told} of {claim} {counts}"

@@ -151,6 +151,7 @@ class RecordingQueue(RunQueue):
     ) -> None:
         asking = self._queue.keep(held, origin, name, body, events, after, within)
         given = {**_about(held), "origin": origin, "name": name, "body": body, "events": _told(events)}
+        given["after"] = after
         await self._call("keep", given, asking, _nothing)
 
     async def emitted(self, held: Lease, after: int, limit: int = 100) -> list[NewEvent]:
