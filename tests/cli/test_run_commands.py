@@ -258,7 +258,7 @@ def test_a_database_is_asked_without_a_server(tmp_path: Path) -> None:
         (("thread", "ls", "--metadata", "user"), 2, "key:value"),
         (("thread", "cancel", "nowhere"), 4, "Thread nowhere not found"),
         (("thread", "delete", "nowhere", "--yes"), 4, "Thread nowhere not found"),
-        (("why", "nothing"), 4, "no rollout, run, thread, workflow run, approval or schedule nothing"),
+        (("why", "nothing"), 4, "Nothing in this namespace has the id nothing"),
         (("webhook", "ls", "--status", "lost"), 2, "--status must be pending"),
         (("outbox", "ls", "--state", "dead"), 2, "--state must be pending"),
         (("outbox", "retry"), 2, "give an ENTRY_ID or --dead"),

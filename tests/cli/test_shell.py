@@ -75,7 +75,8 @@ def test_the_beginning_of_an_id_and_last_are_enough(server: Server) -> None:
     assert server.json("run", "show", runs[1]["run_id"][:-2])["run"]["run_id"] == runs[1]["run_id"]
     assert server.json("thread", "show", "trip-to-r")["thread"]["thread_id"] == "trip-to-rome"
     assert server.json("cron", "show", "night")["name"] == "nightly"
-    assert server.json("rollout", "show", "last")["rollout"]["input"] == {"question": 1}
+    server.json("rollout", "enqueue", '{"question": 2}')
+    assert server.json("rollout", "show", "last")["rollout"]["input"] == {"question": 2}
     assert server.json("why", "trip-to-o")["id"] == "trip-to-oslo"
     found = server.json("find", "trip-to-")["items"]
     assert [each["id"] for each in found] == ["trip-to-oslo", "trip-to-rome"]

@@ -98,6 +98,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "retention_jobs": 7.0,
         "webhook_secret": None,
         "webhook_allow_private": False,
+        "webhook_allow_loopback": False,
         "webhook_allowed_hosts": (),
         "public_url": None,
         "approval_webhook_url": None,

@@ -15,9 +15,12 @@ from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
-EMPTY = """
+CREATED = ", ".join(f"'{table.name}'" for table in TABLES)
+# A foreign key names a table that was created before its own, so that the last ones are emptied first.
+EMPTY = f"""
 DO $$ DECLARE name text; BEGIN
-  FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'perdure_meta' LOOP
+  FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'perdure_meta'
+    ORDER BY array_position(ARRAY[{CREATED}], tablename::text) DESC NULLS FIRST LOOP
     EXECUTE format('DELETE FROM %I', name);
   END LOOP;
 END $$

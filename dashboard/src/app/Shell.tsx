@@ -153,7 +153,7 @@ function Namespaces() {
   return (
     <Menu position="top-start" width={200}>
       <Menu.Target>
-        <button type="button" className="find-button" style={{ margin: 0 }} aria-label="Choose the namespace">
+        <button type="button" className="find-button" style={{ margin: 0 }} aria-label={`${me?.namespace ?? ""}: choose the namespace`}>
           <span className="cut">{me?.namespace}</span><span style={{ marginLeft: "auto" }}><Icon name="down" size={12} /></span>
         </button>
       </Menu.Target>

@@ -409,7 +409,7 @@ async def test_assistants_and_crons_of_members_are_counted(members: People) -> N
     [
         ("auth = 5", "auth must be a langgraph_sdk.Auth, not int"),
         ("from langgraph_sdk import Auth\nauth = Auth()", "has no @auth.authenticate"),
-        ("raise RuntimeError('no database')", "auth: RuntimeError: no database"),
+        ("raise RuntimeError('no database')", "auth: auth.py, line 1: RuntimeError: no database"),
         ("other = 1", "there is no 'auth'"),
     ],
 )

@@ -70,8 +70,7 @@ async def verify(
         Path | None, typer.Argument(metavar="[BACKUP]", help="Backup to check instead of a database.")
     ] = None,
 ) -> None:
-    """Check the integrity of a database or a backup, row by row where no foreign key does (exit code 1 if
-    something is wrong)."""
+    """Check the integrity of a database or a backup (exit code 1 if something is wrong)."""
     if file is not None:
         found = await _verify_backup(context, file)
     else:
