@@ -40,8 +40,8 @@ EVENT_MS = 1_768_000_000_000
 
 
 @pytest.fixture
-async def services(shared_engine_url: str) -> AsyncIterator[Services]:
-    store = open_store(shared_engine_url, namespace=f"test {uuid.uuid4().hex}", watchdog_interval=None)
+async def services(engine_url: str) -> AsyncIterator[Services]:
+    store = open_store(engine_url, namespace=f"test {uuid.uuid4().hex}", watchdog_interval=None)
     made = Services(store, Settings())
     yield made
     await made.close()

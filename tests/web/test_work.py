@@ -82,7 +82,7 @@ async def test_screens_of_work_open_in_both_themes_without_an_error(
     browser: Browser, world: World, work: Work
 ) -> None:
     screens = {
-        "/approvals": "Approvals",
+        "/approvals?status=any": "Approvals",
         f"/approvals/{work.approval}": "agree",
         "/workflow-runs": "Workflow runs",
         "/workflow-runs?status=paused&workflow=release": "Workflow runs",
