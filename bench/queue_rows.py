@@ -14,7 +14,6 @@ from bench.work import BATCH, BATCH_CALLERS
 from perdure import EnqueueRolloutRequest, PostgresLightningStore
 from perdure.rollouts.operations.report import AttemptReport
 from perdure.rollouts.service import Rollouts
-from perdure.runtime.stores import KINDS
 
 PEERS: tuple[tuple[Environment, float, int], ...] = (
     (PGQUEUER, 3.0, 1),
@@ -36,7 +35,7 @@ def measures(sizes: Sizes) -> list[Measure]:
 async def _figures(host: Host, size: int) -> list[Figures]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(PostgresLightningStore(await host.new_database()))
-        sides: dict[str, Side] = {"ours": partial(_drain_ours, Rollouts(store.storage, KINDS))}
+        sides: dict[str, Side] = {"ours": partial(_drain_ours, Rollouts(store.storage, store.rollouts.kinds))}
         for environment, _, share in PEERS:
             process = PeerProcess(environment, ("bench.peer_queues", environment.name))
             if peer := await host.try_peer(stack, process):

@@ -120,7 +120,7 @@ async def _opened(host: Host, workers: int = 1) -> AsyncIterator[Services]:
         async with running([*components_of(app, files=False), *more]):
             yield app.services
     finally:
-        await app.services.close_logs()
+        await app.services.finish()
         await store.close()
 
 

@@ -156,10 +156,14 @@ def shared_engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def _place(request: pytest.FixtureRequest, folder: Path, found: Callable[[Databases, str], str]) -> str:
+    databases: Databases = request.getfixturevalue("databases")
     if request.param == SQLITE:
-        return str(folder / "test.db")
+        file = folder / "test.db"
+        if found is not Databases.blank:
+            databases.copy_file(file)
+        return str(file)
     server: Server = request.config.stash[_SERVERS][request.param]
-    return found(request.getfixturevalue("databases"), server.url)
+    return found(databases, server.url)
 
 
 @pytest.fixture

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +167,58 @@ def test_the_unit_uses_what_the_server_tells_systemd() -> None:
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
     # Only the main process is signalled: it stops the others itself.
     assert unit["KillMode"] == ["mixed"]
+
+
+def test_the_command_of_the_unit_tells_systemd_of_every_change_and_that_it_lives(tmp_path: Path) -> None:
+    unit = service()
+    folders = {"%S": tmp_path / "state", "%t": tmp_path / "run"}
+
+    def placed(text: str) -> str:
+        for name, folder in folders.items():
+            text = text.replace(name, str(folder))
+        return text
+
+    for folder in folders.values():
+        (folder / "perdure").mkdir(parents=True, mode=0o700)
+    program, *options = shlex.split(unit["ExecStart"][0])
+    program = str(Path(sys.executable).with_name(Path(program).name))
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")},
+        **dict(placed(each).split("=", 1) for each in unit["Environment"]),
+        "PERDURE_PORT": "0",
+        "NOTIFY_SOCKET": str(tmp_path / "notify"),
+        "WATCHDOG_USEC": "200000",
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(environment["NOTIFY_SOCKET"])
+        listener.settimeout(30)
+
+        def hear() -> str:
+            return listener.recv(1000).decode().partition("\n")[0]
+
+        def hear_news() -> str:
+            return next(word for word in iter(hear, "") if word != "WATCHDOG=1")
+
+        process = subprocess.Popen(
+            [program, *options],
+            cwd=placed(unit["WorkingDirectory"][0]),
+            env=environment,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert hear_news() == "READY=1"
+            for _ in range(2):
+                assert hear() == "WATCHDOG=1"
+            reload = unit["ExecReload"][0].replace("$MAINPID", str(process.pid))
+            subprocess.run(shlex.split(reload), check=True)
+            assert [hear_news(), hear_news()] == ["RELOADING=1", "READY=1"]
+            process.send_signal(signal.SIGTERM)
+            assert hear_news() == "STOPPING=1"
+            _, errors = process.communicate(timeout=float(unit["TimeoutStopSec"][0]))
+            assert process.returncode == 0, errors.decode()
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "PodDisruptionBudget"])

@@ -58,6 +58,19 @@ def calls(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
+def test_files_of_tests_are_in_memory_where_there_is_plenty(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr(dev, "IN_MEMORY_BYTES", 1)
+    assert dev.in_memory() == ({"TMPDIR": "/dev/shm"} if Path("/dev/shm").is_dir() else {})
+    monkeypatch.setattr(dev, "IN_MEMORY_BYTES", 1 << 60)
+    assert dev.in_memory() == {}
+    monkeypatch.setattr(dev, "IN_MEMORY_BYTES", 1)
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    assert dev.in_memory() == {}
+
+
 @pytest.fixture
 def environment(dev: ModuleType, tmp_path: Path) -> Any:
     for name in ("pyproject.toml", "constraints.txt"):

@@ -15,9 +15,11 @@ from urllib.parse import unquote
 
 import pytest
 from docs import references, regenerate
+from tests.support.python_process import PythonProcess
 
 from perdure.cli import PANELS
 from perdure.diagnostics.machines import MACHINES
+from perdure.testing.serving import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -132,10 +134,14 @@ def run_blocks(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=name_of)
 def test_python_blocks_run(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    defaults = ServerProcess.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "popen", PythonProcess)
+    if any("DATABASE_URL" in block.text for block in blocks_of(page)):
+        monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("postgres_url"))
     run_blocks(page)
 
 
@@ -151,11 +157,15 @@ def test_the_readme_example_is_short_and_prints_what_the_readme_says(
     assert f"It prints `{printed}`" in README.read_text(encoding="utf-8")
 
 
-def run_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python as a user of a checkout in `folder` would."""
+def run_in(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run Python as a user of a checkout in `folder` would; the exit code, and what it says on stderr."""
     settings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder)}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+    process = PythonProcess(
+        command, cwd=folder, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    _, errors = process.communicate()
+    return process.wait(), errors
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -166,8 +176,7 @@ def test_shell_commands_run(command: str, tmp_path: Path) -> None:
     program = {"perdure": ("-m", "perdure.cli"), "python": ()}[words[0]]
     for folder in ("docs", "examples"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    ended = run_in(tmp_path, *program, *words[1:])
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert run_in(tmp_path, *program, *words[1:]) == (0, "")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)

@@ -14,7 +14,7 @@ import asyncpg
 
 import perdure
 from perdure.kernel.storage.dialect import Statement
-from perdure.kernel.storage.filters import Clause, Listing
+from perdure.kernel.storage.filters import Clause, Key, Listing, Order
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.rows import VALUES, columns_of
@@ -28,7 +28,7 @@ def _statements() -> Iterator[Statement[Any]]:
         if module.name.endswith(".sql"):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Listing):
-                    value, _ = value.page(Clause("TRUE", {}), "", -1, 0)
+                    value, _ = value.page(Clause("TRUE", {}), Order((Key("1", "int"),)), -1, 0)
                 if isinstance(value, Statement) and value.row is not None:
                     yield value
 

@@ -13,6 +13,7 @@ from tests.kernel.support import until_true
 
 from perdure import errors
 from perdure.access import authentication
+from perdure.access.model import Caller, Token
 from perdure.kernel.storage.port import Operation
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.contract.support import soon
@@ -102,6 +103,46 @@ async def test_two_keys_live_side_by_side_until_one_is_revoked(access: AccessHel
     assert await access.authenticate(old_secret) is None
     assert (await access.list_tokens())[1].token_id == new.token_id
     assert await access.authenticate(new_secret) is not None
+
+
+async def test_tokens_are_listed_in_pages_of_those_that_the_caller_reaches(access: AccessHelper) -> None:
+    for number in range(9):
+        await access.create_token("ci", namespaces=["blue" if number % 3 else "default"], actor="anna")
+    mine = Caller("ci", frozenset({"admin"}), "blue", ("blue",))
+    for service, count in ((access.service, 9), (access.service.acting_as(mine), 6)):
+        whole = list(await service.list_tokens())
+        assert len(whole) == count
+        for limit in (1, 2, 3, 6, 9):
+            found: list[Token] = []
+            cursor = None
+            while True:
+                page = await service.list_tokens(limit=limit, cursor=cursor)
+                assert len(page) <= limit
+                found += page
+                cursor = page.next
+                if cursor is None:
+                    break
+            assert found == whole
+    assert await access.service.list_tokens(limit=0) == []
+    for broken in ("x", "W10"):
+        with pytest.raises(errors.InvalidInput, match="cursor"):
+            await access.service.list_tokens(cursor=broken)
+        with pytest.raises(errors.InvalidInput, match="cursor"):
+            await access.service.list_namespaces(cursor=broken)
+
+
+async def test_namespaces_are_listed_in_pages(store: DatabaseLightningStore) -> None:
+    access = uncached(store).service
+    for name in ("c", "a", "b"):
+        await store.in_namespace(name).add_resources({})
+    whole = list(await access.list_namespaces())
+    assert {"a", "b", "c"} <= set(whole)
+    page = await access.list_namespaces(limit=1)
+    found = list(page)
+    while page.next is not None:
+        page = await access.list_namespaces(limit=1, cursor=page.next)
+        found += page
+    assert found == whole
 
 
 async def test_a_token_expires(store: DatabaseLightningStore) -> None:

@@ -49,7 +49,7 @@ async def serving(folder: Path, receiver: Receiver) -> AsyncIterator[Any]:
         async with running(components_of(app, agents, files=False)):
             yield app
     finally:
-        await app.services.close_logs()
+        await app.services.finish()
         await store.close()
 
 

@@ -13,6 +13,8 @@ from tests.chaos.scenario import Run
 from perdure.testing.servers import PostgresServer
 
 STEPS = 100
+TRACES = 10
+"""How many requests with traces are made for each to a route."""
 SHARES = (("memory", 3), ("sqlite", 1), ("postgres", 1))
 """How the examples of the model are spread over the engines, of which the last is the slowest."""
 
@@ -130,9 +132,11 @@ def open_and_close_stores(run: Run) -> None:
 
 
 def generate_requests(run: Run) -> None:
-    """So many requests that fit the document, and so many that do not, to every route."""
+    """So many requests that fit the document, and so many that do not, to every route; and traces."""
     from tests.security import test_generated
+    from tests.server import test_otlp_fuzz
 
+    test_otlp_fuzz.run(run.size * TRACES)
     with new_database() as url:
         for label in test_generated.run(run.size, url):
             run.facts["routes"] += 1

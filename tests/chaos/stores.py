@@ -10,10 +10,11 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table, integer, text
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.rollouts.model import TASK, Ended, Kind, Kinds
+from perdure.rollouts.model import TASK, Ended, Kind
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES as PERDURE_TABLES
+from perdure.runtime.stores import DatabaseKinds
 
 ENDINGS = Table(
     "chaos_endings",
@@ -48,7 +49,8 @@ def open_storage(url: str, *, timeout: float = 10.0) -> Storage:
 
 def store_over(storage: Storage, namespace: str, watchdog_interval: float) -> DatabaseLightningStore:
     """The contract over an open database."""
-    rollouts = Rollouts(storage, Kinds(Kind(TASK, on_ended=_write_down)), namespace=namespace)
+    kinds = DatabaseKinds(Kind(TASK, on_ended=_write_down))
+    rollouts = Rollouts(storage, kinds, namespace=namespace)
     rollouts.watchdog.start(watchdog_interval)
     return DatabaseLightningStore(rollouts)
 

@@ -77,7 +77,7 @@ def test_it_looks_at_the_file_and_the_server(tmp_path: Path) -> None:
 def test_it_compares_the_clocks_of_postgresql(tmp_path: Path, database_url: str) -> None:
     document = examine(tmp_path, 0, "--database", database_url)
     assert document["checks"]["clock"]["state"] == "ok"
-    assert "server's clock" in document["checks"]["clock"]["found"]
+    assert "database's clock" in document["checks"]["clock"]["found"]
     assert document["checks"]["database"]["state"] == "ok"
 
 

@@ -159,14 +159,24 @@ def test_what_others_could_have_written_is_not_read(place: Path) -> None:
     assert local_secret_of(URL) is None
 
 
-def test_a_directory_that_others_can_enter_is_not_written_to(
+def test_a_directory_that_others_could_write_to_is_not_written_to(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place.parent.mkdir(mode=0o755)
-    place.parent.chmod(0o755)
+    place.parent.mkdir()
+    place.parent.chmod(0o775)
     LocalSecret(URL).publish()
     assert list(place.parent.iterdir()) == []
     assert "not a private directory" in caplog.text
+
+
+def test_a_directory_that_others_could_only_read_is_closed_to_them(place: Path) -> None:
+    """Such as the one that a worker makes for its workspaces, before a server has its log there."""
+    place.parent.mkdir()
+    place.parent.chmod(0o755)
+    secret = LocalSecret(URL)
+    secret.publish()
+    assert local_secret_of(URL) == secret.value
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
 
 
 def test_what_a_killed_server_left_is_not_sent_and_goes_with_the_next_start(place: Path) -> None:

@@ -20,10 +20,12 @@ class Source:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    async def fetch(self, limit: int, offset: int) -> PaginatedResult[int]:
-        self.asked.append((limit, offset))
-        items = list(EVERYTHING[offset : offset + limit])
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=len(EVERYTHING))
+    async def fetch(self, limit: int, cursor: str | None) -> PaginatedResult[int]:
+        begin = int(cursor or 0)
+        self.asked.append((limit, begin))
+        items = list(EVERYTHING[begin : begin + limit])
+        after = str(begin + limit) if len(items) == limit else None
+        return PaginatedResult(items=items, limit=limit, offset=0, total=len(EVERYTHING), next=after)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -14,6 +15,11 @@ from tests.cli.command import ROOT, Server, Terminal, commands, run_here, settin
 
 from perdure.cli import PANELS
 from perdure.cli.shell.output import make_table
+from perdure.jobs.model import new_job
+from perdure.jobs.operations import enqueue_jobs
+from perdure.kernel.config import Settings
+from perdure.kernel.storage.port import Tx
+from perdure.runtime.services import Services
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SERVER_PARTS = ["aiohttp", "asyncpg", "apsw", "grpc", "langgraph", "mcp", "opentelemetry", "pydantic"]
@@ -42,7 +48,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize(
-    "command", ["run list", "thread list", "cron list", "worker list", "find last", "why nightly"]
+    "command",
+    [
+        "run list",
+        "thread list",
+        "cron list",
+        "worker list",
+        "rollout list",
+        "resources list",
+        "find last",
+        "why nightly",
+    ],
 )
 def test_a_client_command_loads_no_server(server: Server, command: str) -> None:
     ended = subprocess.run(
@@ -138,6 +154,39 @@ def test_a_table_gives_way_around_its_ids() -> None:
         assert lines[1].startswith(rows[0][0]), width
         assert max(map(len, lines)) <= width
     assert "empty" not in lines[0] or width == 200
+
+
+async def test_the_last_rollout_is_no_job_of_the_server(tmp_path: Path) -> None:
+    services = Services.open(Settings(database_url=f"sqlite:///{tmp_path}/x.db"))
+    try:
+        rollout = await services.store.enqueue_rollout("asked for")
+
+        async def enqueue(tx: Tx) -> None:
+            await enqueue_jobs(tx, [new_job("retention")])
+
+        await services.storage.run(enqueue, ns=await services.sessions.ns("write"))
+    finally:
+        await services.close()
+    command = ("rollout", "show", "last", "--database", "sqlite:///x.db", "--json")
+    shown = await asyncio.to_thread(run_here, tmp_path, *command)
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["rollout"]["rollout_id"] == rollout.rollout_id
+
+
+def test_times_and_schedules_are_whole_or_not_there() -> None:
+    from rich.console import Console
+
+    columns = ("cron", "schedule", "next", "last", "runs", "last error")
+    rows = [("nightly-report", "*/15 8-18 * * MON-FRI", "in 42 min", "42 min ago", "117", "x" * 60)]
+    for width in (40, 60, 80):
+        console = Console(width=width, color_system=None)
+        with console.capture() as captured:
+            console.print(make_table(columns, rows, width))
+        head, line = captured.get().splitlines()
+        assert max(len(head), len(line)) <= width
+        for name, cell in zip(columns[:-1], rows[0], strict=False):
+            assert (name in head.split()) == (cell in line), (width, name)
+    assert "42 min ago" in line
 
 
 def test_errors_are_json_with_json(server: Server) -> None:

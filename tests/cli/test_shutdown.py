@@ -24,7 +24,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.cli.command import Server, Terminal
 from tests.cli.test_daemon import until
 from tests.cli.test_supervisor import children_of, is_alive
-from tests.support.python_process import PythonProcess
 
 SERVING, NOT_SERVING = (
     health_pb2.HealthCheckResponse.SERVING,
@@ -271,27 +270,3 @@ def test_sighup_and_a_second_signal_reach_all_processes(tmp_path: Path, database
             hear(server, "stopping 2 server processes")
             assert server.stop(signal.SIGTERM) == 128 + signal.SIGTERM
     until(lambda: not any(map(is_alive, processes)))
-
-
-# --- systemd ----------------------------------------------------------------------------------------------
-
-
-def test_systemd_is_told_of_every_change_and_that_it_lives(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(tmp_path / "notify"))
-        listener.settimeout(30)
-        more = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"}
-        with Server(tmp_path, "serve", more=more, popen=PythonProcess) as server:
-            told = {listener.recv(1000).decode().partition("\n")[0] for _ in range(4)}
-            assert told == {"WATCHDOG=1", "READY=1"}
-            server.process.send_signal(signal.SIGHUP)
-            read_until(listener, "RELOADING=1\nMONOTONIC_USEC=")
-            read_until(listener, "READY=1")
-            server.process.send_signal(signal.SIGTERM)
-            read_until(listener, "STOPPING=1\nSTATUS=")
-            assert server.end() == 0
-
-
-def read_until(listener: socket.socket, words: str) -> None:
-    while not listener.recv(1000).decode().startswith(words):
-        pass

@@ -59,9 +59,18 @@ def test_a_token_reaches_its_namespaces_alone(tmp_path: Path) -> None:
 def test_an_empty_list_teaches_and_bad_tokens_are_refused(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         assert "perdure token create" in server.run("token", "list").stdout
-        assert server.json("token", "list") == {"items": [], "total": 0}
+        assert server.json("token", "list") == {"items": []}
         for arguments in (("x", "--scope", "everything"), ("",), ("x", "--expires", "0s")):
             refused = server.run("token", "create", *arguments)
             assert refused.returncode == 1
             assert re.match(r"perdure: invalid_input: ", refused.stderr)
         assert server.json("token", "list")["items"] == []
+
+
+def test_a_token_that_no_header_can_carry_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with Server(tmp_path, more={"PERDURE_API_KEY": "a-key-of-some-length-cl\u00e9"}) as server:
+        for command in (("run", "ls"), ("rollout", "ls"), ("token", "ls")):
+            refused = server.run(*command, more={"PERDURE_TOKEN": "a-key-of-some-length-cl\u00e9"})
+            assert refused.returncode == 1
+            assert "the token must be printable ASCII" in refused.stderr
+            assert "Traceback" not in refused.stderr

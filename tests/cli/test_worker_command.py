@@ -12,9 +12,10 @@ from typing import Any, Self
 
 import pytest
 from tests.cli.command import COMMAND, Server, perdure, run_here, settings
+from tests.support.kinds import KINDS
 from tests.support.python_process import PythonProcess
 
-from perdure.runtime.stores import KINDS, open_store
+from perdure.runtime.stores import open_store
 from perdure.threads.records import RunRequest
 from perdure.threads.service import Threads
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kernel.support import until_true
+from tests.support.kinds import KINDS
 
 from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
@@ -17,8 +18,8 @@ from perdure.kernel.clock import to_micros
 from perdure.rollouts.model import TASK, Kind, Kinds
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.rollouts.workers import Workers
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint, Run, RunRequest
@@ -73,6 +74,12 @@ class House:
         claimed = await self.claim()
         await self.queue.finish(Ending(held=claimed.held, result=result, error=error))
         return run.run_id
+
+
+async def paused_queue(house: House) -> str:
+    await house.worker()
+    await Workers.of_same(house.threads).pause_queue("agents")
+    return (await house.run()).run_id
 
 
 async def no_worker(house: House) -> str:

@@ -11,6 +11,7 @@ import apsw
 import asyncpg
 import pytest
 from tests.fixtures.make_release import span_of
+from tests.support.kinds import KINDS as KINDS_OF_ROLLOUTS
 from tests.support.plans import of_postgres, of_sqlite
 from tests.workflows.support import workflow
 
@@ -31,7 +32,6 @@ from perdure.outbox.operations import NewEffect, put
 from perdure.rollouts import tables as rollout_tables
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.services import Services
-from perdure.runtime.stores import KINDS as KINDS_OF_ROLLOUTS
 from perdure.runtime.stores import open_store
 from perdure.threads.records import RunRequest
 
@@ -49,7 +49,7 @@ async def services(engine_url: str) -> AsyncIterator[Services]:
 
 async def _rows(tx: Tx, ns: int) -> None:
     """What consumers and jobs write in their own time."""
-    trace = (ns, "abcd" * 8, 4 * 10**18, 5 * 10**18, 1, 0, 0, 0, 1, -1, None, "ro-0", "svc", "GET /")
+    trace = (ns, "abcd" * 8, 4 * 10**18, 5 * 10**18, 1, 0, 0, 0, 1, -1, None, "ro-0", "svc", "GET /", 0, 0)
     await tx.insert_many(rollout_tables.TRACES, [trace])
     node = (ns, "toc:day:2026-01-10", 4, None, EVENT_MS, EVENT_MS + 1, "complete", 1, 0, 0, None, None, None)
     await tx.insert_many(memory_tables.NODES, [(*node, 0, None, None, None, None, 0, 0, None, None, None)])

@@ -27,6 +27,12 @@ REQUEST = rf"Request rq-1 to agent 'echo' about thread {ID}"
 
 SITUATIONS: list[tuple[Situation, str, str, str]] = [
     (
+        situations.paused_queue,
+        "paused",
+        "pending",
+        f"{RUN} is waiting: the queue is paused since {T}. Resume it with `perdure queue resume agents`.",
+    ),
+    (
         situations.no_worker,
         "no_worker",
         "pending",

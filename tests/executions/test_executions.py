@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, age, open_storage
 
 from perdure.executions.model import ExecutionSeed, NewPhase, is_soft, outcome_of
@@ -17,7 +18,6 @@ from perdure.kernel.clock import to_iso
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
 from perdure.testing.clock import ManualClock
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tests.support.kinds import KINDS
 from tests.support.plans import Subject, plans_of
 from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, open_storage
 
@@ -26,7 +27,6 @@ from perdure.executions.service import Executions
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts import sql as rollout_sql
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
 from perdure.threads import sql as thread_sql
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest_asyncio
+from tests.support.kinds import KINDS
 
 from perdure.jobs.executor import JobExecutor
 from perdure.jobs.model import JobContext, JobFunction, JobRegistry
 from perdure.kernel.config import Settings
 from perdure.runtime.services import Services
-from perdure.runtime.stores import KINDS, open_store
+from perdure.runtime.stores import open_store
 
 PATIENCE = 20.0
 

@@ -11,7 +11,7 @@ import pytest
 from tests.kernel.support import in_thread, soon, until
 
 from perdure.kernel.background import Background
-from perdure.kernel.errors import StorageClosed
+from perdure.kernel.errors import StorageClosed, StorageUnavailable
 
 
 @pytest.fixture
@@ -192,6 +192,28 @@ async def test_a_periodic_action_survives_its_errors(
     await until(lambda: len(times) >= 5)
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
     assert "a periodic action failed; retrying in" in caplog.text
+
+
+async def test_a_database_that_is_away_is_one_line_once_it_has_been_reached(
+    background: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    times: list[int] = []
+
+    async def act() -> None:
+        times.append(len(times))
+        background.reached = len(times) >= 2
+        if len(times) < 3:
+            raise StorageUnavailable("nobody listens")
+
+    background.reached = False
+    with caplog.at_level("DEBUG", "perdure.kernel.background"):
+        background.every(0.001, act)
+        await until(lambda: len(times) >= 4)
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [
+        ("DEBUG", None),
+        ("WARNING", None),
+    ]
+    assert caplog.text.count("retrying in 0.001 s: nobody listens") == 2
 
 
 async def test_a_periodic_action_ends_with_its_store(

@@ -9,11 +9,24 @@ import pytest
 from hypothesis import given as property_of
 from hypothesis import strategies as st
 from tests.kernel.support import NS, THINGS
+from tests.kernel.test_rows import ThingRow
 
 from perdure.kernel.checks import MAX_ROWS, check_query_page
-from perdure.kernel.errors import BadQuery
+from perdure.kernel.cursors import write_cursor
+from perdure.kernel.errors import BadQuery, InvalidInput
 from perdure.kernel.storage.dialect import statement
-from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, Test, given, order_by, where
+from perdure.kernel.storage.filters import (
+    Clause,
+    Condition,
+    Field,
+    Key,
+    Listing,
+    Order,
+    Test,
+    given,
+    order_by,
+    where,
+)
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts.operations import queries
 
@@ -23,6 +36,7 @@ FIELDS = {
     "note": Field("note", "text", null=True),
     "ended": Field("size", "time", null=True),
 }
+BY_ID = Order((Key("id", "text"),))
 HOSTILE = (
     "id; DROP TABLE things",
     "id) OR 1=1 --",
@@ -79,31 +93,32 @@ def test_a_condition_on_a_field_that_is_not_allowed_is_refused(name: str) -> Non
 @pytest.mark.parametrize("name", [*HOSTILE, *NOT_NAMES])
 def test_sorting_by_a_field_that_is_not_allowed_is_refused(name: Any) -> None:
     with pytest.raises(BadQuery, match="sort_by"):
-        order_by(FIELDS, name, "asc", "id")
+        order_by(FIELDS, name, "asc", BY_ID)
 
 
 @pytest.mark.parametrize("order", ["ASC", "up", "", None, 1, "asc; DROP TABLE things", ["asc"]])
 def test_an_unknown_order_is_refused(order: Any) -> None:
     with pytest.raises(BadQuery, match="sort_order"):
-        order_by(FIELDS, "name", order, "id")
+        order_by(FIELDS, "name", order, BY_ID)
 
 
 @pytest.mark.parametrize(
     ("sort_by", "sort_order", "sql"),
     [
         (None, "desc", " ORDER BY position, id"),
-        ("name", "asc", " ORDER BY id ASC, position, id"),
-        ("name", "desc", " ORDER BY id DESC, position, id"),
-        ("size", "asc", " ORDER BY size ASC NULLS FIRST, position, id"),
+        ("name", "asc", " ORDER BY id, position"),
+        ("name", "desc", " ORDER BY id DESC, position"),
+        ("size", "asc", " ORDER BY size NULLS FIRST, position, id"),
         ("size", "desc", " ORDER BY size DESC NULLS LAST, position, id"),
-        ("ended", "asc", " ORDER BY size ASC NULLS LAST, position, id"),
+        ("ended", "asc", " ORDER BY size NULLS LAST, position, id"),
         ("ended", "desc", " ORDER BY size DESC NULLS FIRST, position, id"),
     ],
 )
 def test_a_missing_time_sorts_last_and_any_other_missing_value_first(
     sort_by: str | None, sort_order: str, sql: str
 ) -> None:
-    assert order_by(FIELDS, sort_by, sort_order, "position, id") == sql
+    ties = Order((Key("position", "int"), Key("id", "text")))
+    assert order_by(FIELDS, sort_by, sort_order, ties).sql == sql
 
 
 @pytest.mark.parametrize(
@@ -118,7 +133,7 @@ def test_a_missing_time_sorts_last_and_any_other_missing_value_first(
 def test_pages_are_bound(limit: int, offset: int, bound: dict[str, int]) -> None:
     check_query_page(limit, offset)
     listing = Listing("id", "things WHERE ns = :ns")
-    sql, values = listing.page(Clause("(size = :f0)", {"f0": 5}), " ORDER BY id", limit, offset)
+    sql, values = listing.page(Clause("(size = :f0)", {"f0": 5}), BY_ID, limit, offset)
     part = " LIMIT :limit OFFSET :offset" if bound else ""
     assert sql.sqlite == "SELECT id FROM things WHERE ns = :ns AND (size = :f0) ORDER BY id" + part
     assert values == {"f0": 5, **bound}
@@ -130,9 +145,82 @@ def test_a_listing_is_counted_with_the_same_conditions() -> None:
     assert counted.sqlite == "SELECT count(*) FROM things WHERE ns = :ns AND (size = :f0)"
 
 
+@pytest.mark.parametrize("heads", [False, True])
+async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads: bool) -> None:
+    """In every order, with missing and with equal values, nothing is left out and nothing is doubled."""
+    listing = Listing("id, size, note", "things WHERE ns = :ns", ThingRow)
+    found = []
+
+    async def fill(tx: Tx) -> None:
+        sizes, notes = (None, 3, 3, 5, -1, None, 7), ("b", None, "", "é", "b")
+        rows = [(NS, f"n{n:02}", sizes[n % 7], notes[n % 5], None) for n in range(40)]
+        await tx.insert_many(THINGS, [row for row in rows if not heads or row[3] is not None])
+
+    async def walk(tx: Tx, order: Order, limit: int) -> list[str]:
+        everything = Clause("TRUE", {})
+        walked: list[str] = []
+        cursor = None
+        while True:
+            place = order.place("things", cursor)
+            if heads:
+                page, values = listing.heads("note", ["b", "", "é"], order, limit, 0, place)
+            else:
+                page, values = listing.page(everything, order, limit, 0, place)
+            rows = await tx.all(page, **values)
+            walked += [row.id for row in rows]
+            cursor = order.cursor("things", rows, limit)
+            if cursor is None:
+                return walked
+
+    await storage.run(fill, ns=NS)
+    for sort_by in FIELDS:
+        for sort_order in ("asc", "desc"):
+            for ties in (BY_ID, Order((Key("id", "text", descending=True),))):
+                order = order_by(FIELDS, sort_by, sort_order, ties)
+                page, values = listing.page(Clause("TRUE", {}), order, -1, 0)
+
+                async def everything(tx: Tx, page: Any = page, values: Any = values) -> list[str]:
+                    return [row.id for row in await tx.all(page, **values)]
+
+                whole = await storage.read(everything, ns=NS)
+                assert len(whole) == (32 if heads else 40)
+                for limit in (1, 7, 100):
+                    assert await storage.read(walk, order, limit, ns=NS) == whole, (order.sql, limit)
+                    found.append(limit)
+    assert len(found) == 48
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "né", "W10", "!!", "e30", "a" * 5000, "bnVsbA", "W251bGxd", 5, b"W10"]
+)
+def test_a_broken_cursor_is_refused(cursor: Any) -> None:
+    with pytest.raises(InvalidInput):
+        BY_ID.place("things", cursor)
+
+
+def test_a_cursor_of_another_list_or_order_is_refused() -> None:
+    cursor = BY_ID.cursor("things", [ThingRow("a", None, None)], 1)
+    assert BY_ID.place("things", cursor) == ("a",)
+    for what, order in (
+        ("others", BY_ID),
+        ("things", Order((Key("id", "text", descending=True),))),
+        ("things", Order((Key("size", "int"), Key("id", "text")))),
+    ):
+        with pytest.raises(InvalidInput, match="not a cursor of this list"):
+            order.place(what, cursor)
+
+
+@pytest.mark.parametrize("values", [(5,), (None,), ("a", "b"), (), ("\0",), (True,), (1.5,)])
+def test_a_cursor_with_values_of_another_kind_is_refused(values: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidInput):
+        BY_ID.place("things", write_cursor("things" + BY_ID.sql, *values))
+    with pytest.raises(InvalidInput):
+        Order((Key("size", "int"),)).place("things", write_cursor("things ORDER BY size", 2**63))
+
+
 async def test_the_heads_of_each_value_make_the_same_page_as_a_scan(storage: Storage) -> None:
     listing = Listing("id, size", "things WHERE ns = :ns")
-    order = " ORDER BY size DESC, id"
+    order = Order((Key("size", "int", descending=True), Key("id", "text")))
 
     async def ask(tx: Tx) -> list[tuple[Any, Any]]:
         rows = [(NS, f"n{n:03}", n % 17, "abcd"[n % 4], None) for n in range(200)]

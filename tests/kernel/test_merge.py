@@ -105,6 +105,23 @@ async def test_where_several_batches_may_run_many_rows_do_not_wait() -> None:
     assert await soon(asyncio.gather(*calls)) == [f"<{n}>" for n in range(5)]
 
 
+async def test_a_batch_waits_for_the_callers_that_were_answered_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    merger, batches, later = Merger(), Batches(), iter(range(4, 7))
+    calls = [merger.call("key", batches, item, gather=0.1) for item in range(3)]
+    pauses: list[float] = []
+
+    async def one_more(seconds: float) -> None:
+        pauses.append(seconds)
+        if (item := next(later, None)) is not None:
+            calls.append(merger.call("key", batches, item, gather=0.1))
+
+    monkeypatch.setattr("asyncio.sleep", one_more)
+    await soon(asyncio.gather(*calls))
+    await soon(asyncio.gather(*calls[3:]))
+    assert batches.seen == [[0, 1, 2], [4, 5, 6]]
+    assert pauses[:3] == [0.1] * 3
+
+
 async def test_an_exception_among_the_answers_is_for_its_own_caller() -> None:
     async def answer(items: Sequence[int]) -> list[Any]:
         return [NotFound(str(item)) if item % 2 else item for item in items]

@@ -15,6 +15,7 @@ from tests.kernel.support import until_true
 from tests.worker.graph_agents import Graphs, State
 
 from perdure.assistants.service import Assistants
+from perdure.graph_requests.graphs import Graphs as GraphService
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.langgraph.views import CheckpointRef, GraphViews
@@ -180,6 +181,29 @@ async def test_a_fork_from_an_earlier_state(perdure: Perdure, views: GraphViews)
     made = await views.update_state(thread, {"said": ["other"]}, as_node="one", checkpoint=place)
     end = await perdure.run("steps", None, thread_id=thread, checkpoint_id=made["checkpoint_id"])
     assert (end.run.status, end.values["said"]) == ("success", ["0", "one", "other", "two"])
+
+
+async def test_the_service_draws_describes_and_changes(perdure: Perdure, views: GraphViews) -> None:
+    service = GraphService(perdure.services.storage, views)
+    assistant = await assistant_of(perdure, "steps")
+    drawn = await service.drawing(assistant)
+    assert [node["id"] for node in drawn.nodes][:2] == ["__start__", "one"]
+    assert {"source": "__start__", "target": "one"} in drawn.edges
+    schemas = await service.schemas(assistant)
+    assert set((schemas.input_schema or {})["properties"]) == set(State.__annotations__)
+    thread = await thread_of(perdure)
+    await perdure.run("steps", {"said": ["0"]}, thread_id=thread)
+    early = next(each for each in await views.history(thread) if each["next"] == ["two"])["checkpoint_id"]
+    made = await service.update_state(thread, {"said": ["x"]}, as_node="one", checkpoint_id=early)
+    state = await perdure.threads.get_state(thread)
+    assert state is not None
+    assert (state.checkpoint_id, state.parent_id, state.values["said"]) == (made, early, ["0", "one", "x"])
+    for asked in (
+        service.update_state("none", {}),
+        service.update_state(thread, {}, checkpoint_id="none"),
+    ):
+        with pytest.raises(NotFound):
+            await asked
 
 
 async def test_an_update_that_does_not_fit(perdure: Perdure, views: GraphViews) -> None:

@@ -10,8 +10,12 @@ from tests.kernel.support import until_true
 
 from perdure import Agents, Perdure
 from perdure.memory.feed import FEED_CONSUMER
+from perdure.memory.records import MemoryEvent
 from perdure.runtime.memory_feed import text_of
 from perdure.runtime.session_feed import SessionFeed
+from perdure.workflows.definition import Phase, Workflow
+from perdure.workflows.loading import load_text
+from perdure.workflows.operations.ends import ENDS_CONSUMER
 
 
 async def greet(ctx: Any, input: Any) -> Any:
@@ -60,6 +64,53 @@ async def test_what_runs_were_asked_and_answered_is_remembered(tmp_path: Path) -
         assert {event.session_id for event in events} == {"talk"}
         assert [event.agent for event in events] == ["greet", "greet", "fail", "fail"]
         assert events[0].metadata["status"] == "success"
+
+
+WORKFLOW = """
+name: visit
+final_message: "The zoo has a {{animal}}."
+phases:
+  - {name: look, type: command, command: "printf zebra", output_var: animal}
+  - {name: feed, type: command, command: "exit {{code}}"}
+"""
+
+
+async def test_the_end_of_a_workflow_run_is_remembered_also_after_a_retry(tmp_path: Path) -> None:
+    async with Perdure(f"sqlite:///{tmp_path}/a.db", agents=agents(), memory_feed=True) as perdure:
+        definition = load_text(WORKFLOW).definition
+        assert isinstance(definition, Workflow)
+        perdure.services.definitions.add(definition)
+        workflows = perdure.services.workflows
+
+        async def ends(count: int) -> list[MemoryEvent]:
+            async def fed() -> bool:
+                return len(await found()) >= count
+
+            async def found() -> list[MemoryEvent]:
+                events = (await perdure.memory.get_events()).items
+                return [each for each in events if each.event_type == "session_end"]
+
+            await until_true(fed)
+            return await found()
+
+        good = (await workflows.run("visit", trigger_id="good", context={"code": 0})).workflow_run_id
+        (event,) = await ends(1)
+        assert (
+            event.text
+            == "Workflow visit succeeded: The zoo has a zebra.\nPhases: look succeeded, feed succeeded"
+        )
+        assert (event.session_id, event.role) == (good, "system")
+        assert event.metadata == {
+            "workflow_run_id": good,
+            "workflow": "visit",
+            "trigger_id": "good",
+            "status": "succeeded",
+        }
+        bad = (await workflows.run("visit", trigger_id="bad", context={"code": 3})).workflow_run_id
+        assert bad is not None
+        assert "Workflow visit failed: phase feed failed" in (await ends(2))[-1].text
+        await workflows.retry(bad)
+        assert [event.metadata["status"] for event in await ends(3)] == ["succeeded", "failed", "failed"]
 
 
 async def told(perdure: Perdure, count: int) -> list[tuple[str, str]]:
@@ -120,7 +171,10 @@ async def test_what_sessions_said_while_nobody_listened_is_read_at_the_start(tmp
 async def test_without_the_setting_the_end_of_a_run_leaves_nothing_in_the_outbox(tmp_path: Path) -> None:
     async with Perdure(f"sqlite:///{tmp_path}/a.db", agents=agents()) as perdure:
         await perdure.run("greet", {"question": "Which animal is it?"})
-        assert (await perdure.services.outbox.list(consumer=FEED_CONSUMER)).total == 0
+        perdure.services.definitions.add(Workflow(name="w", phases=[Phase(name="a", type="context")]))
+        assert (await perdure.services.workflows.run("w")).status == "succeeded"
+        for consumer in (FEED_CONSUMER, ENDS_CONSUMER):
+            assert (await perdure.services.outbox.list(consumer=consumer)).total == 0
         assert (await perdure.memory.get_events()).items == []
 
 

@@ -74,7 +74,7 @@ async def _fill(tx: Tx, events: Any, texts: Any, nodes: Any) -> None:
 
 
 async def _count(tx: Tx, placed: int) -> None:
-    await tx.insert_many(tables.COUNTERS, [(tx.ns, placed, EVENTS, placed - 1)])
+    await tx.insert_many(tables.COUNTERS, [(tx.ns, placed, EVENTS, placed - 1, None)])
 
 
 async def fill(storage: Storage) -> None:

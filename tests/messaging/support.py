@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES, POLICY, World
 
 from perdure.kernel.clock import to_micros
@@ -13,7 +14,6 @@ from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.records import MessagingSession
 from perdure.messaging.service import Messaging
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
 from perdure.testing.clock import ManualClock
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.reliability.interleaving import Operation, Pair
 from tests.reliability.test_interleavings import SWITCHES, explore_all
+from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES, POLICY
 from tests.threads.test_interleavings import answering
 
@@ -20,7 +21,6 @@ from perdure.messaging.operations import sessions, turns
 from perdure.messaging.operations.turns import NewTurn
 from perdure.rollouts.operations.claim import Claim
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
 from perdure.threads.encoding import finish_of
 from perdure.threads.operations import assign, finish
 from perdure.threads.work import Ending, Lease

@@ -28,6 +28,9 @@ from perdure.testing.contract.support import make_span
 START = 1_800_000_000.0
 SILENCE, TIMEOUT = 10.5, 25.5
 KEPT = [table for table in TABLES if table.name != "namespaces"]
+FILLED = "SELECT " + ", ".join(f"EXISTS (SELECT 1 FROM {table.name})" for table in KEPT)
+"""Which of the tables have rows: nearly all of them are empty."""
+INSERTS = [plain_insert(table).sqlite for table in KEPT]
 
 
 class Explored(NamedTuple):
@@ -38,7 +41,7 @@ class Explored(NamedTuple):
 class Page(NamedTuple):
     """Where a story stands: what is stored, what the model holds, and when."""
 
-    rows: list[list[tuple[Any, ...]]]
+    rows: dict[int, list[tuple[Any, ...]]]
     model: Model
     now: int
     spans: int
@@ -74,17 +77,27 @@ class World:
     def mark(self) -> Page:
         """The page to come back to."""
         connection = self.storage.database.connection
-        rows = [connection.execute("SELECT * FROM " + table.name).fetchall() for table in KEPT]
+        rows = {
+            place: connection.execute("SELECT * FROM " + KEPT[place].name).fetchall()
+            for place in self._filled()
+        }
         return Page(rows, self.model, self.clock.now(), self.spans)
 
     def back_to(self, page: Page) -> None:
         connection = self.storage.database.connection
-        for table, rows in zip(KEPT, page.rows, strict=True):
-            connection.execute("DELETE FROM " + table.name)
-            connection.executemany(plain_insert(table).sqlite, rows)
+        with connection:
+            for place in self._filled():
+                connection.execute("DELETE FROM " + KEPT[place].name)
+            for place, rows in page.rows.items():
+                connection.executemany(INSERTS[place], rows)
         self.model = self.compare.model = copy.deepcopy(page.model)
         self.spans = page.spans
         self.clock.advance((page.now - self.clock.now()) / MICROS)
+
+    def _filled(self) -> list[int]:
+        """The places of the tables that have rows."""
+        (found,) = self.storage.database.connection.execute(FILLED).fetchall()
+        return [place for place, has_rows in enumerate(found) if has_rows]
 
     async def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)

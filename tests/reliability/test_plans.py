@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from tests.support.plans import Subject, plans_of
 
@@ -254,6 +254,7 @@ async def read(store: DatabaseLightningStore) -> None:
         await store.query_rollouts(
             status_in=statuses, sort_by="start_time", sort_order=order, limit=50, offset=50
         )
+    await read_after_cursors(store.rollouts, ended[0])
     await store.query_rollouts(limit=10)
     await store.query_attempts(ended[0])
     await store.query_attempts(ended[0], limit=1)
@@ -263,6 +264,19 @@ async def read(store: DatabaseLightningStore) -> None:
     await store.query_workers(limit=10)
     counts = await Overview(store.storage).counts(None)
     assert {queue.queue for queue in counts.queues} >= {"default", "other"}
+
+
+async def read_after_cursors(rollouts: Rollouts, rollout: str) -> None:
+    """The pages after a cursor, of any status and of one, forwards and backwards."""
+    orders: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
+    for order in orders:
+        page = await rollouts.search(sort_order=order, limit=50)
+        second = await rollouts.search(sort_order=order, limit=50, cursor=page.next)
+        assert not {each.rollout_id for each in page} & {each.rollout_id for each in second}
+        page = await rollouts.search(status=["queuing"], sort_order=order, limit=50)
+        await rollouts.search(status=["queuing"], sort_order=order, limit=50, cursor=page.next)
+    spans = await rollouts.spans(rollout, limit=1)
+    await rollouts.spans(rollout, limit=1, cursor=spans.next)
 
 
 async def read_spans(rollouts: Rollouts, rollout: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from tests.server.native.support import Worker, request
 
@@ -22,6 +23,7 @@ from perdure.runtime.components import components_of, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 
+KEPT = ("audit", "keys", "delivered", "dead", "jobs", "statistics", "usage")
 OLDER = (
     statement("UPDATE outbox SET ended_at = ended_at - :age"),
     statement("UPDATE audit SET id = id - :age"),
@@ -66,7 +68,7 @@ def _deleted(report: object) -> dict[str, int]:
 async def test_each_kind_of_data_is_kept_for_its_time(services: Services) -> None:
     await _fill(services)
     upkeep = services.upkeep
-    nothing = {"audit": 0, "keys": 0, "delivered": 0, "dead": 0, "jobs": 0, "removed": 0}
+    nothing = dict.fromkeys([*KEPT, "removed"], 0)
     assert _deleted(await upkeep.gc()) == nothing
     await services.storage.run(_age, 2.0)
     counted = _deleted(await upkeep.gc(dry_run=True))
@@ -89,9 +91,9 @@ async def test_each_kind_of_data_is_kept_for_its_time(services: Services) -> Non
 async def test_what_is_kept_for_ever_stays(services: Services) -> None:
     await _fill(services)
     await services.storage.run(_age, 30_000.0)
-    forever = Retention(audit=None, keys=None, delivered=None, dead=None, jobs=None)
+    forever = msgspec.convert(dict.fromkeys(KEPT), Retention)
     report = await Upkeep(services.storage, retention=forever).gc()
-    assert _deleted(report) == {"audit": 0, "keys": 0, "delivered": 0, "dead": 0, "jobs": 0, "removed": 1}
+    assert _deleted(report) == {**dict.fromkeys(KEPT, 0), "removed": 1}
     assert [each.days for each in report.items][:5] == [None] * 5
 
 

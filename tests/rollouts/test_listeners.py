@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.rollouts.house import House
+from tests.support.kinds import KINDS
 from tests.threads.support import ATTEMPTS, World, open_storage
 
 from perdure.kernel.storage.port import Tx
@@ -20,7 +21,6 @@ from perdure.rollouts.operations.report import AttemptReport
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.records import AttemptedRollout
 from perdure.rollouts.service import Rollouts
-from perdure.runtime.stores import KINDS
 from perdure.testing.clock import ManualClock
 from perdure.threads.operations.settle import RUN_KIND
 

@@ -32,9 +32,9 @@ async def _fill(tx: Tx, ns: int, start: int) -> None:
     for number in range(start, start + CHUNK):
         id = f"{number * 2654435761 % 2**32:08x}{number:024x}"
         sums = (number * 10**6, number * 10**6 + 5, 3, int(number % 50 == 0), 10, 5, 1, -1, None)
-        traces.append((ns, id, *sums, f"ro-{number}", f"service-{number % 20}", f"name-{number % 30}"))
+        traces.append((ns, id, *sums, f"ro-{number}", f"service-{number % 20}", f"name-{number % 30}", 0, 0))
         names += [(ns, id, f"name-{number % 30}", number * 10**6), (ns, id, "chat", number * 10**6)]
-        figures.append((ns, f"ro-{number}", 10, 5, -1, None))
+        figures.append((ns, f"ro-{number}", 10, 5, -1, None, 0, 0))
     await tx.insert_many(tables.TRACES, traces)
     await tx.insert_many(tables.TRACE_NAMES, names)
     await tx.insert_many(tables.ROLLOUT_FIGURES, figures)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.rollouts import otlp
 from perdure.rollouts.spans import OtelResource, TraceStatus
 from perdure.rollouts.traces.figures import Figures, figures_of, may_have_figures
+from perdure.rollouts.traces.prices import Prices, read_prices
 from perdure.rollouts.traces.service import WINDOW
 from perdure.runtime.services import Services
+from perdure.statistics.model import UsageHistory
 
 CHAT = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4}
+FAILED = TraceStatus(status_code="ERROR")
 REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}
 
 
@@ -83,9 +88,132 @@ def test_every_dialect_has_its_figures() -> None:
         ("chat", {"gen_ai.usage.input_tokens": 10**400, "gen_ai.usage.output_tokens": [4]}, none),
         ("agentlightning.annotation", {"agentlightning.reward.0.value": 10**400}, none),
     ):
-        assert figures_of(name, attributes) == expected, (name, attributes)
-        if expected.present:
+        assert figures_of(name, attributes)[:3] == expected[:3], (name, attributes)
+        if expected.counts:
             assert may_have_figures(repr((name, attributes)).encode()), attributes
+
+
+def test_every_dialect_has_its_model_kind_cached_tokens_and_cost() -> None:
+    tokens = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4}
+    for attributes, kind, model, cached, cost in (
+        ({**CHAT, "gen_ai.request.model": "gpt-4o"}, "llm", "gpt-4o", 0, None),
+        ({**CHAT, "gen_ai.request.model": "a", "gen_ai.response.model": "b"}, "llm", "b", 0, None),
+        ({**CHAT, "gen_ai.usage.cache_read.input_tokens": 6}, "llm", "", 6, None),
+        ({**CHAT, "gen_ai.usage.cache_read_input_tokens": 60}, "llm", "", 10, None),
+        ({**tokens, "gen_ai.operation.name": "embeddings"}, "embedding", "", 0, None),
+        ({"gen_ai.operation.name": "execute_tool"}, "tool", "", 0, None),
+        ({"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "gpt-4o"}, "agent", "", 0, None),
+        (
+            {
+                "openinference.span.kind": "LLM",
+                "llm.token_count.prompt": 9,
+                "llm.token_count.prompt_details.cache_read": 3,
+                "llm.model_name": "claude-sonnet-4",
+                "llm.cost.total": 0.25,
+            },
+            "llm",
+            "claude-sonnet-4",
+            3,
+            250_000_000,
+        ),
+        ({"openinference.span.kind": "RETRIEVER"}, "retriever", "", 0, None),
+        ({"traceloop.span.kind": "task"}, "chain", "", 0, None),
+        ({"llm.request.type": "chat", "llm.usage.prompt_tokens": 2}, "llm", "", 0, None),
+        ({**tokens, "gen_ai.request.model": "m" * 500, "gen_ai.usage.cost": -1}, "llm", "m" * 100, 0, None),
+        ({**tokens, "gen_ai.request.model": ["gpt-4o"], "gen_ai.usage.cost": "free"}, "llm", "", 0, None),
+        ({"some": "attribute"}, "", "", 0, None),
+    ):
+        found = figures_of("span", attributes)
+        told = (found.kind, found.model, found.cached_tokens, found.cost)
+        assert told == (kind, model, cached, cost), attributes
+    assert figures_of("agentlightning.annotation", REWARD).kind == "reward"
+    named = figures_of("chat", {**CHAT, "gen_ai.agent.name": "trivia", "user.id": "anna"})
+    assert (named.agent, named.user_id) == ("trivia", "anna")
+
+
+def test_a_price_is_that_of_the_longest_name_and_a_file_goes_before_the_shipped_table(tmp_path: Path) -> None:
+    prices = Prices()
+    for model, input in (
+        ("gpt-4o", 2.5),
+        ("gpt-4o-2024-08-06", 2.5),
+        ("gpt-4o-mini-2024-07-18", 0.15),
+        ("openai/GPT-4o-mini", 0.15),
+        ("claude-sonnet-4@20250514", 3.0),
+        ("gpt-4.5-preview", None),
+        ("gpt-4omni", None),
+        ("", None),
+    ):
+        found = prices.of(model)
+        assert (None if found is None else found.input) == input, model
+    call = Figures(1000, 100, None, 400, "llm", "gpt-4o")
+    assert prices.cost(call) == (600 * 2500 + 400 * 1250 + 100 * 10_000)
+    assert prices.cost(call._replace(cost=7)) == 7, "what the span says goes before the table"
+    assert prices.cost(call._replace(model="unknown")) is None
+    file = tmp_path / "prices.toml"
+    file.write_text('[models]\n"gpt-4o" = { input = 1.0, output = 2.0 }\n"own" = { input = 0, output = 0 }\n')
+    prices.use(read_prices(file))
+    assert prices.cost(call) == 1000 * 1000 + 100 * 2000
+    assert prices.cost(call._replace(model="own:7b")) == 0
+    assert prices.of("gpt-4o-mini") is not None
+    for text, words in (
+        ("models = 3", "models"),
+        ("[models]\na = { input = -1, output = 2 }", "input"),
+        ("[models]\na = { input = 1, output = 2, tax = 3 }", "tax"),
+        ("not toml", str(file)),
+    ):
+        file.write_text(text)
+        with pytest.raises(InvalidInput, match=re.escape(words)):
+            read_prices(file)
+    with pytest.raises(InvalidInput, match="cannot read"):
+        read_prices(tmp_path / "missing.toml")
+
+
+async def test_cost_of_a_rollout_and_a_trace_and_what_was_used_by_the_hour(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    now = time.time()
+    model = {**CHAT, "gen_ai.request.model": "gpt-4o", "user.id": "anna"}
+    spans = [
+        span(rollout, 1, attributes=model, start_time=now, end_time=now + 2),
+        span(rollout, 2, attributes={**model, "gen_ai.agent.name": "trivia"}),
+        span(rollout, 3, "tool", attributes={"gen_ai.operation.name": "execute_tool"}, status=FAILED),
+        span(rollout, 4, attributes={**CHAT, "gen_ai.request.model": "unpriced"}),
+    ]
+    await perdure.store.add_many_spans(spans)
+    await perdure.store.add_many_spans(spans)
+    (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
+    cost = 2 * (10 * 2.5 + 4 * 10) / 1e6
+    assert found.input_tokens == 30
+    assert found.cost == pytest.approx(cost)
+    assert (await perdure.services.traces.get(spans[0].trace_id)).cost == pytest.approx(cost)
+    # Another test may share the database: its processes add what they find too.
+    await asyncio.gather(*(perdure.services.recorder.add_usage() for _ in range(3)))
+    diagnostics = perdure.services.diagnostics
+    models = _by_name(await diagnostics.usage())
+    assert models == {"gpt-4o": (2, 0, 20, pytest.approx(cost)), "unpriced": (1, 0, 10, None)}
+    assert _by_name(await diagnostics.usage(by="user"))["anna"][0] == 2
+    assert _by_name(await diagnostics.usage(by="agent"))["trivia"][0] == 1
+    kinds = _by_name(await diagnostics.usage(by="kind"))
+    assert kinds["tool"] == (1, 1, 0, None)
+    assert kinds["llm"][0] == 3
+    assert (await diagnostics.usage(since=now - 9 * 86_400, until=now - 8 * 86_400)).items == []
+    with pytest.raises(InvalidInput):
+        await diagnostics.usage(by="weather")  # type: ignore[arg-type]
+
+
+def _by_name(found: UsageHistory) -> dict[str, tuple[int, int, int, float | None]]:
+    assert len({point.time for point in found.items}) <= 2, "an hour, and the next if it began meanwhile"
+    sums: dict[str, list[Any]] = {}
+    for point in found.items:
+        sums.setdefault(point.name, []).append(point)
+    return {
+        name: (
+            sum(point.steps for point in points),
+            sum(point.errors for point in points),
+            sum(point.input_tokens for point in points),
+            sum(point.cost or 0 for point in points) or None,
+        )
+        for name, points in sums.items()
+    }
 
 
 async def test_tokens_and_the_last_reward_of_a_rollout(perdure: Perdure) -> None:
@@ -264,7 +392,7 @@ async def test_bad_filters_are_refused(perdure: Perdure) -> None:
     ):
         with pytest.raises(InvalidInput):
             await traces.list(**wanted)
-    for missing in (traces.get("ff" * 16), traces.spans("ff" * 16)):
+    for missing in (traces.get("ff" * 16), traces.spans("ff" * 16), traces.outline("ff" * 16)):
         with pytest.raises(NotFound, match="Trace ff"):
             await missing
     assert WINDOW >= 1000
@@ -281,6 +409,20 @@ async def test_the_spans_of_a_trace_come_from_all_its_rollouts(perdure: Perdure)
     (found,) = await perdure.services.traces.spans(trace_id, span_id=f"{2:016x}")
     assert (found.name, found.rollout_id) == ("later", two.rollout_id)
     assert (await perdure.services.traces.get(trace_id)).spans == 2
+    outline = await perdure.services.traces.outline(trace_id, limit=1, offset=1)
+    (last,) = outline.items
+    assert (last.name, last.span_id, last.rollout_id, outline.total) == (
+        "later",
+        f"{2:016x}",
+        two.rollout_id,
+        2,
+    )
+    assert (last.start_time, last.end_time, last.parent_id) == (
+        found.start_time,
+        found.end_time,
+        found.parent_id,
+    )
+    assert not last.failed
 
 
 async def test_spans_of_a_program_with_a_store_alone_are_listed_too(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -14,6 +17,7 @@ from perdure import PostgresLightningStore, SqliteLightningStore, open_store
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Conflict, InvalidInput, NotADatabase, NotFound, StorageFull
+from perdure.kernel.eventlog.port import LogName, digest_of
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime import backups
 from perdure.runtime.backup_job import ScheduledBackup
@@ -145,6 +149,67 @@ async def test_postgres_and_back(tmp_path: Path, database_url: str) -> None:
     assert made.engine == "postgres"
     await backups.restore_backup(tmp_path / "2.backup", str(tmp_path / "c.db"), SETTINGS)
     assert await rollouts_in(str(tmp_path / "c.db")) == 13
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Services]:
+    services = Services.open(Settings(database_url=url))
+    try:
+        yield services
+    finally:
+        await services.close()
+
+
+LINES = [b'{"n": %d, "text": "\xc3\xa9"}' % number for number in range(250)]
+
+
+async def filled_logs(services: Services) -> None:
+    """Logs of sessions and of a sub-agent, in two namespaces, by attempts and without, and a blob."""
+    log = services.sessions.log
+    assert await services.sessions.ns("write") == 1
+    other = await services.sessions.in_namespace("other").ns("write")
+    for ns in (1, other):
+        await log.append(ns, LogName("-app", "s-1"), LINES[:3])
+        await log.append(ns, LogName("-app", "s-1"), LINES[3:240], attempt_id="at-1")
+        await log.append(ns, LogName("-app", "s-1"), LINES[:2], attempt_id="at-2", first=5)
+        await log.append(ns, LogName("-app", "s-1", "agent-a/b"), LINES[:1])
+    await log.put_blob(1, b"a blob")
+
+
+async def logs_of(services: Services) -> Any:
+    log = services.sessions.log
+    other = await services.sessions.in_namespace("other").ns()
+    names = (LogName("-app", "s-1"), LogName("-app", "s-1", "agent-a/b"))
+    pages = [await log.read(ns, name, limit=1000) for ns in (1, other) for name in names]
+    return [[line.body for line in page.lines] for page in pages if page is not None]
+
+
+async def test_session_logs_move_between_files_and_tables(tmp_path: Path, database_url: str) -> None:
+    """From files to the tables of PostgreSQL and back: every line once, and attempts go on."""
+    async with opened(f"sqlite:///{tmp_path}/a.db") as first:
+        await filled_logs(first)
+        expected = await logs_of(first)
+        assert [len(lines) for lines in expected] == [242, 1, 242, 1]
+    made = await backups.make_backup(str(tmp_path / "a.db"), tmp_path / "1.backup", SETTINGS)
+    assert made.session_files == 5
+    await backups.restore_backup(tmp_path / "1.backup", database_url, SETTINGS)
+    async with opened(database_url) as second:
+        assert await logs_of(second) == expected
+        assert await second.sessions.log.get_blob(1, digest_of(b"a blob")) == b"a blob"
+        # What an attempt has written already is not written again.
+        await second.sessions.log.append(1, LogName("-app", "s-1"), LINES[3:240], attempt_id="at-1")
+        assert await logs_of(second) == expected
+        listed = await second.sessions.list()
+        assert [each.session_id for each in listed] == ["s-1"]
+    await backups.make_backup(database_url, tmp_path / "2.backup", SETTINGS)
+    (tmp_path / "c").mkdir()
+    await backups.restore_backup(tmp_path / "2.backup", str(tmp_path / "c" / "c.db"), SETTINGS)
+    async with opened(f"sqlite:///{tmp_path}/c/c.db") as third:
+        assert await logs_of(third) == expected
+        assert await third.sessions.log.get_blob(1, digest_of(b"a blob")) == b"a blob"
+        await third.sessions.log.append(1, LogName("-app", "s-1"), LINES[:2], attempt_id="at-2", first=5)
+        assert await logs_of(third) == expected
+        assert (await third.upkeep.verify()).ok
 
 
 async def test_verify_names_what_is_wrong(tmp_path: Path) -> None:

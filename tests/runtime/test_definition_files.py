@@ -17,6 +17,7 @@ from perdure.kernel.config import Settings, config_file
 from perdure.kernel.errors import JobNotFound
 from perdure.runtime.definition_files import Definitions, folders_of, read_definitions
 from perdure.runtime.perdure import Perdure
+from perdure.worker.registry import Agents
 
 CRON = """
 kind: cron
@@ -53,6 +54,31 @@ def crons(tmp_path: Path) -> Folder:
 async def perdure(tmp_path: Path, crons: Folder) -> AsyncIterator[Perdure]:
     async with Perdure(str(tmp_path / "p.db"), cron_dir=str(crons.path)) as opened:
         yield opened
+
+
+async def test_an_assistant_that_nobody_has_is_told_with_its_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "workflows"
+    folder.mkdir()
+    names = ("mine", "stored", "{{context.who}}", "nobody")
+    phases = "".join(
+        f"  - name: p{number}\n    prompt: x\n    assistant: '{name}'\n" for number, name in enumerate(names)
+    )
+    (folder / "w.yaml").write_text("name: w\nphases:\n" + phases)
+    agents = Agents()
+    agents.register("mine", _nothing)
+    url = str(tmp_path / "p.db")
+    async with Perdure(url, agents=agents) as opened:
+        await opened.assistants.create("mine", assistant_id="stored")
+    async with Perdure(url, agents=agents, workflow_dir=str(folder)) as opened:
+        assert [each.name for each in await opened.services.workflows.list()] == ["w"]
+    (told,) = [each.getMessage() for each in caplog.records if "no assistant" in each.getMessage()]
+    assert told.startswith(f"{folder}/w.yaml:14: phase 'p3': there is no assistant 'nobody'")
+
+
+async def _nothing(ctx: Any, input: Any) -> None:
+    pass
 
 
 async def _reload(perdure: Perdure) -> str | None:

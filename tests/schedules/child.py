@@ -8,12 +8,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from tests.support.kinds import KINDS
 from tests.threads.support import POLICY, open_storage
 
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.run_target import RunTarget
-from perdure.runtime.stores import KINDS
 from perdure.schedules.model import Targets
 from perdure.schedules.timer import ScheduleTimer
 from perdure.threads.operations.create import NewRun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.kinds import KINDS
 from tests.threads.support import POLICY, World
 
 from perdure.kernel.clock import to_micros, to_seconds
@@ -12,7 +13,6 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.runtime.job_target import JobTarget
 from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
-from perdure.runtime.stores import KINDS
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.model import Targets
 from perdure.schedules.records import Firing, JobStatus, Schedule

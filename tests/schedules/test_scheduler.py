@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.kernel.support import until_true
 from tests.schedules.support import TARGETS, YEARLY, ScheduleWorld
+from tests.support.kinds import KINDS
 
 from perdure.access.model import Caller
 from perdure.kernel.errors import Conflict, InvalidCron, InvalidInput, InvalidTimezone, JobNotFound
 from perdure.kernel.storage.dialect import statement
 from perdure.rollouts.service import Rollouts
-from perdure.runtime.stores import KINDS
 from perdure.schedules.model import FIRING, SCHEDULER, jitter_of, status_after
 from perdure.schedules.records import Schedule
 from perdure.schedules.timer import ScheduleTimer
@@ -188,15 +188,20 @@ async def test_the_times_of_a_paused_schedule_are_skipped(world: ScheduleWorld) 
 # --- misfires ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("misfire", "fired", "skipped"), [("once", 1, 0), ("skip", 0, 1), ("all", 6, 0)])
-async def test_times_that_were_missed(world: ScheduleWorld, misfire: str, fired: int, skipped: int) -> None:
+@pytest.mark.parametrize("misfire", ["once", "skip", "all"])
+async def test_times_that_were_missed(world: ScheduleWorld, misfire: str) -> None:
     made = await world.cron("0 * * * *", misfire=misfire)
-    assert made.next_at is not None
     await world.come(made, later=5 * HOUR + 600)
+    due = (await world.schedules.get(made.schedule_id)).next_at
     await world.timer.fire_due()
     after = await world.schedules.get(made.schedule_id)
-    assert (after.fired, after.skipped) == (fired, skipped)
+    assert due is not None
     assert after.next_at is not None
+    # On PostgreSQL the schedule was made older, so that its first time is no longer on the hour.
+    missed = round(after.next_at / HOUR) - int(due // HOUR)
+    assert missed in ((6,) if world.storage.engine == "sqlite" else (6, 7))
+    fired, skipped = {"once": (1, 0), "skip": (0, 1), "all": (missed, 0)}[misfire]
+    assert (after.fired, after.skipped) == (fired, skipped)
     assert 0 < after.next_at - await world.now() <= HOUR
     times = [each.due_at for each in await world.history(made)]
     assert len(set(times)) == len(times) == max(fired, skipped)

@@ -126,6 +126,25 @@ async def test_an_update_changes_what_it_names_and_merges_the_rest(world: Schedu
     assert (await world.schedules.search(metadata={"b": 1})).total == 0
 
 
+async def test_it_says_in_words_when_it_fires_and_tells_its_next_times(world: ScheduleWorld) -> None:
+    now = await world.now()
+    made = await world.schedules.create(
+        "0 9 * * MON-FRI", assistant_id="echo", timezone="Europe/Berlin", end_time=now + 30 * DAY
+    )
+    found = await world.schedules.upcoming(made.schedule_id)
+    assert found.sentence == "At 09:00 on Monday through Friday"
+    assert (len(found.items), found.items[0]) == (5, made.next_at)
+    assert found.items == sorted(found.items)
+    most = (await world.schedules.upcoming(made.schedule_id, limit=100)).items
+    assert most[:5] == found.items
+    assert len(most) < 25
+    assert most[-1] <= now + 30 * DAY
+    await world.schedules.update(made.schedule_id, enabled=False)
+    assert await world.schedules.upcoming(made.schedule_id) == found
+    with pytest.raises(InvalidInput):
+        await world.schedules.upcoming(made.schedule_id, limit=101)
+
+
 async def test_another_expression_and_another_zone_find_the_next_time_anew(world: ScheduleWorld) -> None:
     made = await world.cron("0 12 1 1 *")
     assert made.next_at is not None

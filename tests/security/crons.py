@@ -6,11 +6,11 @@ from typing import Any
 
 from tests.security.runs import API, Line, silent_worker
 from tests.server.native.support import AGENT
+from tests.support.kinds import KINDS
 
 from perdure.jobs.service import Jobs
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.run_target import RunTarget
-from perdure.runtime.stores import KINDS
 from perdure.schedules.model import FILE, Targets
 from perdure.schedules.service import Schedules
 from perdure.threads.policy import Policy

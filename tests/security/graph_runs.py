@@ -6,9 +6,9 @@ import uuid
 from typing import Any
 
 from tests.server.native.support import AGENT
+from tests.support.kinds import KINDS
 
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.stores import KINDS
 from perdure.threads.records import RunRequest
 from perdure.threads.service import Threads
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.security.runs import Line, silent_worker
 from tests.server.native.support import AGENT
+from tests.support.kinds import KINDS
 
 from perdure.assistants.service import Assistants
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.stores import KINDS
 from perdure.threads.service import Threads
 from perdure.worker.registry import Agents
 
@@ -52,4 +52,11 @@ async def graph_lines(store: DatabaseLightningStore) -> list[Line]:
         ("POST", thread + "/copy", f"/threads/{copied}/copy", None, "copy_thread"),
         ("POST", "/threads/prune", "", {"thread_ids": [pruned]}, "prune_thread"),
         ("POST", thread + "/state", f"/threads/{kept}/state", {"values": {"a": 1}}, "update_state"),
+        (
+            "POST",
+            f"/api/v1{thread}/graph-state",
+            f"/api/v1/threads/{kept}/graph-state",
+            {"values": {"a": 2}},
+            "update_state",
+        ),
     ]

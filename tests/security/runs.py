@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import to_builtins
 from tests.server.native.support import AGENT, Worker, request
+from tests.support.kinds import KINDS
 
 from perdure.graph_requests.model import RequestRow
 from perdure.graph_requests.operations import ask
@@ -14,7 +15,6 @@ from perdure.kernel.clock import to_micros
 from perdure.outbox.model import Outcome, Retries
 from perdure.outbox.operations import NewEffect, claim_due, put, settle
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.stores import KINDS
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
 from perdure.threads.work import Assignment
@@ -134,6 +134,8 @@ async def _run_lines(threads: Threads) -> list[Line]:
     return [
         ("POST", "/runs/{run_id}/cancel", f"/runs/{one}/cancel", None, "cancel_run"),
         ("POST", "/runs/cancel", "", {"run_ids": [other]}, "cancel_run"),
+        ("POST", "/runs/{run_id}/retry", f"/runs/{other}/retry", {}, "create_run"),
+        ("POST", "/runs/retry", "", {"run_ids": [other]}, "create_run"),
         ("DELETE", "/runs/{run_id}", f"/runs/{removed}", None, "delete_run"),
         ("POST", "/runs/wait", "", body, "create_run"),
         ("POST", "/runs/stream", "", body, "create_run"),

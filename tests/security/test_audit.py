@@ -72,6 +72,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
     for _ in range(3):
         await store.enqueue_rollout("waiting")
     cancelled = await store.start_rollout("cancelled")
+    bulk = await store.start_rollout("bulk")
     kept = await store.add_resources({})
     rollout, attempt = work.rollout_id, work.attempt.attempt_id
     agl = "/v1/agl/rollouts"
@@ -91,6 +92,24 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
             None,
             "update_rollout",
         ),
+        ("POST", api + "/cancel", "", {"rollout_ids": [bulk.rollout_id]}, "update_rollout"),
+        ("POST", api + "/retry", "", {"rollout_ids": [bulk.rollout_id]}, "update_rollout"),
+        ("POST", "/api/v1/queues/{queue}/pause", "/api/v1/queues/some/pause", None, "pause_queue"),
+        ("POST", "/api/v1/queues/{queue}/resume", "/api/v1/queues/some/resume", None, "resume_queue"),
+        (
+            "POST",
+            "/api/v1/workers/{worker_id}/drain",
+            "/api/v1/workers/worker-1/drain",
+            None,
+            "drain_worker",
+        ),
+        (
+            "POST",
+            "/api/v1/workers/{worker_id}/undrain",
+            "/api/v1/workers/worker-1/undrain",
+            None,
+            "undrain_worker",
+        ),
         ("POST", api + "/{rollout_id}/retry", f"{api}/{ended.rollout_id}/retry", None, "update_rollout"),
         ("POST", api + "/{rollout_id}/attempts", f"{api}/{ended.rollout_id}/attempts", {}, "start_attempt"),
         (
@@ -102,6 +121,8 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
         ),
         ("POST", "/api/v1/spans", "", [span_of(work)], "add_spans"),
         ("POST", "/api/v1/workers/{worker_id}/heartbeat", "/api/v1/workers/w/heartbeat", {}, NOT_AUDITED),
+        ("PUT", "/api/v1/views", "", {"name": "mine", "screen": "rollouts"}, "save_view"),
+        ("DELETE", "/api/v1/views", "/api/v1/views?name=mine&screen=rollouts", None, "delete_view"),
         ("POST", "/api/v1/resources", "", PROMPT, "add_resources"),
         (
             "PUT",

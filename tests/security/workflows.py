@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.approvals.support import ApprovalWorld, Run
 from tests.security.runs import API, Line, silent_worker
 from tests.server.native.support import AGENT
+from tests.support.kinds import KINDS, PHASES
 
 from perdure import phase, workflow
 from perdure.messaging.service import Messaging
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS, PHASES
 from perdure.testing.clock import ManualClock
 from perdure.threads.service import Threads
 from perdure.workflows.registry import WorkflowRegistry

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import grpc
@@ -23,7 +24,8 @@ from perdure.server.grpc.server import GrpcServer
 from perdure.server.http.server import HttpServer, make_application
 from perdure.server.otlp.routes import ROUTES
 
-EXAMPLES = 150
+EXAMPLES = 50
+"""Of each kind; `./dev chaos` makes more."""
 FAULTS = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.INTERNAL,
@@ -41,8 +43,8 @@ class Doors(NamedTuple):
     export: Any
 
 
-@pytest.fixture(scope="module")
-def doors() -> Iterator[Doors]:
+@contextmanager
+def opened() -> Iterator[Doors]:
     store = InMemoryLightningStore()
     app = App(store, Settings(keep_traces=True))
     rpc = GrpcServer(app, port=0)
@@ -56,6 +58,12 @@ def doors() -> Iterator[Doors]:
     connection.close()
     server.stop()
     asyncio.run(store.close())
+
+
+@pytest.fixture(scope="module")
+def doors() -> Iterator[Doors]:
+    with opened() as both:
+        yield both
 
 
 def seeds(home: Home) -> list[bytes]:
@@ -110,9 +118,7 @@ def check_alive(doors: Doors) -> None:
         asyncio.run(doors.store.query_spans(rollout.rollout_id))
 
 
-@settings(max_examples=EXAMPLES)
-@given(which=st.integers(0, 1), changes=mutations)
-def test_mutated_protobuf_at_both_doors(doors: Doors, which: int, changes: list[Mutation]) -> None:
+def ask_mutated(doors: Doors, which: int, changes: list[Mutation]) -> None:
     data = mutated(seeds(doors.home)[which], changes)
     status, _ = post(doors, data, "application/x-protobuf")
     assert status < 500
@@ -123,9 +129,7 @@ def test_mutated_protobuf_at_both_doors(doors: Doors, which: int, changes: list[
     check_alive(doors)
 
 
-@settings(max_examples=EXAMPLES)
-@given(data=st.binary(max_size=200))
-def test_noise_at_both_doors(doors: Doors, data: bytes) -> None:
+def ask_noise(doors: Doors, data: bytes) -> None:
     assert post(doors, data, "application/x-protobuf")[0] < 500
     assert post(doors, data, "application/json")[0] < 500
     assert post(doors, data, "application/x-protobuf", **{"Content-Encoding": "gzip"})[0] < 500
@@ -156,12 +160,52 @@ trees = st.recursive(
 JSON_SPAN = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "n"}
 
 
-@settings(max_examples=EXAMPLES)
-@given(span=st.dictionaries(names, trees, max_size=5), resource=trees)
-def test_json_of_any_shape(doors: Doors, span: dict[str, Any], resource: Any) -> None:
+def ask_json(doors: Doors, span: dict[str, Any], resource: Any) -> None:
     group = {"resource": resource, "scopeSpans": [{"spans": [{**JSON_SPAN, **span}]}]}
     for body in ({"resourceSpans": [group]}, span, resource):
         status, answer = post(doors, json.dumps(body).encode(), "application/json")
         assert status in (200, 400)
         json.loads(answer)
     check_alive(doors)
+
+
+def search(doors: Doors, examples: int, ask: Callable[..., None], **parts: st.SearchStrategy[Any]) -> None:
+    """Ask with so many examples of the parts of a request."""
+
+    @settings(max_examples=examples)
+    @given(st.fixed_dictionaries(parts))
+    def ask_with(request: dict[str, Any]) -> None:
+        ask(doors, **request)
+
+    ask_with()
+
+
+def mutate(doors: Doors, examples: int) -> None:
+    search(doors, examples, ask_mutated, which=st.integers(0, 1), changes=mutations)
+
+
+def make_noise(doors: Doors, examples: int) -> None:
+    search(doors, examples, ask_noise, data=st.binary(max_size=200))
+
+
+def shape(doors: Doors, examples: int) -> None:
+    search(doors, examples, ask_json, span=st.dictionaries(names, trees, max_size=5), resource=trees)
+
+
+def test_mutated_protobuf_at_both_doors(doors: Doors) -> None:
+    mutate(doors, EXAMPLES)
+
+
+def test_noise_at_both_doors(doors: Doors) -> None:
+    make_noise(doors, EXAMPLES)
+
+
+def test_json_of_any_shape(doors: Doors) -> None:
+    shape(doors, EXAMPLES)
+
+
+def run(examples: int) -> None:
+    """The long run."""
+    with opened() as doors:
+        for each in (mutate, make_noise, shape):
+            each(doors, examples)

@@ -15,9 +15,20 @@ import pytest
 import pytest_asyncio
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
+from opentelemetry._logs import LogRecord
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import (
+    InMemoryLogRecordExporter,
+    LogRecordExportResult,
+    SimpleLogRecordProcessor,
+)
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 from tests.access.support import access_of
 from tests.server.otlp_support import (
@@ -434,6 +445,34 @@ async def test_other_signals_are_discarded_where_the_settings_say_so() -> None:
             answer = await visitor.post(path, data=b"{}", headers=JSON)
             assert (answer.status, answer.body) == (200, {})
             assert refusal(await visitor.post(path, data=b"", headers={"Content-Type": "x/y"}))[0] == 400
+
+
+async def test_stock_exporters_of_logs_and_metrics_succeed_where_their_signals_are_discarded() -> None:
+    """As `perdure dev` has it: a program that exports all three signals gets no errors."""
+    async with (
+        InMemoryLightningStore() as store,
+        serving(store, ROUTES, discard_other_signals=True) as visitor,
+    ):
+
+        def export() -> tuple[LogRecordExportResult, MetricExportResult]:
+            logs = OTLPLogExporter(f"{visitor.url}/v1/logs", compression=Compression.Gzip)
+            memory = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
+            provider = LoggerProvider()
+            provider.add_log_record_processor(SimpleLogRecordProcessor(memory))
+            provider.get_logger("x").emit(LogRecord(body="hello"))
+            sent = logs.export(memory.get_finished_logs())
+            logs.shutdown()  # type: ignore[no-untyped-call]
+            reader = InMemoryMetricReader()
+            MeterProvider([reader]).get_meter("x").create_counter("c").add(1)
+            metrics = OTLPMetricExporter(f"{visitor.url}/v1/metrics")
+            found = reader.get_metrics_data()
+            assert found is not None
+            measured = metrics.export(found)
+            metrics.shutdown()
+            return sent, measured
+
+        sent, measured = await asyncio.to_thread(export)
+        assert (sent, measured) == (LogRecordExportResult.SUCCESS, MetricExportResult.SUCCESS)
 
 
 async def test_other_methods_are_not_taken(door: Visitor) -> None:

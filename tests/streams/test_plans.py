@@ -35,6 +35,7 @@ EXPECTED = {
     "GET_HEADS": {"streams_pkey"},
     "LOCK_HEADS": {"streams_pkey"},
     "READ_EVENTS": {"stream_events_pkey"},
+    "SENT_AFTER": {"stream_events_pkey"},
     "READ_JOINED": {"stream_events_pkey", "stream_links_pkey"},
     "LINK_AT": {"stream_links_pkey"},
     "FIRST_LINK_TO": {"stream_links_source"},

@@ -15,6 +15,7 @@ from tests.support.effect_index import WRITES, Claim, Index
 from tests.support.history import Call
 from tests.support.run_snapshot import CheckpointRow
 
+from perdure.kernel.errors import Conflict
 from perdure.rollouts.model import LIVE, RELEASED, SUCCEEDED, TIMEOUT
 from perdure.threads.model import LIVE_STATUSES, PERMANENT, RETRIABLE, STOPPED
 
@@ -83,15 +84,27 @@ def _events_stored_once(checking: Index) -> Iterator[str]:
         known = _events_of(call for call in checking.of(claim, *WRITES) if _accepted(checking, claim, call))
         possible = _events_of(checking.possible(claim, *WRITES))
         for told in known - found:
-            calls = [call for call in checking.of(claim, *WRITES) if told in _told(call)]
-            shown = [(str(call), call.outcome, call.given, call.got) for call in calls]
-            stream = [(row.attempt, row.event, row.body) for row in checking.rows.streams.get(claim.run, ())]
-            yield f"lost: {told} of {claim}, acknowledged; sent by {shown}; its stream has {stream}"
+            yield f"lost: {told} of {claim}, acknowledged; {_evidence(checking, claim)}"
         for told in found - possible:
             counts = f"is stored {found[told]} times, and was sent {possible[told]} times"
             yield f"doubled: {told} of {claim} {counts}"
     for (run, number), found in stored.items():
         yield f"attempt {number} of run {run} appended {list(found)}, and nobody was given it"
+
+
+def _knows_its_stream(checking: Index) -> Iterator[str]:
+    """A worker that holds a run knows which events its stream has: it is never told that it does not."""
+    for claim in checking.claims:
+        for call in checking.of(claim, *WRITES):
+            if call.code == Conflict.code and "the stream of run" in call.message:
+                yield f"{call} of {claim}: {call.message}; {_evidence(checking, claim)}"
+
+
+def _evidence(checking: Index, claim: Claim) -> str:
+    """All that an attempt wrote, and what the stream of its run has."""
+    calls = [(str(call), call.outcome, call.given, call.got) for call in checking.of(claim, *WRITES)]
+    stream = [(row.attempt, row.event, row.body) for row in checking.rows.streams.get(claim.run, ())]
+    return f"sent by {calls}; its stream has {stream}"
 
 
 def _events_of(calls: Iterable[Call]) -> Counter[Told]:
@@ -188,6 +201,7 @@ def _given_to_somebody(checking: Index) -> Iterator[str]:
 ACKNOWLEDGED: Sequence[Rule] = (
     _appended_where_it_was_acknowledged,
     _events_stored_once,
+    _knows_its_stream,
     _checkpoints_stored_once,
     _steps_stored,
     _ended_as_acknowledged,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 import uuid
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 
-from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
+from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
@@ -36,9 +40,14 @@ CREATE SCHEMA public;
 
 
 class Databases:
-    """On each PostgreSQL server: a database for namespaces, one that is emptied, one without tables."""
+    """On each PostgreSQL server: a database for namespaces, one that is emptied, one without tables.
+
+    On SQLite: a file with all tables, of which each test has a copy.
+    """
 
     def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="perdure-template-")
+        self._file: Path | None = None
         self._shared: dict[str, str] = {}
         self._emptied: dict[str, str] = {}
         self._blank: dict[str, str] = {}
@@ -59,7 +68,16 @@ class Databases:
         _wait_for(_execute(url, BLANK))
         return url
 
+    def copy_file(self, target: Path) -> None:
+        """Make a SQLite database with all tables and no rows."""
+        if self._file is None:
+            file = Path(self._folder.name) / "template.db"
+            _wait_for(_migrate(SqliteStorage(file, TABLES)))
+            self._file = file
+        shutil.copy(self._file, target)
+
     def drop(self) -> None:
+        self._folder.cleanup()
         for made in (self._shared, self._emptied, self._blank):
             for server_url, name in made.items():
                 servers.drop_database(server_url, name)
@@ -70,7 +88,7 @@ def _found(made: dict[str, str], server_url: str, *, migrated: bool = True) -> s
         name = f"test_{uuid.uuid4().hex}"
         servers.create_database(server_url, name)
         if migrated:
-            _wait_for(_migrate(servers.with_database(server_url, name)))
+            _wait_for(_migrate(PostgresStorage(servers.with_database(server_url, name), TABLES)))
         made[server_url] = name
     return servers.with_database(server_url, made[server_url])
 
@@ -89,8 +107,7 @@ async def _execute(url: str, script: str) -> None:
         await connection.close()
 
 
-async def _migrate(url: str) -> None:
-    storage = PostgresStorage(url, TABLES)
+async def _migrate(storage: Storage) -> None:
     try:
         await storage.run(_nothing)
     finally:

@@ -48,7 +48,9 @@ MODULES = (
 class Order(msgspec.Struct):
     """What a new process is to be."""
 
-    module: str
+    module: str | None
+    script: str | None
+    """The file that it runs in the place of a module."""
     arguments: list[str]
     folder: str
     environment: dict[str, str]
@@ -127,8 +129,8 @@ def _become(descriptors: list[int]) -> Order:
     os.environ.clear()
     os.environ.update(order.environment)
     tempfile.tempdir = None
-    sys.argv = [order.module, *order.arguments]
-    sys.path[0] = order.folder
+    sys.argv = [order.script or order.module or "", *order.arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(order.script)) if order.script else order.folder
     _open_streams()
     return order
 
@@ -150,7 +152,10 @@ def main() -> None:
     order = wait_for_order(control)
     if order is not None:
         control.detach()
-        runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+        if order.script:
+            runpy.run_path(order.script, run_name="__main__")
+        elif order.module:
+            runpy.run_module(order.module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Processes of Python with the project's modules loaded, forked from one that loaded them once.
 
 A server takes a second or three to load its modules and a few hundredths to start. What a test starts here is
-a process as any other, with a pid, signals and pipes of its own; it runs a module, as `python -m` does.
+a process as any other, with a pid, signals and pipes of its own; it runs a module, as `python -m` does, or a
+script.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class PythonProcess:
-    """A `subprocess.Popen` of `[sys.executable, "-m", module, ...]`, as far as tests use one."""
+    """A `subprocess.Popen` of `[sys.executable, "-m", module, ...]` or `[sys.executable, script, ...]`."""
 
     def __init__(
         self,
@@ -43,11 +44,13 @@ class PythonProcess:
         start_new_session: bool = False,
         terminal: bool = False,
     ) -> None:
-        executable, option, module, *arguments = command
-        assert (executable, option) == (sys.executable, "-m")
+        executable, first, *rest = command
+        assert executable == sys.executable
+        is_module = first == "-m"
         order = Order(
-            module=module,
-            arguments=arguments,
+            module=rest[0] if is_module else None,
+            script=None if is_module else first,
+            arguments=rest[1:] if is_module else rest,
             folder=str(cwd or Path.cwd()),
             environment=dict(os.environ if env is None else env),
             session=start_new_session or terminal,

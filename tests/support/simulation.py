@@ -162,6 +162,9 @@ class InlineStorage:
         reason = self.database.degraded
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": []}
 
+    def free_bytes(self) -> int | None:
+        return None
+
     async def integrity(self) -> list[str]:
         return []
 
@@ -309,6 +312,9 @@ class SimulatedStorage:
 
     async def health(self) -> Mapping[str, Any]:
         return await self._database.inline.health()
+
+    def free_bytes(self) -> int | None:
+        return None
 
     async def integrity(self) -> list[str]:
         return []

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.kernel.support import soon
 from tests.support.invariants import broken_rules
+from tests.support.kinds import KINDS
 from tests.support.simulation import InlineStorage
 
 from perdure.agents.records import AgentSpec
@@ -19,7 +20,7 @@ from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.service import Rollouts
-from perdure.runtime.stores import KINDS, TABLES
+from perdure.runtime.stores import TABLES
 from perdure.streams.model import Event, NewEvent
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.threads.policy import Policy

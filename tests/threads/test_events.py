@@ -91,6 +91,7 @@ async def test_a_reader_follows_a_run_as_it_goes(world: World) -> None:
     held = (await world.take(run)).held
     await world.queue.append(held, told("before"))
     follower = await world.threads.follow_run(run.run_id, None)
+    await soon(follower.started())
     first = await follower.next(0)
     assert first is not None
     assert list(first) == []
@@ -146,8 +147,25 @@ async def test_a_repeated_append_is_done_once(world: World) -> None:
         await append(held, told("x"), after=1)
     with pytest.raises(Conflict, match="is at 3, not at 9"):
         await append(held, told("x"), after=9)
+    assert await asyncio.gather(*[append(held, told("d"), after=3) for _ in range(3)]) == [4, 4, 4]
     await world.finish(held)
-    assert await world.names(run.run_id) == ["a", "b", "c", "end"]
+    assert await world.names(run.run_id) == ["a", "b", "c", "d", "end"]
+
+
+async def test_an_append_is_repeated_only_if_its_own_events_are_there(world: World) -> None:
+    """As many events of somebody else, at the same place, are no answer to it."""
+    run = await world.run(await world.thread())
+    held = (await world.take(run)).held
+    await world.queue.append(held, told("a"), after=0)
+    with pytest.raises(Conflict, match="is at 1, not at 0"):
+        await world.queue.append(held, told("b"), after=0)
+    with pytest.raises(Conflict, match="is at 1, not at 0"):
+        await world.queue.append(held, [NewEvent("a", '"other data"')], after=0)
+    with pytest.raises(Conflict, match="is at 1, not at 0"):
+        await world.queue.keep(held, run.run_id, "step", "1", told("b"), after=0)
+    assert await world.queue.append(held, told("a"), after=0) == 1
+    await world.finish(held)
+    assert await world.names(run.run_id) == ["a", "end"]
 
 
 async def test_appends_in_a_row_need_not_wait_for_each_other(world: World) -> None:

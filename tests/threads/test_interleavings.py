@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.reliability.interleaving import Operation, Pair
 from tests.reliability.test_interleavings import SWITCHES, explore_all
+from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES
 
 from perdure.agents.records import AgentSpec
@@ -18,7 +19,6 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
-from perdure.runtime.stores import KINDS
 from perdure.streams.model import NewEvent
 from perdure.threads.encoding import checked, finish_of, new_run
 from perdure.threads.model import AGENTS_QUEUE

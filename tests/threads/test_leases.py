@@ -70,7 +70,7 @@ async def test_a_run_that_takes_too_long_ends_though_its_worker_renews(world: Wo
     run, after = await world.run(thread, timeout_seconds=100), await world.run(thread, "enqueue")
     assignment = await world.take(run)
     assert (assignment.timeout_seconds, assignment.lease_seconds) == (100, POLICY.lease)
-    for _ in range(2):
+    for _ in range(3):
         await world.advance(50)
         assert await world.queue.renew("w1", [assignment.held]) == ["go"]
     await world.advance(30)
@@ -88,6 +88,16 @@ async def test_a_worker_that_died_long_ago_did_not_take_too_long(world: World) -
     run = await world.run(await world.thread())
     await world.take(run)
     await world.advance(3600)
+    assert await world.status(run) == "pending"
+    await world.done(run)
+
+
+async def test_a_worker_that_was_lost_did_not_take_too_long_if_its_lease_is_longer(world: World) -> None:
+    run = await world.run(await world.thread(), timeout_seconds=POLICY.lease / 10)
+    await world.take(run)
+    await world.advance(POLICY.lease / 2)
+    assert await world.status(run) == "running"
+    await world.advance(POLICY.lease)
     assert await world.status(run) == "pending"
     await world.done(run)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES, AGENTS, ATTEMPTS, POLICY, World
 
 from perdure.agents.records import AgentSpec
@@ -21,7 +22,6 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import AttemptEnd, AttemptStart, Ended, Kinds, Listener
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
 from perdure.threads.operations.settle import PHASE_KIND
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint

@@ -118,6 +118,10 @@ async def test_history(world: World) -> None:
     odd = await world.threads.history(thread, metadata={"odd": True}, limit=1, before=ids[2])
     assert [state.values for state in odd] == [1]
     assert await world.threads.history(thread, limit=0) == []
+    light = await world.threads.history(thread, values=False)
+    assert [(each.step, each.values, each.state) for each in light] == [
+        (step, None, None) for step in range(5, -1, -1)
+    ]
     assert await world.threads.get_state(thread) == newest
     third = await world.threads.get_state(thread, ids[2])
     assert third is not None

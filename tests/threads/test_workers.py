@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from tests.kernel.support import soon
+from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES, AGENTS, ATTEMPTS, POLICY, World
 
 from perdure.diagnostics.service import ALIVE_LEASES, Diagnostics
 from perdure.kernel import ids
 from perdure.rollouts.records import WorkerDetails
 from perdure.rollouts.workers import Workers
-from perdure.runtime.stores import KINDS
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment
 

@@ -16,11 +16,11 @@ from perdure.rollouts.model import LIVE
 from perdure.streams.operations import read
 from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream
-from perdure.threads.policy import BACKSTOP_SECONDS, Policy
+from perdure.threads.policy import Policy, backstop
 
 # Times are multiples of 100 s and limits lie between, so that a slow machine changes no answer.
-POLICY = Policy(timeout=350.0, max_attempts=3, lease=150.0, grace=50.0, linger=1050.0)
-LIMITS = ModelLimits(lease=150.0, timeout=350.0 + BACKSTOP_SECONDS, grace=50.0, linger=1050.0)
+POLICY = Policy(timeout=200.0, max_attempts=3, lease=150.0, grace=50.0, linger=1050.0)
+LIMITS = ModelLimits(lease=150.0, timeout=backstop(200.0, 150.0), grace=50.0, linger=1050.0)
 
 RUNS = statement(
     "SELECT n.id, n.thread_id, r.status, r.outcome, r.attempts, r.ready, n.gone_at, n.live, n.error"

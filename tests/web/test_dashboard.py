@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.async_api import Browser, expect
 from tests.access.support import access_of
+from tests.server.native.support import request
 from tests.web.world import HOSTILE, TIMEOUT, World, filled_server, opened, violations
 
 from perdure.kernel.config import Key
@@ -91,6 +92,52 @@ async def test_actions_change_the_database(browser: Browser, world: World) -> No
     audit = await world.visitor.get("/api/v1/audit")
     actions = {(entry["actor"], entry["action"]) for entry in audit.body["items"]}
     assert {("anonymous", "update_rollout"), ("anonymous", "cancel_run")} <= actions, actions
+
+
+async def test_home_draws_the_queues_and_what_models_cost(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/")
+        for title in ("Queue depth", "Waiting time", "Throughput", "Cost of models, by hour", "Models"):
+            await screen.sees(title)
+        await expect(screen.page.locator(".chart canvas").first).to_be_visible(timeout=TIMEOUT)
+        await screen.sees("1 call · 990 tokens · $0.0032")
+        await screen.shot("home-charts")
+        await screen.open(f"/rollouts/{world.running}")
+        await screen.sees("$0.0032")
+
+
+async def test_a_worker_is_drained_and_a_run_is_run_again(browser: Browser, world: World) -> None:
+    run = await world.visitor.app.services.threads.create_run(request(on_completion="keep"))
+    await world.visitor.app.services.threads.cancel_run(run.run_id)
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/workers/worker-1")
+        await screen.press("Drain")
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("draining", timeout=TIMEOUT)
+        assert (await world.visitor.app.services.workers.get("worker-1")).draining_since is not None
+        await screen.press("Let it claim again")
+        await expect(screen.page.locator(".head [data-status]")).not_to_have_text("draining", timeout=TIMEOUT)
+        await screen.open("/runs?status=interrupted")
+        await screen.page.get_by_label(f"Select {run.run_id}").check()
+        await screen.press("Retry 1")
+        await screen.press("Run again")
+        await screen.sees("Run again: 1 run")
+    found = await world.visitor.app.services.threads.list_runs(status="pending")
+    assert run.run_id in [each.metadata.get("retry_of") for each in found]
+
+
+async def test_a_view_is_saved_and_opened(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/rollouts?status=failed")
+        await screen.press("Views")
+        await screen.page.get_by_label("Name of a new view").fill("what failed")
+        await screen.page.keyboard.press("Enter")
+        await screen.sees("Saved: what failed")
+        await screen.open("/rollouts")
+        await screen.press("Views (1)")
+        await screen.page.get_by_role("menuitem", name="what failed").click()
+        await screen.page.wait_for_url("**/rollouts?status=failed")
+    (view,) = await world.visitor.app.services.access.list_views()
+    assert (view.screen, view.query, view.shared) == ("rollouts", "status=failed", True)
 
 
 async def test_many_are_cancelled_and_retried_at_once(browser: Browser, world: World) -> None:

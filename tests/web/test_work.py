@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from functools import partial
@@ -10,13 +11,20 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
+from tests.approvals.support import Run
 from tests.kernel.support import until_true
+from tests.outbox.support import Recorder
 from tests.server.native.support import AGENT
-from tests.web.world import HOSTILE, TIMEOUT, World, opened, violations
+from tests.web.world import HOSTILE, TIMEOUT, World, opened, shows_well
 from tests.workflows.support import workflow
 
 from perdure import TraceStatus
+from perdure.approvals.gates import open_gate
+from perdure.approvals.model import NewGate
+from perdure.outbox.delivery import Deliveries
+from perdure.outbox.model import Effect, Undeliverable
 from perdure.outbox.operations import NewEffect, put
+from perdure.outbox.service import Outbox
 from perdure.runtime.services import Services
 from perdure.testing.contract.support import make_span
 
@@ -30,7 +38,17 @@ phases:
   - {name: test, type: command, command: "true", depends_on: [agree]}
   - {name: tell, type: command, command: "true", depends_on: [build, test]}
 """
-SPANS = 2500
+SPANS = 30_000
+CALL = {
+    "gen_ai.request.model": "m-1",
+    "gen_ai.input.messages": json.dumps(
+        [{"role": "user", "parts": [{"type": "text", "content": f"Is it wet? {HOSTILE[1]}"}]}]
+    ),
+    "gen_ai.output.messages": json.dumps(
+        [{"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "look", "arguments": {}}]}]
+    ),
+}
+ASKING = GATED.replace("name: release", "name: asking")
 
 
 class Work(NamedTuple):
@@ -61,6 +79,7 @@ async def work(world: World) -> AsyncIterator[Work]:
             parent_id=f"{number // 10 * 10 + 1:016x}" if number % 10 else None,
             name=HOSTILE[1] if number == 1 else f"step {number}",
             status=TraceStatus(status_code="ERROR" if number == 2 else "OK"),
+            attributes=CALL if number == 2 else {},
             start_time=1_700_000_000.0 + number,
             end_time=1_700_000_005.0 + number,
         )
@@ -78,14 +97,14 @@ async def _has_trace(world: World, trace_id: str) -> bool:
     return (await world.visitor.get(f"/api/v1/traces/{trace_id}")).status == 200
 
 
-async def test_screens_of_work_open_in_both_themes_without_an_error(
+async def test_screens_of_work_open_in_both_themes_and_on_a_phone(
     browser: Browser, world: World, work: Work
 ) -> None:
     screens = {
         "/approvals?status=any": "Approvals",
         f"/approvals/{work.approval}": "agree",
         "/workflow-runs": "Workflow runs",
-        "/workflow-runs?status=paused&workflow=release": "Workflow runs",
+        "/workflow-runs?workflow=release": "Workflow runs",
         f"/workflow-runs/{work.run}": "release",
         "/workflows": "Workflows",
         "/traces": "Traces",
@@ -94,15 +113,7 @@ async def test_screens_of_work_open_in_both_themes_without_an_error(
         f"/schedules/{work.schedule}": "nightly",
         "/outbox": "Outbox",
     }
-    for scheme, rules in {"light": None, "dark": ["color-contrast"]}.items():
-        async with opened(browser, world.visitor.url, color_scheme=scheme) as screen:
-            for path, heading in screens.items():
-                await screen.open(path)
-                await screen.heading(heading)
-                await expect(screen.page.locator("[data-row], .facts").first).to_be_visible(timeout=TIMEOUT)
-                await screen.shot(re.sub(r"\W+", "-", path).strip("-") + f"-{scheme}")
-                assert await violations(screen.page, rules) == [], (path, scheme)
-                assert await screen.page.locator("img, main script, main style").count() == 0
+    await shows_well(browser, world, screens)
 
 
 async def test_a_run_is_paused_approved_resumed_and_cancelled(
@@ -151,11 +162,15 @@ async def test_a_long_trace_has_few_rows_in_the_page_and_shows_a_span_on_demand(
 ) -> None:
     async with opened(browser, world.visitor.url) as screen:
         await screen.open(f"/traces/{work.trace}")
-        await screen.sees(f"Spans ({SPANS:,})")
+        await expect(screen.page.get_by_text(f"Spans ({SPANS:,})")).to_be_visible(timeout=6 * TIMEOUT)
         rows = screen.page.locator("[data-span]")
         await screen.page.locator(".waterfall").evaluate("frame => frame.scrollTo(0, frame.scrollHeight)")
         await expect(rows.filter(has_text=f"step {SPANS - 1}")).to_contain_text("5.0 s", timeout=TIMEOUT)
         assert await rows.count() < 200
+        await screen.press("errors first")
+        await screen.page.locator(".waterfall").evaluate("frame => frame.scrollTo(0, 0)")
+        await expect(rows.first).to_have_text(re.compile("^step 2"), timeout=TIMEOUT)
+        await screen.press("errors first")
         await screen.press("errors")
         await expect(rows).to_have_count(1, timeout=TIMEOUT)
         await screen.press("step 2")
@@ -166,9 +181,85 @@ async def test_a_long_trace_has_few_rows_in_the_page_and_shows_a_span_on_demand(
         await screen.sees(HOSTILE[1])
 
 
-async def test_a_schedule_is_switched_off(browser: Browser, world: World, work: Work) -> None:
+async def test_a_trace_is_read_as_a_chat(browser: Browser, world: World, work: Work) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/traces/{work.trace}?view=chat")
+        await screen.sees(f"Is it wet? {HOSTILE[1]}")
+        await expect(screen.page.get_by_role("button", name=re.compile("look"))).to_be_visible()
+        assert await screen.page.locator("main img, main script").count() == 0
+
+
+async def test_a_schedule_says_when_it_fires_is_triggered_and_switched(
+    browser: Browser, world: World, work: Work
+) -> None:
+    schedules = work.services.schedules
     async with opened(browser, world.visitor.url) as screen:
         await screen.open(f"/schedules/{work.schedule}")
+        await screen.sees("At 09:00 every day, in UTC")
+        await expect(screen.page.locator(".times li")).to_have_count(5, timeout=TIMEOUT)
+        await screen.press("Trigger now")
+        await screen.sees("Triggered")
+        (firing,) = await schedules.firings(work.schedule)
+        assert (firing.source, firing.actor) == ("manual", "anonymous")
+        await screen.sees("manual by anonymous")
         await screen.press("Disable")
         await expect(screen.page.locator(".head [data-status]")).to_have_text("disabled", timeout=TIMEOUT)
-        assert not (await work.services.schedules.get(work.schedule)).enabled
+        assert not (await schedules.get(work.schedule)).enabled
+        await screen.open("/schedules")
+        await screen.page.get_by_label("Enable nightly").click(force=True)
+        await screen.sees("Enabled")
+        assert (await schedules.get(work.schedule)).enabled
+
+
+async def test_approvals_are_rejected_and_replied_to(browser: Browser, world: World, work: Work) -> None:
+    services = work.services
+    services.definitions.add(workflow(ASKING))
+    run = await services.workflows.run("asking", context={"title": "this"})
+    other = await services.workflows.run("asking", context={"title": "that"})
+    run_id = run.workflow_run_id or ""
+    approval = (await services.approvals.list(workflow_run_id=run_id)).items[0].approval_id
+    gate = NewGate(kind="reply", gate="asks", label="asks", summary="Which one?")
+    ns = await services.approvals.ns()
+    asks = await services.storage.run(
+        open_gate, Run(other.workflow_run_id or "", "asking"), "tell", gate, ns=ns
+    )
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/workflow-runs/{run_id}")
+        marked = screen.page.locator("[data-phase=agree][data-state=waiting]").first
+        await expect(marked).to_contain_text("- name: agree", timeout=TIMEOUT)
+        await screen.open(f"/approvals/{approval}")
+        await screen.page.get_by_label("Comment").fill("not today")
+        await screen.press("Reject")
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("rejected", timeout=TIMEOUT)
+        rejected = await services.approvals.get(approval)
+        assert (rejected.status, rejected.response) == ("rejected", "not today")
+        await screen.open(f"/approvals/{asks}")
+        await screen.page.get_by_label("Reply").fill(HOSTILE[0])
+        await screen.press("Reply")
+        await screen.sees(HOSTILE[0])
+        replied = await services.approvals.get(asks)
+        assert (replied.status, replied.response) == ("approved", HOSTILE[0])
+
+
+async def test_a_dead_letter_is_delivered_again(browser: Browser, world: World, work: Work) -> None:
+    async def refuses(effect: Effect) -> None:
+        raise Undeliverable("nobody lives there")
+
+    outbox = work.services.outbox
+    (effect_id,) = await outbox.write(put, [NewEffect("post", "letter-1", "{}")])
+    deliveries = Deliveries(work.services.storage, [Recorder(refuses, name="post")])
+    await deliveries.start()
+    try:
+        await until_true(partial(_is_dead, outbox, effect_id))
+    finally:
+        await deliveries.stop()
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/outbox?status=dead")
+        await screen.sees("nobody lives there")
+        await screen.page.get_by_label(f"Retry {effect_id}").click()
+        await screen.sees("It is delivered again")
+        assert (await outbox.get(effect_id)).status == "pending"
+
+
+async def _is_dead(outbox: Outbox, effect_id: str) -> bool:
+    return (await outbox.get(effect_id)).status == "dead"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from playwright.async_api import Browser, Page, expect
+from tests.queue_statistics.support import age
 from tests.server.native.support import Worker, request
 from tests.server.support import Visitor, serving
 
@@ -22,6 +24,12 @@ AXE = ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
 SHOTS = os.environ.get("TEST_SCREENSHOTS")
 """Where screenshots are put, if somebody wants them."""
 TIMEOUT = 20_000
+CALL = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.request.model": "gpt-4o",
+    "gen_ai.usage.input_tokens": 900,
+    "gen_ai.usage.output_tokens": 90,
+}
 HOSTILE = (
     "<script>document.title = 'owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
@@ -82,6 +90,11 @@ async def fill(store: InMemoryLightningStore, visitor: Visitor) -> World:
     threads = visitor.app.services.threads
     thread = await threads.create_thread()
     run = await threads.create_run(request(thread_id=thread.thread_id, input={"text": HOSTILE[0]}))
+    await store.add_span(make_span(running, 1, name="chat", attributes=CALL))
+    for _ in range(2):
+        await visitor.app.services.recorder.record()
+        await store.storage.run(age, 1)
+    await visitor.app.services.recorder.add_usage()
     return World(
         visitor=visitor,
         store=store,
@@ -157,3 +170,26 @@ async def violations(page: Page, rules: list[str] | None = None) -> list[str]:
         if each["impact"] in ("serious", "critical")
         for node in each["nodes"]
     ]
+
+
+async def shows_well(browser: Browser, world: World, screens: dict[str, str]) -> None:
+    """Screens open without an error, are accessible in both themes, and fit a phone."""
+    async with opened(browser, world.visitor.url) as screen:
+        for path, heading in screens.items():
+            await screen.page.set_viewport_size({"width": 1280, "height": 800})
+            await screen.open(path)
+            await screen.heading(heading)
+            await expect(screen.page.locator("[data-row], .card, .facts, form").first).to_be_visible(
+                timeout=TIMEOUT
+            )
+            name = re.sub(r"\W+", "-", path.partition("?")[0]).strip("-")
+            await screen.shot(f"{name}-light")
+            assert await violations(screen.page) == [], path
+            await screen.press("Use dark colours")
+            await screen.shot(f"{name}-dark")
+            assert await violations(screen.page, ["color-contrast"]) == [], path
+            await screen.press("Use light colours")
+            assert await screen.page.locator("img, main script, main style, main iframe").count() == 0
+            await screen.page.set_viewport_size({"width": 390, "height": 760})
+            assert await screen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            await screen.shot(f"{name}-phone")

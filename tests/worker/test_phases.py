@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.server.native.support import housed
+from tests.support.kinds import KINDS
 from tests.worker import phase_agents
 
 from perdure.agents.isolated import isolated
@@ -25,7 +26,7 @@ from perdure.executions.service import Executions
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS, open_store
+from perdure.runtime.stores import open_store
 from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue

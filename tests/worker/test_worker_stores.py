@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.kinds import KINDS
 from tests.worker.worker_support import QUICK
 
 from perdure.kernel.errors import StorageUnavailable
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.stores import KINDS, open_store
+from perdure.runtime.stores import open_store
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Command, RunEnd, RunRequest

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tests.support.kinds import PHASES
 from tests.threads.support import age
 from tests.workflows.support import AGENT, Done, WorkflowWorld, age_runs
 
@@ -28,7 +29,6 @@ from perdure.messaging.service import Messaging
 from perdure.rollouts.operations import claim, report
 from perdure.rollouts.operations.conditions import unless_overdue
 from perdure.runtime.phases import ComposedInputs
-from perdure.runtime.stores import PHASES
 from perdure.testing.clock import ManualClock
 from perdure.threads.operations import assign, finish
 from perdure.threads.policy import Policy

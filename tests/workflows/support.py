@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tests.support.kinds import PHASES
 from tests.threads.support import POLICY, World
 
 from perdure.approvals.model import ApprovalRow, Decision
@@ -13,7 +14,6 @@ from perdure.executions.service import Executions
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
-from perdure.runtime.stores import PHASES
 from perdure.testing.clock import ManualClock
 from perdure.threads.model import QueueName
 from perdure.threads.queue import RunQueue

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.workflows.support import Done, WorkflowWorld
+from tests.workflows.support import Done, WorkflowWorld, workflow
+
+from perdure.workflows.steps import lacking
+from perdure.workflows.values import Config
 
 LINE = """
 name: line
@@ -94,6 +97,45 @@ async def test_a_phase_is_skipped_on_its_own_condition_and_the_run_stays_green(w
     )
     assert run.status == "succeeded"
     assert run.node_statuses == {"a": "succeeded", "b": "skipped", "c": "succeeded"}
+
+
+SANDBOXES = """
+name: sandboxed
+phases:
+  - {name: a, prompt: a, requires_sandbox: docker, messages: {on_skipped_done: "no docker here"}}
+  - {name: b, prompt: b, requires_sandbox: none, depends_on: []}
+  - {name: c, prompt: c, sandbox_image: qa, depends_on: []}
+  - {name: d, prompt: d, depends_on: [a], trigger_rule: all_done}
+"""
+
+
+async def test_a_phase_is_skipped_where_the_sandbox_is_not_there_that_it_needs(world: WorkflowWorld) -> None:
+    run = await world.play(SANDBOXES)
+    assert run.status == "succeeded"
+    assert run.node_statuses == {"a": "skipped", "b": "succeeded", "c": "skipped", "d": "succeeded"}
+    found = await world.executions.list(workflow_run_id=run.workflow_run_id)
+    rows = {row.label: row for row in found.items}
+    assert (rows["a"].success, rows["a"].stop_reason) == (False, "skipped")
+    assert rows["a"].error == "skipped: it requires the sandbox 'docker'; there is none"
+    assert "no docker here" in [entry.summary for entry in run.phase_history]
+
+
+def test_what_a_phase_needs_of_a_sandbox() -> None:
+    docker = Config(sandbox="docker", sandbox_images=("qa",))
+    for needs, is_there, is_in_docker in (
+        ("label: A", True, True),
+        ("requires_sandbox: docker", False, True),
+        ("requires_sandbox: gondolin", False, False),
+        ("requires_sandbox: none", True, False),
+        ("requires_sandbox: true", False, True),
+        ("requires_sandbox: false", True, True),
+        ("sandbox_image: default", True, True),
+        ("sandbox_image: qa", False, True),
+        ("sandbox_image: other", False, False),
+    ):
+        (phase,) = workflow(f"name: w\nphases: [{{name: a, prompt: a, {needs}}}]").phases
+        assert (lacking(phase, Config()) is None) is is_there, needs
+        assert (lacking(phase, docker) is None) is is_in_docker, needs
 
 
 async def test_a_phase_that_may_fail_does_not_stop_the_run(world: WorkflowWorld) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.reliability.interleaving import Operation, Pair
 from tests.reliability.test_interleavings import SWITCHES, explore_all
+from tests.support.kinds import KINDS
 from tests.threads.support import POLICY
 from tests.workflows.support import AGENT, workflow
 
@@ -23,7 +24,6 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
 from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import KINDS
 from perdure.threads.encoding import finish_of
 from perdure.threads.operations import assign, finish
 from perdure.threads.records import Interrupt, NewCheckpoint

@@ -330,6 +330,30 @@ async def test_a_lost_worker_counts_once_however_many_phases_it_held(world: Work
     assert (await world.workflows.get(run_id)).status == "succeeded"
 
 
+async def test_a_worker_that_was_lost_with_a_check_counts_though_its_lease_is_longer_than_the_check(
+    world: WorkflowWorld,
+) -> None:
+    run_id = await world.start(
+        """
+        name: checking
+        phases:
+          - {name: a, prompt: a, generic_loop: {max_iterations: 2, until_bash: "true"}}
+        """
+    )
+    await world.step()
+    (check,) = await world.claim_phases()
+    assert check.timeout_seconds is not None
+    assert check.lease_seconds > check.timeout_seconds
+    await world.advance(check.lease_seconds - 5.0)
+    assert (await world.workflows.get(run_id)).restart_count == 0
+    await world.advance(10.0)
+    run = await world.workflows.get(run_id)
+    assert (run.status, run.restart_count) == ("running", 1)
+    await world.work({"a_iter_1_check": Done(stop_reason="condition_met")})
+    assert world.labels == ["a_iter_1", "a_iter_1_check"]
+    assert (await world.workflows.get(run_id)).status == "succeeded"
+
+
 async def test_a_run_that_loses_too_many_workers_fails_and_a_retry_begins_to_count_anew(
     world: WorkflowWorld,
 ) -> None:

@@ -280,10 +280,13 @@ async def test_a_map_fails_if_an_item_does_and_a_retry_repeats_only_that(world: 
     assert (await world.workflows.get(run.workflow_run_id)).status == "succeeded"
 
 
-@pytest.mark.parametrize("items", ["'{{nothing}}'", "'{{count}}'", "[]"])
-async def test_a_map_of_no_list_fails_and_one_of_no_items_succeeds(world: WorkflowWorld, items: str) -> None:
+@pytest.mark.parametrize("items", ["'{{nothing}}'", "'{{count}}'", "'[{{count}}'", "[]"])
+async def test_a_map_of_no_list_fails_and_one_of_no_items_succeeds(
+    world: WorkflowWorld, items: str, caplog: pytest.LogCaptureFixture
+) -> None:
     run = await world.play(MAP.replace("ITEMS", items), context={"count": 3})
     assert run.status == ("succeeded" if items == "[]" else "failed")
+    assert [each for each in caplog.records if each.exc_info] == []
 
 
 CHILD = """

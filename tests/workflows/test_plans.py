@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+from tests.support.kinds import PHASES
 from tests.support.plans import SMALL, Subject, plans_of
 from tests.threads.support import open_storage
 from tests.workflows.support import Done, TestResumer, WorkflowWorld
@@ -23,14 +25,15 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table
 from perdure.messaging import sql as messaging_sql
 from perdure.rollouts import sql as rollout_sql
-from perdure.runtime.stores import PHASES
 from perdure.streams import sql as stream_sql
 from perdure.testing.clock import ManualClock
 from perdure.threads import sql as thread_sql
 from perdure.workflows import override_sql, sql, tables
 from perdure.workflows.timer import WorkflowTimer
 
-RUNS = 15_000
+RUNS = 50_000
+PHASES_EACH = 3
+"""How many nodes, and entries of its history, a run has; only one run in so many has any."""
 CHUNK = 5_000
 STATUSES = ("succeeded",) * 16 + ("failed",) * 2 + ("running", "paused")
 KEY, NODE_KEY, APPROVAL_KEY = {"workflow_runs_pkey"}, {"workflow_nodes_pkey"}, {"workflow_approvals_pkey"}
@@ -98,12 +101,22 @@ SUBJECT = Subject(
 # --- filled tables ----------------------------------------------------------------------------------------
 
 
-def _row(table: Table, **values: Any) -> tuple[Any, ...]:
+@cache
+def _blank(table: Table) -> tuple[dict[str, int], list[Any]]:
+    """Where each column of a table stands, and what a row has in it that does not say."""
     empty = {"int": 0, "real": 0.0, "text": ""}
-    return tuple(
-        values.get(each.name, each.default if each.null or each.default is not None else empty[each.type])
-        for each in table.columns
-    )
+    places = {each.name: place for place, each in enumerate(table.columns)}
+    return places, [
+        each.default if each.null or each.default is not None else empty[each.type] for each in table.columns
+    ]
+
+
+def _row(table: Table, **values: Any) -> tuple[Any, ...]:
+    places, blank = _blank(table)
+    row = blank.copy()
+    for name, value in values.items():
+        row[places[name]] = value
+    return tuple(row)
 
 
 def run_id(number: int) -> str:
@@ -131,7 +144,7 @@ def _run(number: int, ns: int, now: int) -> tuple[Any, ...]:
 
 
 def _nodes(number: int, ns: int, now: int) -> Iterator[tuple[Any, ...]]:
-    for position, name in enumerate(("a", "b", "c")):
+    for position, name in enumerate("abc"[:PHASES_EACH]):
         live = STATUSES[number % len(STATUSES)] == "running"
         yield _row(
             tables.NODES,
@@ -147,7 +160,7 @@ def _nodes(number: int, ns: int, now: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _history(number: int, ns: int, now: int) -> Iterator[tuple[Any, ...]]:
-    for seq in range(1, 4):
+    for seq in range(1, PHASES_EACH + 1):
         yield _row(tables.HISTORY, ns=ns, run_id=run_id(number), seq=seq, phase="a", timestamp=now, success=1)
 
 
@@ -187,8 +200,9 @@ async def _fill(tx: Tx, first: int) -> None:
     numbers = range(first, first + CHUNK)
     # Those that have ended are older, so that the newest are found among many.
     await tx.insert_many(tables.RUNS, [_run(number, tx.ns, tx.now) for number in numbers])
+    some = [number for number in numbers if number // len(STATUSES) % PHASES_EACH == 0]
     for table, make in ((tables.NODES, _nodes), (tables.HISTORY, _history)):
-        await tx.insert_many(table, [row for number in numbers for row in make(number, tx.ns, tx.now)])
+        await tx.insert_many(table, [row for number in some for row in make(number, tx.ns, tx.now)])
     await tx.insert_many(approval_tables.APPROVALS, [_approval(n, tx.ns, tx.now) for n in numbers])
     await tx.insert_many(approval_tables.LINKS, [_link(n, tx.ns, tx.now) for n in numbers])
 

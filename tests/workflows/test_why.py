@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+from tests.support.kinds import KINDS
 from tests.workflows.support import Done, WorkflowWorld
 
 from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
-from perdure.runtime.stores import KINDS
 
 T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \((?:in \S+ \S+|\S+ \S+ ago)\)"
 ID = r"[0-9a-f-]{36}"

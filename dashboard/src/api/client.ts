@@ -85,7 +85,7 @@ interface Sent {
 /** Send a request of any path; what the document describes goes through `api`. */
 export async function send<T>(method: string, path: string, options: Sent = {}): Promise<T> {
   const response = await request(method, path, options);
-  return (await response.json()) as T;
+  return (response.status === 204 ? undefined : await response.json()) as T;
 }
 
 export async function request(method: string, path: string, options: Sent = {}): Promise<Response> {

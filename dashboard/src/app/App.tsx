@@ -58,6 +58,10 @@ function Gate() {
   return <Screens />;
 }
 
+/** The router leaves those characters quoted that have a meaning in an address; ids may hold them. */
+const unquoted = (params: Record<string, string>): Record<string, string> =>
+  Object.fromEntries(Object.entries(params).map(([name, value]) => [name, value?.replace(/%(?:3B|2F|3F|3A|40|26|3D|2B|24|2C|23)/gi, decodeURIComponent)]));
+
 function Screens() {
   const space = useNamespace();
   useEffect(() => followChanges(client), [space]);
@@ -68,7 +72,7 @@ function Screens() {
           <Switch>
             {SCREENS.map(({ path, component: Screen }) => (
               <Route key={path} path={path}>
-                {(params) => <Screen key={JSON.stringify(params)} params={params as Record<string, string>} />}
+                {(params) => <Screen key={JSON.stringify(params)} params={unquoted(params as Record<string, string>)} />}
               </Route>
             ))}
             <Route><Missing /></Route>

@@ -25,6 +25,9 @@ export const SCREENS: Screen[] = [
   screen("/rollouts/:rollout_id", () => import("../screens/Rollout")),
   screen("/runs", () => import("../screens/Runs"), { title: "Runs", icon: "runs", section: "Work", key: "u" }),
   screen("/runs/:run_id", () => import("../screens/Run")),
+  screen("/threads", () => import("../screens/Threads"), { title: "Threads", icon: "threads", section: "Work", key: "d" }),
+  screen("/threads/:thread_id", () => import("../screens/Thread")),
+  screen("/chat", () => import("../screens/Chat"), { title: "Chat", icon: "chat", section: "Work", key: "c" }),
   screen("/traces", () => import("../screens/Traces"), { title: "Traces", icon: "traces", section: "Work", key: "t" }),
   screen("/traces/:trace_id", () => import("../screens/Trace")),
   screen("/workflow-runs", () => import("../screens/WorkflowRuns"), { title: "Workflows", icon: "workflows", section: "Work", key: "f" }),
@@ -32,11 +35,16 @@ export const SCREENS: Screen[] = [
   screen("/workflows", () => import("../screens/Workflows")),
   screen("/approvals", () => import("../screens/Approvals"), { title: "Approvals", icon: "approvals", section: "Work", key: "a" }),
   screen("/approvals/:approval_id", () => import("../screens/Approval")),
+  screen("/sessions", () => import("../screens/Sessions"), { title: "Sessions", icon: "sessions", section: "Knowledge", key: "e" }),
+  screen("/sessions/:session_id", () => import("../screens/Session")),
+  screen("/memory", () => import("../screens/Memory"), { title: "Memory", icon: "memory", section: "Knowledge", key: "m" }),
+  screen("/memory/:node_id", () => import("../screens/Memory")),
   screen("/schedules", () => import("../screens/Schedules"), { title: "Schedules", icon: "schedules", section: "Operation", key: "s" }),
   screen("/schedules/:schedule_id", () => import("../screens/Schedule")),
   screen("/outbox", () => import("../screens/Outbox"), { title: "Outbox", icon: "outbox", section: "Operation", key: "o" }),
   screen("/workers", () => import("../screens/Workers"), { title: "Workers", icon: "workers", section: "Operation", key: "w" }),
   screen("/workers/:worker_id", () => import("../screens/Worker")),
+  screen("/settings", () => import("../screens/Settings"), { title: "Settings", icon: "settings", section: "Operation", key: "," }),
 ];
 
 /**
@@ -46,6 +54,8 @@ export const SCREENS: Screen[] = [
 const PLACES: Record<string, string> = {
   rollout: "/rollouts/",
   run: "/runs/",
+  thread: "/threads/",
+  session: "/sessions/",
   worker: "/workers/",
   schedule: "/schedules/",
   trace: "/traces/",

@@ -52,7 +52,7 @@ export function Chart({ label, times, series, height = 150, format = compact }: 
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
         axes: [
           { ...axis, grid: { show: false }, space: 70 },
-          { ...axis, size: 42, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))) },
+          { ...axis, size: 50, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))) },
         ],
         series: [
           {},

@@ -64,3 +64,11 @@ function inner(value: unknown, length: number): string {
 
 export const plural = (number: number, one: string, many = `${one}s`): string =>
   `${count(number)} ${number === 1 ? one : many}`;
+
+/** A cost in US dollars; small ones with more digits. */
+export function dollars(value: number): string {
+  return value && Math.abs(value) < 1 ? `$${value.toPrecision(2)}` : `$${value.toFixed(2)}`;
+}
+
+/** A time that the API gives as ISO 8601. */
+export const seconds = (time: string | null | undefined): number | null => (time ? Date.parse(time) / 1000 : null);

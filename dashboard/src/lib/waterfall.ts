@@ -1,13 +1,13 @@
 // The rows of a waterfall, from spans in the order of their start. Everything is computed once, in O(n).
 
-/** What is read of a span here; the document leaves spans open. */
+/** What is read of a span here. */
 export interface Span {
   span_id: string;
-  parent_id?: string | null;
+  parent_id: string | null;
   name: string;
-  start_time?: number | null;
-  end_time?: number | null;
-  status?: { status_code?: string; description?: string | null } | null;
+  start_time: number | null;
+  end_time: number | null;
+  failed: boolean;
 }
 
 export interface Bar<S extends Span> {
@@ -62,7 +62,7 @@ export function waterfall<S extends Span>(spans: readonly S[]): Bar<S>[] {
         span, depth, inside: 0,
         offset: (start - first) / whole,
         width: Math.max(0, ((span.end_time ?? start) - start) / whole),
-        failed: span.status?.status_code === "ERROR",
+        failed: span.failed,
       });
       const below = children.get(span.span_id);
       if (!below) continue;

@@ -13,7 +13,7 @@ import { StateChart } from "../components/StateChart";
 import { Why } from "../components/Why";
 import { Compare } from "../components/Compare";
 import { Resources } from "../components/Resources";
-import { compact, duration } from "../lib/format";
+import { compact, dollars, duration } from "../lib/format";
 import { ENDED } from "./Rollouts";
 
 type Rollout = Schema<"ShownRollout">;
@@ -56,6 +56,7 @@ export default function RolloutScreen({ params }: { params: Params }) {
                 ["Resources", rollout.data.resources_id && <Id id={rollout.data.resources_id} />],
                 ["Reward", own?.reward ?? null],
                 ["Tokens", own && own.input_tokens + own.output_tokens ? `${compact(own.input_tokens)} in, ${compact(own.output_tokens)} out` : null],
+                ["Cost", own?.cost == null ? null : dollars(own.cost)],
               ]}
             />
           </Card>

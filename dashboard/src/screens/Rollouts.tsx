@@ -8,6 +8,7 @@ import { confirm } from "../components/Confirm";
 import { Choices } from "../components/Choices";
 import { Icon } from "../components/Icon";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { compact, oneLine, plural } from "../lib/format";
 
 type Rollout = Schema<"ShownRollout">;
@@ -72,7 +73,7 @@ export default function Rollouts() {
   ];
   return (
     <>
-      <Head title="Rollouts" />
+      <Head title="Rollouts"><Views screen="rollouts" /></Head>
       <div className="bar">
         <Choices label="Status" choices={STATUSES} chosen={statuses} onChange={setStatuses} />
         <TextInput
@@ -126,21 +127,20 @@ export default function Rollouts() {
   );
 }
 
+/** How many rollouts one request takes. */
+const MOST = 1000;
+
 /** Do the same with many rollouts, and tell how many it was done with. */
 function useBulk(action: "cancel" | "retry") {
   const done = { cancel: "Cancelled", retry: "Queued again" }[action];
   return useAction(
     async (ids: string[]) => {
-      let failed = 0;
-      for (const rollout_id of ids) {
-        try {
-          await api.post(`/api/v1/rollouts/{rollout_id}/${action}`, { path: { rollout_id } });
-        } catch (error) {
-          failed += 1;
-          if (failed === ids.length) throw error;
-        }
+      let changed = 0;
+      for (let start = 0; start < ids.length; start += MOST) {
+        const answer = await api.post(`/api/v1/rollouts/${action}`, { body: { rollout_ids: ids.slice(start, start + MOST) } });
+        changed += answer.items.filter((each) => each.status).length;
       }
-      return ids.length - failed;
+      return changed;
     },
     (number, ids) => `${done}: ${plural(number, "rollout")}${number < ids.length ? `; ${ids.length - number} had moved on meanwhile` : ""}`,
   );

@@ -1,4 +1,5 @@
 import { Button } from "@mantine/core";
+import { useLocation } from "wouter";
 import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
@@ -9,6 +10,7 @@ import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
 import { Why } from "../components/Why";
+import { count, dollars } from "../lib/format";
 import { LIVE_RUNS } from "./Runs";
 
 export default function RunScreen({ params }: { params: Params }) {
@@ -17,15 +19,27 @@ export default function RunScreen({ params }: { params: Params }) {
   const mayWrite = useMay("write");
   const found = useOne(["run", "one", run_id], (signal) => api.get("/api/v1/runs/{run_id}", { path, signal }));
   const cancel = useAction(() => api.post("/api/v1/runs/{run_id}/cancel", { path }), () => "Cancelled");
+  const [, go] = useLocation();
+  const retry = useAction(() => api.post("/api/v1/runs/{run_id}/retry", { path }), () => "Run again");
+  const figures = useOne(["run", "one", run_id, "figures"], (signal) => api.get("/api/v1/figures", { query: { rollout_id: [run_id] }, signal }));
   if (found.error && !found.data) return <Problem error={found.error} id={run_id} />;
   if (!found.data) return <Loading />;
   const run = found.data;
+  const own = figures.data?.items[0];
   const isLive = LIVE_RUNS.includes(run.status);
   const thread = linkTo("thread", run.thread_id);
   return (
     <>
       <Head title={<Id id={run_id} />} label={run_id} above={["Runs", "/runs"]}>
         <Status status={run.status} />
+        {mayWrite && !isLive && run.kind === "run" && (
+          <Button
+            leftSection={<Icon name="retry" size={14} />} loading={retry.isPending}
+            onClick={() => retry.mutate(undefined, { onSuccess: (again) => go(`/runs/${encodeURIComponent(again.run_id)}`) })}
+          >
+            Run again
+          </Button>
+        )}
         {mayWrite && isLive && (
           <Button
             variant="default" leftSection={<Icon name="cancel" size={14} />} loading={cancel.isPending}
@@ -47,6 +61,8 @@ export default function RunScreen({ params }: { params: Params }) {
                 ["Attempt", run.attempt || null],
                 ["Created", <Ago time={run.created_at} />],
                 ["Took", <Took from={run.created_at} to={run.ended_at ?? (isLive ? null : run.updated_at)} />],
+                ["Tokens", own && `${count(own.input_tokens)} in, ${count(own.output_tokens)} out`],
+                ["Cost", own?.cost == null ? null : dollars(own.cost)],
                 ["When the thread is busy", run.multitask_strategy],
                 ["Session", run.session_id && <Id id={run.session_id} />],
                 ["Webhook", run.webhook],

@@ -7,6 +7,7 @@ import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
 import { Choices } from "../components/Choices";
 import { confirm } from "../components/Confirm";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { oneLine, plural } from "../lib/format";
 
 type Run = Schema<"Run">;
@@ -33,6 +34,13 @@ export default function Runs() {
     (run_ids: string[]) => api.post("/api/v1/runs/cancel", { body: { run_ids } }),
     ({ items }) => `Cancelled: ${plural(items.length, "run")}`,
   );
+  const retry = useAction(
+    (run_ids: string[]) => api.post("/api/v1/runs/retry", { body: { run_ids } }),
+    ({ items }) => {
+      const again = items.filter((each) => each.run_id).length;
+      return `Run again: ${plural(again, "run")}${again < items.length ? `; ${items.length - again} could not be` : ""}`;
+    },
+  );
   const columns: Column<Run>[] = [
     { name: "Status", width: "110px", cell: (run) => <Status status={run.status} /> },
     { name: "Run", width: "minmax(110px, 1fr)", cell: (run) => <Id id={run.run_id} /> },
@@ -44,7 +52,7 @@ export default function Runs() {
   ];
   return (
     <>
-      <Head title="Runs" />
+      <Head title="Runs"><Views screen="runs" /></Head>
       <div className="bar"><Choices single label="Status" choices={STATUSES} chosen={status ? [status] : []} onChange={([one]) => setStatus(one ?? "")} /></div>
       <Table
         label="Runs"
@@ -63,7 +71,20 @@ export default function Runs() {
           ? {
               bulk: (selected: Run[], clear: () => void) => {
                 const live = selected.filter((run) => LIVE_RUNS.includes(run.status));
+                const ended = selected.filter((run) => !LIVE_RUNS.includes(run.status));
                 return (
+                  <>
+                  <Button
+                    variant="default" disabled={!ended.length}
+                    onClick={() =>
+                      confirm({
+                        title: `Run ${plural(ended.length, "run")} again?`, action: "Run again",
+                        then: () => retry.mutate(ended.map((run) => run.run_id), { onSuccess: clear }),
+                      })
+                    }
+                  >
+                    Retry {ended.length || ""}
+                  </Button>
                   <Button
                     variant="default" disabled={!live.length}
                     onClick={() =>
@@ -75,6 +96,7 @@ export default function Runs() {
                   >
                     Cancel {live.length || ""}
                   </Button>
+                  </>
                 );
               },
             }

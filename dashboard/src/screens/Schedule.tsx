@@ -1,12 +1,12 @@
 import { Button } from "@mantine/core";
 import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
-import type { Params } from "../app/screens";
+import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
 import { Ago, Card, Facts, Head, Id, Loading, Status } from "../components/basics";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
-import { duration, oneLine } from "../lib/format";
+import { duration, exact, oneLine } from "../lib/format";
 
 const SHOWN = 100;
 
@@ -18,6 +18,7 @@ export default function ScheduleScreen({ params }: { params: Params }) {
   const firings = useOne(["schedule", "one", schedule_id, "firings"], (signal) =>
     api.get("/api/v1/schedules/{schedule_id}/firings", { path, query: { limit: SHOWN }, signal }),
   );
+  const upcoming = useOne(["schedule", "one", schedule_id, "upcoming"], (signal) => api.get("/api/v1/schedules/{schedule_id}/upcoming", { path, query: { limit: 5 }, signal })).data;
   const trigger = useAction(() => api.post("/api/v1/schedules/{schedule_id}/trigger", { path }), () => "Triggered");
   const enable = useAction((enabled: boolean) => api.patch("/api/v1/schedules/{schedule_id}", { path, body: { enabled } }), ({ enabled }) => (enabled ? "Enabled" : "Disabled"));
   if (found.error && !found.data) return <Problem error={found.error} id={schedule_id} />;
@@ -42,7 +43,7 @@ export default function ScheduleScreen({ params }: { params: Params }) {
                       <Status status={firing.status ?? "fired"} />
                       <Ago time={firing.fired_at} />
                       <span className="quiet">{firing.source}{firing.actor ? ` by ${firing.actor}` : ""}</span>
-                      {firing.started_id && <Id id={firing.started_id} />}
+                      {firing.started_id && <Started id={firing.started_id} target={schedule.target} />}
                       <span className="quiet cut">{oneLine(firing.error ?? firing.skipped)}</span>
                       <span className="quiet num" style={{ marginLeft: "auto" }}>{firing.duration === null || firing.duration === undefined ? "" : duration(firing.duration)}</span>
                     </div>
@@ -50,6 +51,14 @@ export default function ScheduleScreen({ params }: { params: Params }) {
                 ))}
               </ul>
             ) : <div className="inside quiet">It has not fired yet.</div>}
+          </Card>
+          <Card title="Next times" className="span4">
+            <div style={{ marginBottom: 8 }} data-sentence>{upcoming?.sentence}{schedule.timezone ? `, in ${schedule.timezone}` : ", in UTC"}</div>
+            {!isEnabled && <div className="quiet">It is disabled, and fires at none of these:</div>}
+            <ol className="times">
+              {upcoming?.items.map((time) => <li key={time}><span className={isEnabled ? "" : "quiet"}>{exact(time)}</span> <span className="faint"><Ago time={time} /></span></li>)}
+            </ol>
+            {upcoming?.items.length === 0 && <span className="quiet">It does not fire again.</span>}
           </Card>
           <Card title="Facts" className="span4">
             <Facts
@@ -74,4 +83,9 @@ export default function ScheduleScreen({ params }: { params: Params }) {
       </div>
     </>
   );
+}
+
+function Started({ id, target }: { id: string; target: string }) {
+  const to = linkTo(target === "workflow" ? "workflow_run" : target, id);
+  return <Id id={id} {...(to === null ? {} : { to })} />;
 }

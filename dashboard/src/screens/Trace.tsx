@@ -2,13 +2,16 @@ import { Button, TextInput } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
-import { useOffsetList, useOne } from "../api/queries";
+import { useAction, useOffsetList, useOne } from "../api/queries";
+import { useFilter } from "../app/filters";
 import { linkTo, type Params } from "../app/screens";
-import { Ago, Card, Facts, Head, Id, Loading, Status } from "../components/basics";
+import { Ago, Card, copyText, Facts, Head, Id, Loading, Status } from "../components/basics";
+import { Conversation } from "../components/Conversation";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
 import { count, duration } from "../lib/format";
+import { messagesOfSpan } from "../lib/messages";
 import { type Bar, type Span, waterfall } from "../lib/waterfall";
 
 /** How many spans are read for one waterfall. */
@@ -18,20 +21,27 @@ const ROW = 28;
 const INDENT = 14;
 const MAX_INDENT = 20;
 
-type Full = Span & Record<string, unknown>;
+/** How many spans are read for the conversation of a trace. */
+const MOST_CALLS = 1000;
 
-/** What the list keeps of a span: attributes and events are read when a row is opened. */
-const light = ({ span_id, parent_id, name, start_time, end_time, status }: Full): Span =>
-  ({ span_id, name, parent_id: parent_id ?? null, start_time: start_time ?? null, end_time: end_time ?? null, status: status ?? null });
+/** What is read of a whole span; the document leaves spans open. */
+interface Full {
+  span_id: string;
+  name: string;
+  attributes?: Record<string, unknown>;
+}
 
 export default function TraceScreen({ params }: { params: Params }) {
   const trace_id = params.trace_id ?? "";
   const path = { trace_id };
   const found = useOne(["trace", "one", trace_id], (signal) => api.get("/api/v1/traces/{trace_id}", { path, signal }));
-  const list = useOffsetList(["trace", "one", trace_id, "spans"], async ({ signal, offset }) => {
-    const page = await api.get("/api/v1/traces/{trace_id}/spans", { path, query: { limit: LIMIT, offset }, signal });
-    return { ...page, items: (page.items as unknown as Full[]).map(light) };
-  });
+  // Attributes and events are read when a row is opened.
+  const list = useOffsetList(["trace", "one", trace_id, "outline"], ({ signal, offset }) =>
+    api.get("/api/v1/traces/{trace_id}/outline", { path, query: { limit: LIMIT, offset }, signal }),
+  );
+  const [view, setView] = useFilter("view");
+  const copy = useAction(async () => copyText(JSON.stringify(await allSpans(trace_id), null, 2)), () => null);
+  const save = useAction(async () => download(`trace-${trace_id}.json`, JSON.stringify(await allSpans(trace_id), null, 2)), () => "Saved");
   const isFull = list.rows.length >= MOST;
   useEffect(() => {
     if (list.hasMore && !list.isRefreshing && !isFull) list.loadMore();
@@ -43,7 +53,15 @@ export default function TraceScreen({ params }: { params: Params }) {
     <>
       <Head title={trace.name} label={trace.name} above={["Traces", "/traces"]}>
         <Status status={trace.errors ? "error" : "ok"} />
+        <Button variant="default" leftSection={<Icon name="copy" size={14} />} loading={copy.isPending} onClick={() => copy.mutate(undefined)}>Copy as JSON</Button>
+        <Button variant="default" leftSection={<Icon name="save" size={14} />} loading={save.isPending} onClick={() => save.mutate(undefined)}>Export</Button>
       </Head>
+      <div className="bar">
+        <div role="group" aria-label="View" style={{ display: "flex", gap: 6 }}>
+          <button type="button" className="chip" aria-pressed={view !== "chat"} onClick={() => setView("")}>waterfall</button>
+          <button type="button" className="chip" aria-pressed={view === "chat"} onClick={() => setView("chat")}>chat</button>
+        </div>
+      </div>
       <div className="body">
         <Card title="Facts">
           <Facts
@@ -60,15 +78,63 @@ export default function TraceScreen({ params }: { params: Params }) {
           />
         </Card>
         {isFull && list.hasMore && <div className="quiet">The first {count(MOST)} spans are shown.</div>}
-        <Waterfall trace_id={trace_id} spans={list.rows} />
+        {view === "chat" ? <Chat trace_id={trace_id} /> : <Waterfall trace_id={trace_id} spans={list.rows} />}
       </div>
     </>
   );
 }
 
+/** All spans of a trace with what they hold, as far as one page can have them. */
+async function allSpans(trace_id: string): Promise<unknown[]> {
+  const spans: unknown[] = [];
+  for (let offset = 0; offset < MOST; offset += LIMIT) {
+    const page = await api.get("/api/v1/traces/{trace_id}/spans", { path: { trace_id }, query: { limit: LIMIT, offset } });
+    spans.push(...page.items);
+    if (spans.length >= page.total) break;
+  }
+  return spans;
+}
+
+function download(name: string, text: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** What was said in the model calls of a trace, each message once. */
+function Chat({ trace_id }: { trace_id: string }) {
+  const found = useOne(["trace", "one", trace_id, "calls"], (signal) =>
+    api.get("/api/v1/traces/{trace_id}/spans", { path: { trace_id }, query: { limit: MOST_CALLS }, signal }),
+  );
+  const messages = useMemo(() => {
+    const known = new Set<string>();
+    return ((found.data?.items ?? []) as unknown as Full[]).flatMap((span) =>
+      (isModelCall(span) ? messagesOfSpan(span.attributes ?? {}) : []).filter((message) => {
+        const key = JSON.stringify([message.role, message.text, message.calls, message.answers]);
+        return !known.has(key) && known.add(key);
+      }),
+    );
+  }, [found.data]);
+  if (found.error && !found.data) return <Problem error={found.error} />;
+  if (!found.data) return <Loading />;
+  return (
+    <Card title={`Conversation (${count(messages.length)})`}>
+      {messages.length ? <Conversation messages={messages} /> : <span className="quiet">No span of this trace tells what a model was asked or said.</span>}
+      {found.data.total > MOST_CALLS && <div className="faint">The first {count(MOST_CALLS)} spans were read.</div>}
+    </Card>
+  );
+}
+
+const isModelCall = ({ attributes = {} }: Full): boolean =>
+  attributes["openinference.span.kind"] === "LLM" || attributes["traceloop.span.kind"] === "llm" ||
+  Object.keys(attributes).some((key) => /^(gen_ai\.(input|output|prompt|completion|request)|llm\.(input|output)_messages)/.test(key));
+
 function Waterfall({ trace_id, spans }: { trace_id: string; spans: readonly Span[] }) {
   const [text, setText] = useState("");
   const [onlyErrors, setOnlyErrors] = useState(false);
+  const [errorsFirst, setErrorsFirst] = useState(false);
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
   const [open, setOpen] = useState<string | null>(null);
   const wanted = useDeferredValue(text.toLowerCase());
@@ -76,6 +142,7 @@ function Waterfall({ trace_id, spans }: { trace_id: string; spans: readonly Span
   const bars = useMemo(() => waterfall(spans), [spans.length, trace_id]);
   const shown = useMemo(() => {
     if (wanted || onlyErrors) return bars.filter((bar) => (!onlyErrors || bar.failed) && bar.span.name.toLowerCase().includes(wanted));
+    if (errorsFirst) return [...bars.filter((bar) => bar.failed), ...bars.filter((bar) => !bar.failed)];
     if (!folded.size) return bars;
     const rows: Bar<Span>[] = [];
     for (let place = 0; place < bars.length; place += 1) {
@@ -84,7 +151,7 @@ function Waterfall({ trace_id, spans }: { trace_id: string; spans: readonly Span
       if (folded.has(bar.span.span_id)) place += bar.inside;
     }
     return rows;
-  }, [bars, wanted, onlyErrors, folded]);
+  }, [bars, wanted, onlyErrors, errorsFirst, folded]);
   const frame = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({ count: shown.length, getScrollElement: () => frame.current, estimateSize: () => ROW, overscan: 10 });
   const fold = (id: string) => {
@@ -98,6 +165,7 @@ function Waterfall({ trace_id, spans }: { trace_id: string; spans: readonly Span
       side={
         <>
           <button type="button" className="chip" aria-pressed={onlyErrors} onClick={() => setOnlyErrors(!onlyErrors)}>errors</button>
+          <button type="button" className="chip" aria-pressed={errorsFirst} onClick={() => setErrorsFirst(!errorsFirst)}>errors first</button>
           <TextInput aria-label="Search the spans" placeholder="Search" size="xs" leftSection={<Icon name="search" size={13} />} value={text} onChange={(event) => setText(event.currentTarget.value)} />
         </>
       }
@@ -136,12 +204,14 @@ function Opened({ trace_id, span_id, close }: { trace_id: string; span_id: strin
   );
   if (found.error && !found.data) return <Problem error={found.error} />;
   const span = found.data?.items[0];
+  const messages = span ? messagesOfSpan((span as unknown as Full).attributes ?? {}) : [];
   return (
     <div className="inside" style={{ borderTop: "1px solid var(--edge)" }}>
       <div style={{ display: "flex", justifyContent: "space-between", marginBottom: 8 }}>
         <Id id={span_id} />
         <Button variant="default" size="xs" onClick={close}>Close</Button>
       </div>
+      {messages.length > 0 && <div style={{ marginBottom: 12 }}><Conversation messages={messages} /></div>}
       {span ? <Json value={span} open={2} /> : <Loading />}
     </div>
   );

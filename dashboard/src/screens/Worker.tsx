@@ -1,6 +1,8 @@
+import { Button } from "@mantine/core";
 import { api } from "../api/client";
-import { useOne } from "../api/queries";
+import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
+import { useMay } from "../app/session";
 import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
@@ -12,13 +14,26 @@ export default function WorkerScreen({ params }: { params: Params }) {
     (signal) => api.get("/api/v1/workers/{worker_id}", { path: { worker_id }, signal }),
     { every: 5000 },
   );
+  const mayWrite = useMay("write");
+  const drain = useAction(
+    (on: boolean) =>
+      on
+        ? api.post("/api/v1/workers/{worker_id}/drain", { path: { worker_id } })
+        : api.post("/api/v1/workers/{worker_id}/undrain", { path: { worker_id } }),
+    (_, on) => (on ? "It claims no more, and finishes what it holds." : "It claims again."),
+  );
   if (found.error && !found.data) return <Problem error={found.error} id={worker_id} />;
   if (!found.data) return <Loading />;
   const worker = found.data;
   return (
     <>
       <Head title={<Id id={worker_id} />} label={worker_id} above={["Workers", "/workers"]}>
-        <Status status={worker.stopped_at ? "stopped" : worker.status} />
+        <Status status={worker.stopped_at ? "stopped" : worker.draining_since ? "draining" : worker.status} />
+        {mayWrite && !worker.stopped_at && (
+          <Button variant="default" loading={drain.isPending} onClick={() => drain.mutate(!worker.draining_since)}>
+            {worker.draining_since ? "Let it claim again" : "Drain"}
+          </Button>
+        )}
       </Head>
       <div className="body">
         <div className="grid">
@@ -44,6 +59,7 @@ export default function WorkerScreen({ params }: { params: Params }) {
                 ["Last claim", <Ago time={worker.last_dequeue_time} />],
                 ["Last busy", <Ago time={worker.last_busy_time} />],
                 ["Last idle", <Ago time={worker.last_idle_time} />],
+                ["Drained", <Ago time={worker.draining_since} />],
                 ["Stopped", <Ago time={worker.stopped_at} />],
               ]}
             />

@@ -22,7 +22,7 @@ export default function Workers() {
   const stats = useOne(["overview", "stats"], (signal) => api.get("/api/v1/stats", { signal }), { every: 5000 });
   const alive = (stats.data?.workers ?? {}) as Record<string, number>;
   const columns: Column<Worker>[] = [
-    { name: "Status", width: "100px", cell: (worker) => <Status status={worker.stopped_at ? "stopped" : worker.status} /> },
+    { name: "Status", width: "100px", cell: (worker) => <Status status={worker.stopped_at ? "stopped" : worker.draining_since ? "draining" : worker.status} /> },
     { name: "Worker", width: "minmax(120px, 1fr)", cell: (worker) => <Id id={worker.worker_id} /> },
     {
       name: "Holds", width: "minmax(0, 1.500fr)", wide: true,

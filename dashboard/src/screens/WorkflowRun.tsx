@@ -1,4 +1,5 @@
 import { Button } from "@mantine/core";
+import { Link } from "wouter";
 import { api, type Schema } from "../api/client";
 import { useAction, useCursorList, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
@@ -6,18 +7,18 @@ import { useMay } from "../app/session";
 import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Dag } from "../components/Dag";
+import { Definition } from "../components/Definition";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { LongText } from "../components/LongText";
 import { Problem } from "../components/Problem";
 import { Why } from "../components/Why";
-import { compact, oneLine } from "../lib/format";
+import { compact, oneLine, seconds } from "../lib/format";
 
 type Node = Schema<"NodeInfo">;
 
 const MAX_NODES = 200;
 const MAX_HISTORY = 100;
-const seconds = (time: string | null | undefined) => (time ? Date.parse(time) / 1000 : null);
 
 export default function WorkflowRunScreen({ params }: { params: Params }) {
   const workflow_run_id = params.workflow_run_id ?? "";
@@ -27,6 +28,8 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
   const executions = useCursorList(["workflow_run", "one", workflow_run_id, "executions"], ({ signal, ...page }) =>
     api.get("/api/v1/workflow-runs/{workflow_run_id}/executions", { path, query: page, signal }),
   );
+  const name = found.data?.workflow_name ?? "";
+  const workflow = useOne(["workflow", "one", name, "definition"], (signal) => api.get("/api/v1/workflows/{name}", { path: { name }, signal }), { enabled: name !== "" }).data;
   const cancel = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/cancel", { path, body: {} }), () => "Cancelled");
   const retry = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/retry", { path }), () => "It runs again");
   const pause = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/pause", { path }), () => "Paused");
@@ -37,7 +40,9 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
   const isOver = run.status === "succeeded" || run.status === "failed" || run.status === "cancelled";
   // What of a loop or a map is drawn is its node; its passes are rows of the list below.
   const drawn = new Map(run.nodes.map((node) => [node.node, node]));
-  const shown = run.nodes.slice(0, MAX_NODES);
+  // Each pass of a loop and each item of a map is a row of its own, in the order in which they began.
+  const unrolled = run.nodes.toSorted((one, other) => (seconds(one.started_at) ?? Infinity) - (seconds(other.started_at) ?? Infinity) || 0).slice(0, MAX_NODES);
+  const sessions = new Map(executions.rows.flatMap((each) => (each.session_id ? [[each.execution_id, each.session_id] as const] : [])));
   return (
     <>
       <Head title={run.workflow_name} label={run.workflow_name} above={["Workflow runs", "/workflow-runs"]}>
@@ -66,7 +71,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
             />
           </Card>
           <Card title={`Phases (${run.nodes.length})`} className="span8" flush>
-            <ul className="rows">{shown.map((node) => <Phase key={`${node.node} ${node.cycle} ${node.item} ${node.iteration}`} node={node} />)}</ul>
+            <ul className="rows">{unrolled.map((node) => <Phase key={`${node.node} ${node.cycle} ${node.item} ${node.iteration}`} node={node} session={sessions.get(node.execution_id ?? "")} />)}</ul>
             {run.nodes.length > MAX_NODES && <div className="inside quiet">The first {MAX_NODES} are shown.</div>}
           </Card>
           <Card title="Facts" className="span4">
@@ -124,7 +129,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
           </Card>
           <Card title="Context" className="span6"><Json value={run.context} open={1} /></Card>
           <Card title="Scratch" className="span6"><Json value={run.scratch} open={1} /></Card>
-          <Card title="Definition" className="span12"><LongText text={run.definition} mono /></Card>
+          {workflow && <Card title="The workflow, as it is defined now" className="span12"><Definition definition={workflow.definition} statuses={run.node_statuses as Record<string, string>} /></Card>}
         </div>
       </div>
     </>
@@ -136,7 +141,7 @@ const link = (kind: string, id: string) => {
   return to === null ? {} : { to };
 };
 
-function Phase({ node }: { node: Node }) {
+function Phase({ node, session }: { node: Node; session: string | undefined }) {
   const pass = [node.cycle ? `cycle ${node.cycle}` : "", node.iteration ? `iteration ${node.iteration}` : "", node.item ? `item ${node.item}` : ""].filter(Boolean).join(", ");
   return (
     <li>
@@ -146,6 +151,7 @@ function Phase({ node }: { node: Node }) {
         {pass && <span className="quiet">{pass}</span>}
         {node.error && <span className="cut" style={{ color: "var(--bad)" }} title={node.error}>{oneLine(node.error)}</span>}
         <span style={{ marginLeft: "auto", display: "flex", gap: 10, minWidth: 0 }} className="quiet">
+          {session && <Link className="link nowrap" href={linkTo("session", session) ?? "/"}>session</Link>}
           {node.approval_id && <Id id={node.approval_id} {...link("approval", node.approval_id)} />}
           {node.child_run_id && <Id id={node.child_run_id} {...link("workflow_run", node.child_run_id)} />}
           {node.rollout_id && <Id id={node.rollout_id} {...link("rollout", node.rollout_id)} />}

@@ -6,13 +6,12 @@ import { useFilter, useFilterList } from "../app/filters";
 import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
-import { compact } from "../lib/format";
+import { compact, seconds } from "../lib/format";
 
 type Run = Schema<"WorkflowRunSummary">;
 
 const STATUSES: Run["status"][] = ["queued", "running", "paused", "succeeded", "failed", "cancelled"];
 const SNIPPET = `perdure workflow run release --url ${location.origin}`;
-const seconds = (time: string | null | undefined) => (time ? Date.parse(time) / 1000 : null);
 
 export default function WorkflowRuns() {
   const [statuses, setStatuses] = useFilterList("status");

@@ -20,7 +20,7 @@ from msgspec import UNSET
 from perdure.access.model import Scope
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError
-from perdure.kernel.pages import Page, PaginatedResult
+from perdure.kernel.pages import ListPart, Page, PaginatedResult, Part
 
 PREFIX = "/api/v1"
 """The path under which the native API stands."""
@@ -155,6 +155,8 @@ class Shape:
     """How the answer travels, or each item of a page or list."""
     paged: bool
     listed: bool
+    parted: bool
+    """Whether the answer is a part of a list, with a cursor."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,7 @@ def shape_of(function: Callable[..., Any], address: Address) -> Shape:
     whole = _whole_body(parameters, address)
     title = "".join(map(str.title, function.__qualname__.replace(".", "_").split("_")))
     fields = None if whole or not parameters else _fields(title, parameters, strict=not address.in_query)
-    answer, form, paged, listed = _answer(hints.get("return"))
+    answer, form, kind = _answer(hints.get("return"))
     return Shape(
         path=names,
         parameters=tuple(parameters),
@@ -253,8 +255,9 @@ def shape_of(function: Callable[..., Any], address: Address) -> Shape:
         keyed=keyed,
         answer=answer,
         answer_form=form,
-        paged=paged,
-        listed=listed,
+        paged=kind is PaginatedResult,
+        listed=kind is list,
+        parted=kind is ListPart,
     )
 
 
@@ -311,18 +314,20 @@ def _fields(title: str, parameters: Sequence[Parameter], *, strict: bool) -> typ
     return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=strict)
 
 
-def _answer(hint: Any) -> tuple[Any, WireForm | None, bool, bool]:
+_WRAPPED: Mapping[Any, Any] = {list: Items, ListPart: Part, PaginatedResult: Page}
+"""What lists and pages travel in."""
+
+
+def _answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
+    """The type of an answer on the wire, its form or that of each item, and what kind of list it is."""
     kind, form = _without_form(hint)
     if form is not None:
-        return form.kind, form, False, False
+        return form.kind, form, None
     origin = get_origin(kind)
-    if origin in (PaginatedResult, list):
+    if origin in _WRAPPED:
         item, form = _without_form(get_args(kind)[0])
-        item = item if form is None else form.kind
-        if origin is list:
-            return Items[item], form, False, True  # type: ignore[valid-type]
-        return Page[item], form, True, False  # type: ignore[valid-type]
-    return (None if kind is type(None) else kind), None, False, False
+        return _WRAPPED[origin][item if form is None else form.kind], form, origin
+    return (None if kind is type(None) else kind), None, None
 
 
 def arguments_of(shape: Shape, query: Any, body: Any) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from perdure.access.model import (
     encode_answer,
     objects_text,
 )
+from perdure.access.views import MAX_VIEWS, ViewRow
 from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageError
-from perdure.kernel.storage.filters import given, order_by, where
+from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Tx
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -116,9 +117,9 @@ async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[FoundToken | Non
     return [found.get(token_id) for token_id in token_ids]
 
 
-async def list_tokens(tx: Tx) -> list[TokenRow]:
-    """All tokens, the oldest first."""
-    return await tx.all(sql.LIST_TOKENS)
+async def list_tokens(tx: Tx, created: int, last: str, limit: int) -> list[TokenRow]:
+    """The next tokens after a place, the oldest first."""
+    return await tx.all(sql.LIST_TOKENS, created=created, last=last, n=limit)
 
 
 async def any_token(tx: Tx) -> bool:
@@ -162,14 +163,40 @@ async def query_audit(
             return []
     conditions = given(("namespace", "exact", number), ("actor", "exact", actor), ("action", "exact", action))
     clause = where(sql.AUDIT_FIELDS, conditions, "and")
-    order = order_by(sql.AUDIT_FIELDS, None, "desc", sql.AUDIT_ORDER)
-    page, values = sql.LIST_AUDIT.page(clause, order, limit, 0)
+    page, values = sql.LIST_AUDIT.page(clause, sql.AUDIT_ORDER, limit, 0)
     return await tx.all(page, before=LAST_ID if before is None else before, **values)
 
 
 async def trim_audit(tx: Tx, age: int) -> int:
     """Drop some of the entries that are older than `age` microseconds; returns how many."""
     return await tx.execute(sql.TRIM_AUDIT, before=tx.now - age, n=TRIM_ROWS)
+
+
+# --- saved views ------------------------------------------------------------------------------------------
+
+
+async def save_view(tx: Tx, owner: str, screen: str, name: str, query: str) -> ViewRow:
+    """Save a view, or replace the one with its screen and name."""
+    row = ViewRow(owner, screen, name, query, tx.wall)
+    await tx.write(sql.SAVE_VIEWS.of([row]))
+    if (await tx.one(sql.COUNT_VIEWS, owner=owner) or 0) > MAX_VIEWS:
+        raise Conflict(f"there are {MAX_VIEWS} saved views already; delete one first")
+    await audit(tx, "save_view", [name])
+    changes.tell(tx, "view", [(name, "saved")])
+    return row
+
+
+async def list_views(tx: Tx, owners: Sequence[str]) -> list[ViewRow]:
+    """The views of some owners, by screen and name."""
+    return await tx.all(sql.LIST_VIEWS, owners=list(owners), n=2 * MAX_VIEWS)
+
+
+async def delete_view(tx: Tx, owner: str, screen: str, name: str) -> None:
+    """Delete a view."""
+    if not await tx.execute(sql.DROP_VIEW, owner=owner, screen=screen, name=name):
+        raise NotFound(f"View {name} of {screen} not found")
+    await audit(tx, "delete_view", [name])
+    changes.tell(tx, "view", [(name, "deleted")])
 
 
 # --- idempotency keys -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from msgspec import Meta, structs
 from perdure.access import model, operations
 from perdure.access.authentication import Authentication
 from perdure.access.base import Service
-from perdure.access.endpoints import DELETE, GET, POST, call
+from perdure.access.endpoints import DELETE, GET, POST, PUT, call
 from perdure.access.model import (
     MAX_LIFETIME,
     MAX_NAME,
@@ -23,17 +23,32 @@ from perdure.access.model import (
     Me,
     Scope,
     Token,
+    TokenRow,
 )
 from perdure.access.tables import SYSTEM
-from perdure.kernel.checks import Id, Limit, check_page, check_text
+from perdure.access.views import (
+    MAX_QUERY,
+    MAX_SCREEN,
+    MAX_VIEW_NAME,
+    SHARED,
+    SavedView,
+    Screen,
+    ViewName,
+    ViewQuery,
+    view_of,
+)
+from perdure.kernel.checks import Id, Limit, check_flag, check_name, check_page, check_text
 from perdure.kernel.clock import to_micros
-from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
+from perdure.kernel.cursors import read_cursor, write_cursor
+from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from perdure.kernel.pages import ListPart
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Operation, Storage
 
 RETENTION_SECONDS = 3600.0
 TOKEN_ID_DIGITS = 16
 SYSTEM_ACTOR = "system"
+_TOKENS, _NAMESPACES = "tokens", "namespaces"
 
 T = TypeVar("T")
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -113,20 +128,63 @@ class Access(Service):
         return CreatedToken(**structs.asdict(model.token_of(added.row)), secret=secret, first=added.first)
 
     @call(GET("/tokens"), scope="admin")
-    async def list_tokens(self) -> list[Token]:
-        """List all tokens, the oldest first; ended ones too."""
-        rows = await self.storage.read(operations.list_tokens, ns=SYSTEM)
-        return [token for token in map(model.token_of, rows) if self._reaches(token.namespaces)]
+    async def list_tokens(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[Token]:
+        """List tokens, the oldest first; ended ones too. `next` is the cursor of the next page."""
+        check_page(limit)
+        place = read_cursor(cursor, _TOKENS, int, str) or (-1, "")
+        found: list[TokenRow] = []
+        while len(found) < limit:
+            size = limit - len(found)
+            rows = await self.storage.read(operations.list_tokens, *place, size, ns=SYSTEM)
+            found += [row for row in rows if self._reaches(model.token_of(row).namespaces)]
+            if len(rows) < size:
+                return ListPart(map(model.token_of, found))
+            place = (rows[-1].create_time, rows[-1].id)
+        return ListPart(map(model.token_of, found), write_cursor(_TOKENS, *place) if limit else None)
 
     @call(DELETE("/tokens/{token_id}"), scope="admin", status=200, errors=(NotFound,))
     async def revoke_token(self, token_id: Id) -> Token:
         """Revoke a token: in this process at once, in others within seconds."""
         check_text(token_id, "token_id")
-        if self._who.namespaces is not None and token_id not in {
-            token.token_id for token in await self.list_tokens()
-        }:
-            raise NotFound(f"Token {token_id} not found")
+        if self._who.namespaces is not None:
+            (known,) = await self.storage.read(operations.find_tokens, [token_id], ns=SYSTEM)
+            if known is None or not self._reaches(model.token_of(known.row).namespaces):
+                raise NotFound(f"Token {token_id} not found")
         return model.token_of(await self._change(operations.revoke_token, token_id))
+
+    # --- saved views --------------------------------------------------------------------------------------
+
+    @call(GET("/views"), scope="read")
+    async def list_views(self) -> list[SavedView]:
+        """List the saved views of the namespace and the caller's own, by screen and name."""
+        return [view_of(row) for row in await self.read(operations.list_views, [SHARED, self._own])]
+
+    @call(PUT("/views"), scope="write", errors=(Conflict,))
+    async def save_view(
+        self, name: ViewName, screen: Screen, query: ViewQuery = "", *, shared: bool = True
+    ) -> SavedView:
+        """Save what a screen shows under a name, for all callers of the namespace or for the caller alone.
+
+        A view with the same screen and name is replaced. There are at most 200 shared ones, and 200 for each
+        caller.
+        """
+        check_name(name, "name", max_length=MAX_VIEW_NAME)
+        check_name(screen, "screen", max_length=MAX_SCREEN)
+        check_text(query, "query", max_length=MAX_QUERY)
+        owner = SHARED if check_flag(shared, "shared") else self._own
+        return view_of(await self.write(operations.save_view, owner, screen, name, query))
+
+    @call(DELETE("/views"), scope="write", errors=(NotFound,))
+    async def delete_view(self, *, name: ViewName, screen: Screen, shared: bool = True) -> None:
+        """Delete a saved view."""
+        owner = SHARED if check_flag(shared, "shared") else self._own
+        screen, name = check_text(screen, "screen"), check_text(name, "name")
+        await self.write(operations.delete_view, owner, screen, name)
+
+    @property
+    def _own(self) -> str:
+        """The owner of the caller's own views."""
+        return str(self._who.actor)
 
     async def _change(self, operation: Operation[..., T], *args: Any) -> T:
         try:
@@ -138,10 +196,14 @@ class Access(Service):
     # --- namespaces and the audit -----------------------------------------------------------------------
 
     @call(GET("/namespaces"), scope="admin")
-    async def list_namespaces(self) -> list[str]:
-        """List the namespaces that the caller reaches."""
+    async def list_namespaces(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[str]:
+        """List the namespaces that the caller reaches, by name. `next` is the cursor of the next page."""
+        check_page(limit)
+        (last,) = read_cursor(cursor, _NAMESPACES, str) or ("",)
         names = await self.storage.read(operations.list_namespaces)
-        return sorted(name for name in names.values() if self._reaches([name]))
+        found = sorted(name for name in names.values() if name > last and self._reaches([name]))
+        more = 0 < limit < len(found)
+        return ListPart(found[:limit], write_cursor(_NAMESPACES, found[limit - 1]) if more else None)
 
     @call(GET("/audit"), scope="admin")
     async def query_audit(

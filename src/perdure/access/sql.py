@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from perdure.access.model import AuditRow, KeyRow, NamespaceRow, TokenRow
-from perdure.access.tables import IDEMPOTENCY, NAMESPACES, TOKENS
+from perdure.access.tables import IDEMPOTENCY, NAMESPACES, SAVED_VIEWS, TOKENS
+from perdure.access.views import ViewRow
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.filters import Field, Key, Listing, Order
 
 # --- namespaces -------------------------------------------------------------------------------------------
 
@@ -24,8 +25,14 @@ ADD_NAMESPACES = BulkInsert(NAMESPACES, NamespaceRow)
 ADD_TOKENS = BulkInsert(TOKENS, TokenRow)
 # Tokens by their ids.
 FIND_TOKENS = statement("SELECT {columns} FROM tokens WHERE ns = :ns AND id {among:ids}", row=TokenRow)
-# All tokens, the oldest first.
-LIST_TOKENS = statement("SELECT {columns} FROM tokens WHERE ns = :ns ORDER BY create_time, id", row=TokenRow)
+# Tokens after a place, the oldest first.
+LIST_TOKENS = statement(
+    """
+    SELECT {columns} FROM tokens WHERE ns = :ns AND (create_time, id) > (:created, :last)
+    ORDER BY create_time, id LIMIT :n
+    """,
+    row=TokenRow,
+)
 # Lock a token.
 LOCK_TOKEN = statement("SELECT {columns} FROM tokens WHERE ns = :ns AND id = :id {lock}", row=TokenRow)
 # Whether there is any token.
@@ -55,7 +62,7 @@ AUDIT_FIELDS = {
     "actor": Field("a.actor", "text"),
     "action": Field("a.action", "text"),
 }
-AUDIT_ORDER = "a.id DESC"
+AUDIT_ORDER = Order((Key("a.id", "int", descending=True),))
 # The audit entries before an id.
 LIST_AUDIT = Listing(
     "a.id, n.name AS namespace, a.actor, a.action, a.object, a.count",
@@ -68,6 +75,29 @@ TRIM_AUDIT = statement(
     DELETE FROM audit WHERE id <= (SELECT max(id) FROM
       (SELECT id FROM audit WHERE id < :before ORDER BY id LIMIT :n) AS old)
     """
+)
+
+# --- saved views ------------------------------------------------------------------------------------------
+
+# Save views; one that is known is replaced.
+SAVE_VIEWS = BulkInsert(
+    SAVED_VIEWS,
+    ViewRow,
+    on_conflict="UPDATE SET query = excluded.query, saved_at = excluded.saved_at",
+)
+# The views of some owners.
+LIST_VIEWS = statement(
+    """
+    SELECT {columns} FROM saved_views WHERE ns = :ns AND owner {among:owners}
+    ORDER BY screen, name, owner LIMIT :n
+    """,
+    row=ViewRow,
+)
+# How many views an owner has.
+COUNT_VIEWS = statement("SELECT count(*) FROM saved_views WHERE ns = :ns AND owner = :owner", row=int)
+# Delete a view.
+DROP_VIEW = statement(
+    "DELETE FROM saved_views WHERE ns = :ns AND owner = :owner AND screen = :screen AND name = :name"
 )
 
 # --- idempotency keys -------------------------------------------------------------------------------------

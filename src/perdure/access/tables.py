@@ -51,4 +51,18 @@ IDEMPOTENCY = Table(
     hot=True,
 )
 
-TABLES = (NAMESPACES, TOKENS, AUDIT, IDEMPOTENCY)
+SAVED_VIEWS = Table(
+    "saved_views",
+    (
+        integer("ns"),
+        text("owner"),
+        text("screen"),
+        text("name"),
+        text("query"),
+        integer("saved_at"),
+    ),
+    key=("ns", "owner", "screen", "name"),
+)
+"""What people want to see of a screen again; an empty `owner` shares it with the namespace."""
+
+TABLES = (NAMESPACES, TOKENS, AUDIT, IDEMPOTENCY, SAVED_VIEWS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, Protocol, cast, get_args
 
@@ -10,6 +9,7 @@ import msgspec
 
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_iso, to_iso_or_none
+from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, InvalidInput
 from perdure.kernel.machine import Machine
 from perdure.kernel.record import Record
@@ -384,19 +384,14 @@ class Wanted(NamedTuple):
     limit: int
 
 
-_CURSOR = re.compile(r"([01])-([0-9]{1,18})-(.{1,64})")
+_APPROVALS: Final = "approvals"
 
 
 def cursor_of(row: ApprovalRow) -> str:
-    return f"{row.open}-{row.created_at}-{row.id}"
+    return write_cursor(_APPROVALS, row.open, row.created_at, row.id)
 
 
 def place_of(cursor: str | None) -> Place:
     """The place that a cursor names; the beginning without one."""
-    if cursor is None:
-        return FIRST
-    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
-    if found is None:
-        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
-    opened, created_at, approval_id = found.groups()
-    return Place(int(opened), int(created_at), approval_id)
+    found = read_cursor(cursor, _APPROVALS, int, int, str)
+    return FIRST if found is None else Place(*found)

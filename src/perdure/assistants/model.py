@@ -14,7 +14,9 @@ from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.checks import check_name, check_object, check_text
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.storage.filters import Order
 from perdure.kernel.storage.labels import encode_metadata
 
 MAX_DESCRIPTION = 8192
@@ -100,10 +102,10 @@ class Search(NamedTuple):
     agent: str | None
     name: str | None
     metadata: Mapping[str, Any]
-    sort_by: str
-    sort_order: str
     limit: int
     offset: int
+    order: Order
+    place: Place | None
 
 
 # --- what callers give ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from perdure.assistants.model import (
 from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
-from perdure.kernel.storage.filters import Clause, given, order_by, where
+from perdure.kernel.storage.filters import Clause, given, where
 from perdure.kernel.storage.labels import drop_labels, labelled, set_labels
 from perdure.kernel.storage.port import Tx
 
@@ -301,9 +301,7 @@ def _own(row: AssistantRow | None, agent: str) -> AssistantRow | None:
 async def search(tx: Tx, query: Search) -> tuple[list[AssistantRow], int]:
     """A page of assistants, and how many there are in all."""
     clause = _matching(query.agent, query.name, query.metadata)
-    ties = "created DESC, id" if query.sort_order == "desc" else "created, id"
-    order = order_by(sql.FIELDS, query.sort_by, query.sort_order, ties)
-    page, values = sql.LIST.page(clause, order, query.limit, query.offset)
+    page, values = sql.LIST.page(clause, query.order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
     total = await tx.one(sql.LIST.count(clause), **clause.values)
     return rows, total or 0
@@ -325,8 +323,8 @@ def _matching(agent: str | None, name: str | None, metadata: Mapping[str, Any]) 
 
 
 async def versions(
-    tx: Tx, assistant_id: str, limit: int, offset: int
+    tx: Tx, assistant_id: str, before: int, limit: int, offset: int
 ) -> tuple[AssistantRow, list[VersionRow]]:
-    """An assistant, and a page of its versions, the newest first."""
+    """An assistant, and a page of its versions before one, the newest first."""
     row = await get(tx, assistant_id)
-    return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, limit=limit, offset=offset)
+    return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, before=before, limit=limit, offset=offset)

@@ -10,7 +10,7 @@ from msgspec import Meta
 from perdure.access.base import Service
 from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 from perdure.agents.records import AgentDescription, AgentSpec
-from perdure.assistants import model, operations
+from perdure.assistants import model, operations, sql
 from perdure.assistants.model import AssistantRow, Body, Change, NewAssistant, Search, VersionRow, version_of
 from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.checks import (
@@ -26,13 +26,15 @@ from perdure.kernel.checks import (
     check_page,
     optional_text,
 )
+from perdure.kernel.cursors import LAST, read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.match import has
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import ListPart, PaginatedResult
 from perdure.kernel.storage.labels import encode_metadata
 
 MAX_VERSIONS = 1000
 """How many versions a search by metadata reads."""
+_ASSISTANTS, _VERSIONS = "assistants", "versions of an assistant"
 
 SortField = Literal["created_at", "updated_at", "assistant_id", "agent", "name"]
 
@@ -173,20 +175,23 @@ class Assistants(Service):
         sort_order: SortOrder = "desc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Assistant]:
         """List assistants, the newest first.
 
         Filters by agent, by a part of the name, and by metadata.
         """
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         check_choice(sort_by, get_args(SortField), "sort_by")
         check_choice(sort_order, get_args(SortOrder), "sort_order")
         wanted = check_filter(metadata, "metadata")
         names = (optional_text(agent, "agent"), optional_text(name, "name"))
-        query = Search(*names, wanted, sort_by, sort_order, limit, offset)
+        order = sql.order(sort_by, sort_order)
+        query = Search(*names, wanted, limit, offset, order, order.place(_ASSISTANTS, cursor))
         rows, total = await self.read(operations.search, query)
         items = [model.assistant_of(row) for row in rows]
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+        after = order.cursor(_ASSISTANTS, rows, limit)
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
     async def count(
         self,
@@ -208,17 +213,20 @@ class Assistants(Service):
         metadata: MetadataFilter = None,
         limit: Limit = 100,
         offset: Offset = 0,
-    ) -> list[Assistant]:
+        cursor: str | None = None,
+    ) -> ListPart[Assistant]:
         """List the versions of an assistant, the newest first."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         wanted = check_filter(metadata, "metadata")
         checked = check_id(assistant_id, "assistant_id")
-        if not wanted:
-            row, found = await self.read(operations.versions, checked, limit, offset)
-            return [_version(row, each) for each in found]
-        row, found = await self.read(operations.versions, checked, MAX_VERSIONS, 0)
-        matching = [each for each in (_version(row, each) for each in found) if has(each.metadata, wanted)]
-        return matching[offset : offset + limit]
+        (before,) = read_cursor(cursor, _VERSIONS, int) or (LAST,)
+        page = (MAX_VERSIONS, 0) if wanted else (limit, offset)
+        row, found = await self.read(operations.versions, checked, before, *page)
+        items = [_version(row, each) for each in found]
+        if wanted:
+            items = [each for each in items if has(each.metadata, wanted)][offset : offset + limit]
+        is_full = bool(items) and len(items) == limit
+        return ListPart(items, write_cursor(_VERSIONS, items[-1].version) if is_full else None)
 
 
 def _version(row: AssistantRow, found: VersionRow) -> Assistant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.assistants.model import AssistantRow, DescriptionRow, KindRow, NewVersionRow, VersionRow
 from perdure.assistants.tables import AGENT_DESCRIPTIONS, ASSISTANT_VERSIONS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
-from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.filters import Field, Key, Listing, Order, order_by
 
 # Assistants by their ids.
 GET = statement("SELECT {columns} FROM assistants WHERE ns = :ns AND id {among:ids}", row=AssistantRow)
@@ -52,10 +52,10 @@ GET_VERSION = statement(
     "SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id AND version = :version",
     row=VersionRow,
 )
-# A page of the versions of an assistant, the newest first.
+# A page of the versions of an assistant before one, the newest first.
 LIST_VERSIONS = statement(
     """
-    SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id
+    SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id AND version < :before
     ORDER BY version DESC LIMIT :limit OFFSET :offset
     """,
     row=VersionRow,
@@ -93,6 +93,14 @@ FIELDS = {
     "created_at": Field("created", "time"),
     "updated_at": Field("updated", "time"),
 }
+
+
+def order(sort_by: str, sort_order: str) -> Order:
+    """The order of a list of assistants; those that are equal stand as they were created."""
+    created = Key("created", "time", descending=sort_order == "desc")
+    return order_by(FIELDS, sort_by, sort_order, Order((created, Key("id", "text"))))
+
+
 # The assistants of a namespace.
 LIST = Listing("{columns}", "assistants WHERE ns = :ns", AssistantRow)
 

@@ -54,6 +54,7 @@ PANELS: dict[str, dict[str, str]] = {
     },
     "Rollouts and traces": {
         "rollout": COMMANDS + "rollouts:app",
+        "queue": COMMANDS + "queues:app",
         "trace": COMMANDS + "traces:app",
         "span": COMMANDS + "spans:app",
         "resources": COMMANDS + "resources:app",
@@ -62,6 +63,7 @@ PANELS: dict[str, dict[str, str]] = {
         "find": COMMANDS + "find:find",
         "why": COMMANDS + "diagnostics:why",
         "stats": COMMANDS + "diagnostics:stats",
+        "usage": COMMANDS + "diagnostics:usage",
         "health": COMMANDS + "diagnostics:health",
         "outbox": COMMANDS + "outbox:app",
         "db": COMMANDS + "database:app",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from perdure.client import lightning_requests as answers
 from perdure.client.lightning_batches import Batches, pair_item, rollout_item
@@ -58,6 +58,9 @@ class LightningStoreClient(LightningStore):
     which it is asked again after each of `health_retry_delays`; without these it is not asked.
     """
 
+    session_kind: ClassVar[type[HttpSession]] = HttpSession
+    """How requests are sent."""
+
     def __init__(
         self,
         server_address: str,
@@ -70,7 +73,7 @@ class LightningStoreClient(LightningStore):
         connection_timeout: float = 5.0,
         tls: ClientTls | None = None,
     ) -> None:
-        self._session = HttpSession(
+        self._session = self.session_kind(
             server_address,
             token=token,
             namespace=namespace,

@@ -17,6 +17,7 @@ from perdure.client.transport import HttpTransport
 from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
+from perdure.graph_requests.graphs import Graphs
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.memory.service import Memory
@@ -24,11 +25,13 @@ from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.retention.service import Upkeep
 from perdure.rollouts.traces.service import Traces
+from perdure.rollouts.workers import Workers
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
 from perdure.streams.model import Event
 from perdure.threads import asking
 from perdure.threads.asking import RunOptions
+from perdure.threads.bulk import Bulk
 from perdure.threads.records import RunEnd
 from perdure.threads.service import Threads
 from perdure.workflows.override_service import WorkflowOverrides
@@ -67,12 +70,15 @@ class PerdureClient(Threads):
         )
         self.transport = HttpTransport(session, ThreadSenders(patience).by_method())
         self.assistants = Assistants.over(self.transport)
+        self.graphs = Graphs.over(self.transport)
         self.items = Items.over(self.transport)
         self.executions = Executions.over(self.transport)
         self.jobs = Jobs.over(self.transport)
         self.schedules = Schedules.over(self.transport)
         self.sessions = Sessions.over(self.transport)
         self.memory = Memory.over(self.transport)
+        self.bulk = Bulk.over(self.transport)
+        self.workers = Workers.over(self.transport)
         self.traces = Traces.over(self.transport)
         self.outbox = Outbox.over(self.transport)
         self.access = Access.over(self.transport)

@@ -361,7 +361,7 @@ def _data(body: bytes | None) -> bytes | io.BytesIO | None:
 def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
     if token:
-        headers["Authorization"] = f"Bearer {token}"
+        headers["Authorization"] = f"Bearer {in_header(token, 'the token')}"
     if namespace is not None:
         headers[NAMESPACE_HEADER] = in_header(namespace, "namespace")
     return headers

@@ -13,7 +13,7 @@ from perdure.access.endpoints import KEY, PREFIX, Endpoint, wire_of
 from perdure.client.session import Answer, Effect, HttpSession, in_header, path_segment
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import ListPart, PaginatedResult
 from perdure.kernel.record import open_record
 
 Sender = Callable[["HttpTransport", Endpoint, dict[str, Any]], Any]
@@ -90,12 +90,16 @@ class HttpTransport:
             return None
         found = decode_answer(shape.answer, body)
         read = shape.answer_form.from_wire if shape.answer_form is not None else None
-        if not shape.paged and not shape.listed:
+        if not shape.paged and not shape.listed and not shape.parted:
             return found if read is None else read(found)
         items = found.items if read is None else [read(item) for item in found.items]
         if shape.listed:
             return items
-        return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)
+        if shape.parted:
+            return ListPart(items, found.next)
+        return PaginatedResult(
+            items=items, limit=found.limit, offset=found.offset, total=found.total, next=found.next
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session.base_url!r})"

@@ -131,6 +131,11 @@ def _waiting(facts: RolloutFacts, now: int) -> Explanation:
         return _in_line(facts, facts.in_line, now)
     if facts.due_at is not None and facts.due_at > now:
         return _not_yet(facts, facts.due_at, now)
+    if facts.paused is not None:
+        return "paused", (
+            f"{noun(facts)} is waiting: the queue is paused since {at(facts.paused, now)}. "
+            f"Resume it with `perdure queue resume {facts.queue}`."
+        )
     if facts.kind == JOB:
         return "waits_for_server", (
             f"{noun(facts)} ({facts.agent}) is ready, and waits for a server that has this job and is free. "

@@ -179,6 +179,7 @@ class FoundRollout(msgspec.Struct, frozen=True, kw_only=True):
     uncharged: int
     line: LineFacts | None = None
     ahead: int = 0
+    paused: int | None = None
     workers: WorkerRows = WorkerRows()
     audit: AuditMatch | None = None
 
@@ -288,6 +289,8 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     request: RequestFacts | None = None
     in_line: LineFacts | None = None
     ahead: int = 0
+    paused: int | None = None
+    """Since when its queue is paused."""
     workers: WorkerFacts = WorkerFacts()
     audit: AuditMatch = AuditMatch()
 
@@ -401,6 +404,7 @@ def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
         request=None if found.request is None else _request_facts(found.request),
         in_line=found.line,
         ahead=found.ahead,
+        paused=found.paused,
         workers=_worker_facts(found.workers, row, since),
         audit=found.audit or AuditMatch(),
     )

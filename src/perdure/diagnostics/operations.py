@@ -19,6 +19,7 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRows,
 )
+from perdure.diagnostics.totals import ThreadTotals
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun
 from perdure.graph_requests.model import GRAPH_REQUEST
 from perdure.graph_requests.operations import get_request
@@ -28,10 +29,12 @@ from perdure.outbox.model import DEAD, PENDING
 from perdure.outbox.operations import list_effects
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED
 from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.holds import QUEUE, WORKER, held, holds
+from perdure.rollouts.operations.overview import Depth, queues_here
 from perdure.schedules.operations.queries import find as find_schedule
 from perdure.schedules.rows import ScheduleRow
 from perdure.threads.model import RUN, RUN_KINDS
-from perdure.threads.operations.queries import QueueStats
+from perdure.threads.operations.queries import QueueStats, check_thread
 from perdure.threads.operations.queries import stats as queue_stats
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.rows import RunRow, ThreadRow
@@ -79,13 +82,14 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
         return None
     run = (await load_runs(tx, [id])).get(id) if row.kind in RUN_KINDS else None
     request = await get_request(tx, id) if row.kind == GRAPH_REQUEST else None
-    line, ahead, workers, audit = None, 0, WorkerRows(), None
+    line, ahead, paused, workers, audit = None, 0, None, WorkerRows(), None
     if row.status in ENDED:
         audit = await _end_of(tx, row, run)
     elif row.status in QUEUED and row.behind is not None and row.line is not None:
         line = await _line(tx, row.line, row.priority, row.behind)
     elif row.status in QUEUED:
         ahead = await _ahead_in_queue(tx, row)
+        paused = held(await holds(tx), QUEUE).get(row.queue)
         workers = await workers_of(tx, row.kind)
     return FoundRollout(
         row=row,
@@ -95,6 +99,7 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
         uncharged=await tx.one(sql.COUNT_UNCHARGED, id=id) or 0,
         line=line,
         ahead=ahead,
+        paused=paused,
         workers=workers,
         audit=audit,
     )
@@ -204,6 +209,14 @@ async def _thread(tx: Tx, thread: ThreadRow) -> FoundThread:
     )
 
 
+async def thread_totals(tx: Tx, thread_id: str) -> ThreadTotals:
+    """What the runs of a thread took in sum."""
+    await check_thread(tx, thread_id)
+    found = await tx.one(sql.THREAD_TOTALS, thread_id=thread_id)
+    assert found is not None
+    return found
+
+
 # --- statistics -------------------------------------------------------------------------------------------
 
 
@@ -233,6 +246,22 @@ async def stats(tx: Tx) -> StatsRows:
 
 async def _queue(tx: Tx) -> QueueRows:
     return QueueRows(tx.now, await queue_stats(tx), await workers_of(tx, RUN))
+
+
+class Condition(NamedTuple):
+    """What `doctor` asks a namespace. `now` is the database's time."""
+
+    now: int
+    stats: StatsRows
+    queues: list[Depth]
+    drained: list[str]
+
+
+@watched
+async def condition(tx: Tx) -> Condition:
+    """What waits, who works, and what is held back."""
+    _, queues = await queues_here(tx)
+    return Condition(tx.now, await stats(tx), queues, sorted(held(await holds(tx), WORKER)))
 
 
 async def live_workers(tx: Tx) -> tuple[int, WorkerRows]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
@@ -12,7 +13,8 @@ from perdure.access.endpoints import GET, call
 from perdure.access.model import Caller, token_of
 from perdure.access.tables import SYSTEM
 from perdure.approvals.model import ApprovalRow
-from perdure.diagnostics import finding, model, operations
+from perdure.diagnostics import doctor, finding, model, operations
+from perdure.diagnostics.doctor import Findings
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
 from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, FoundId, FoundTokens, Kind, Wanted
 from perdure.diagnostics.found_explain import OWNED, explain_found
@@ -24,19 +26,24 @@ from perdure.diagnostics.model import (
     RolloutFacts,
     Why,
 )
+from perdure.diagnostics.totals import ThreadFigures, thread_figures
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
-from perdure.kernel.checks import MAX_ID, Id, check_choices, check_id, check_name, check_number
+from perdure.kernel.checks import MAX_ID, Id, check_choice, check_choices, check_id, check_name, check_number
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.eventlog.port import EventLog, LogName
 from perdure.kernel.storage.port import Operation, Storage
+from perdure.outbox.model import DEAD, PENDING
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
 from perdure.sessions.model import described
+from perdure.statistics.model import USAGE_BY, QueueHistory, UsageBy, UsageHistory
+from perdure.statistics.operations import queue_history, usage_history
 from perdure.threads.policy import Policy
 
 Beginning = Annotated[str, Meta(max_length=MAX_ID)]
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
 FindLimit = Annotated[int, Meta(ge=1, le=MAX_FOUND)]
 ALIVE_LEASES = 3
 """After how many leases without a sign of life a worker does not count as alive."""
@@ -162,6 +169,59 @@ class Diagnostics(WatchedService):
             "pools": model.pools_of(await self.storage.health()),
             "outbox": found.outbox,
         }
+
+    @call(GET("/threads/{thread_id}/figures"), scope="read", errors=(NotFound,))
+    async def thread_figures(self, thread_id: Id) -> ThreadFigures:
+        """Show the tokens and the cost of all runs of a thread."""
+        wanted = check_id(thread_id, "thread_id")
+        return thread_figures(wanted, await self.read(operations.thread_totals, wanted))
+
+    @call(GET("/stats/queues"), scope="read")
+    async def queue_history(
+        self, *, since: Moment | None = None, until: Moment | None = None
+    ) -> QueueHistory:
+        """Show queue depth, waiting time and throughput over time, for each queue.
+
+        `since` and `until` are epoch seconds, by default the last hour. A point stands for a minute, or for
+        more where the time is long: see `step_seconds`.
+        """
+        return await self.read(queue_history, since, until)
+
+    @call(GET("/stats/usage"), scope="read")
+    async def usage(
+        self, *, by: UsageBy = "model", since: Moment | None = None, until: Moment | None = None
+    ) -> UsageHistory:
+        """Show tokens, cost, steps and errors over time, by model, agent, user or kind of step.
+
+        By model, agent and user, only model calls count. `since` and `until` are epoch seconds, by default
+        the last day. A point stands for an hour, or for more where the time is long: see `step_seconds`.
+        """
+        check_choice(by, USAGE_BY, "by")
+        return await self.read(usage_history, by, since, until)
+
+    @call(GET("/doctor"), scope="admin")
+    async def doctor(self) -> Findings:
+        """Check the database, its clock and disk, Redis, workers, queues and deliveries."""
+        # Reasons may name files and addresses.
+        health = {**await self.storage.health(), "reason": "the log of the server says why"}
+        before = time.time()
+        found = await self.read(operations.condition)
+        after = time.time()
+        workers = model.live_workers(found.stats.runs.workers, found.now - self._alive)
+        ready = [depth for depth in found.queues if depth.ready and depth.paused is None]
+        oldest = max((to_seconds(found.now - (depth.oldest or found.now)) for depth in ready), default=0.0)
+        checks = [
+            doctor.check_health(health, self.storage.engine),
+            doctor.check_skew(before, found.now, after),
+            doctor.check_redis(health),
+            doctor.check_workers(workers, sum(depth.ready for depth in ready), oldest),
+            doctor.check_queues(
+                [depth.queue for depth in found.queues if depth.paused is not None], found.drained
+            ),
+            doctor.check_outbox(found.stats.outbox[PENDING], found.stats.outbox[DEAD]),
+        ]
+        free = self.storage.free_bytes()
+        return doctor.findings_of(checks if free is None else [*checks, doctor.check_space(free)])
 
     async def live_workers(self) -> LiveWorkers:
         """The workers that are alive, and how much they can take."""

@@ -13,6 +13,7 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRow,
 )
+from perdure.diagnostics.totals import ThreadTotals
 from perdure.kernel.storage.dialect import name_statements, statement
 
 # A rollout.
@@ -154,6 +155,19 @@ LAST_RUN = statement(
     LIMIT 1
     """,
     row=str,
+)
+# What the runs of a thread took in sum.
+THREAD_TOTALS = statement(
+    """
+    SELECT count(*) AS runs, CAST(coalesce(sum(f.input_tokens), 0) AS BIGINT) AS input_tokens,
+      CAST(coalesce(sum(f.output_tokens), 0) AS BIGINT) AS output_tokens,
+      CAST(coalesce(sum(f.cached_tokens), 0) AS BIGINT) AS cached_tokens,
+      CAST(coalesce(sum(f.cost), 0) AS BIGINT) AS cost
+    FROM runs AS n
+    LEFT JOIN rollout_figures AS f ON f.ns = n.ns AND f.rollout_id = n.id
+    WHERE n.ns = :ns AND n.thread_id = :thread_id AND n.gone_at IS NULL
+    """,
+    row=ThreadTotals,
 )
 # What a state asks for, and which nodes come next.
 ASKED = statement(

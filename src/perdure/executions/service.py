@@ -22,7 +22,6 @@ from perdure.executions.records import (
     ExecutionStats,
     Figures,
 )
-from perdure.executions.rows import Place
 from perdure.kernel.checks import (
     Id,
     Limit,
@@ -32,6 +31,7 @@ from perdure.kernel.checks import (
     optional_id,
     optional_text,
 )
+from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.eventlog.port import check_session_id
 
@@ -40,6 +40,8 @@ MAX_OUTPUT = 1 << 20
 MAX_DAYS = 90
 MAX_HOURS = 168
 RECENT = 10
+_NEWEST, _OLDEST, _CHATS = "executions", "executions of a workflow run", "chats"
+"""The lists that cursors name."""
 
 Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
 Buckets = list[Bucket]
@@ -68,7 +70,7 @@ class Executions(Service):
         `next` of a page is the cursor of the next one.
         """
         check_page(limit)
-        place = views.place_of(cursor, views.NEWEST)
+        place = views.place_of(cursor, _NEWEST, views.NEWEST)
         filters = {
             sql.LIST_RUN.name: (sql.LIST_RUN, optional_id(workflow_run_id, "workflow_run_id")),
             sql.LIST_TRIGGER.name: (sql.LIST_TRIGGER, optional_id(trigger_id, "trigger_id")),
@@ -80,7 +82,7 @@ class Executions(Service):
         listing, value = next(iter(given), (sql.LIST_OPEN if running else sql.LIST, None))
         if not limit:
             return ExecutionPage(items=[])
-        return _page(await self.read(queries.page, listing, value, place, limit), limit)
+        return _page(await self.read(queries.page, listing, value, place, limit), limit, _NEWEST)
 
     @call(GET("/executions/{execution_id}"), scope="read", errors=(NotFound,))
     async def get(self, execution_id: Id) -> ExecutionDetail:
@@ -122,10 +124,10 @@ class Executions(Service):
             check_id(workflow_run_id, "workflow_run_id"),
             optional_id(trigger_id, "trigger_id"),
             optional_text(workflow, "workflow") or "",
-            views.place_of(cursor, views.OLDEST),
+            views.place_of(cursor, _OLDEST, views.OLDEST),
             limit,
         )
-        return _page(rows, limit)
+        return _page(rows, limit, _OLDEST)
 
     async def readiness(self, skill: str, trigger_id: str, workflow_run_id: str | None = None) -> Readiness:
         """Whether a skill is to be executed for a trigger, or in a workflow run: run, running or done."""
@@ -210,9 +212,9 @@ class Executions(Service):
         check_page(limit)
         if not limit:
             return ChatPage(items=[])
-        rows, texts = await self.read(queries.chats, views.place_of(cursor, views.NEWEST), limit)
+        rows, texts = await self.read(queries.chats, views.place_of(cursor, _CHATS, views.NEWEST), limit)
         last = rows[-1] if len(rows) == limit else None
-        after = None if last is None else views.cursor_of(Place(last.last_at, last.trigger_id))
+        after = None if last is None else write_cursor(_CHATS, last.last_at, last.trigger_id)
         return ChatPage(items=[views.chat_of(row, texts) for row in rows], next=after)
 
     @call(GET("/executions/chats/{trigger_id}"), scope="read", errors=(NotFound,))
@@ -275,9 +277,9 @@ class Executions(Service):
         )
 
 
-def _page(rows: Sequence[Any], limit: int) -> ExecutionPage:
+def _page(rows: Sequence[Any], limit: int, what: str) -> ExecutionPage:
     last = rows[-1] if len(rows) == limit else None
-    after = None if last is None else views.cursor_of(Place(last.started_at, last.id))
+    after = None if last is None else write_cursor(what, last.started_at, last.id)
     return ExecutionPage(items=[views.execution_of(row) for row in rows], next=after)
 
 

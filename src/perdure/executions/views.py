@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -10,16 +9,14 @@ from perdure.executions.model import OUTCOMES
 from perdure.executions.operations import DAY, HOUR
 from perdure.executions.records import Bucket, ChatThread, Execution, ExecutionDetail, Figures
 from perdure.executions.rows import ChatRow, ExecutionRow, OpenCount, Place, SumRow, WholeExecution
-from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_iso, to_iso_or_none
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.cursors import read_cursor
 
 F = TypeVar("F", bound=Figures)
 
 NEWEST: Final = Place(2**62, "")
 OLDEST: Final = Place(0, "")
 MAX_EXCERPT: Final = 1000
-_CURSOR = re.compile(r"([0-9]{1,18})-(.{1,255})", re.DOTALL)
 _SUMS: Final = (
     "turns",
     "duration_ms",
@@ -90,19 +87,10 @@ def chat_of(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
 # --- cursors ----------------------------------------------------------------------------------------------
 
 
-def cursor_of(place: Place) -> str:
-    return f"{place.at}-{place.id}"
-
-
-def place_of(cursor: str | None, first: Place) -> Place:
-    """The place that a cursor names; `first` without one."""
-    if cursor is None:
-        return first
-    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
-    if found is None:
-        raise InvalidInput(f"{cursor[:64]!r} is not a cursor of this list")
-    at, id = found.groups()
-    return Place(int(at), id)
+def place_of(cursor: str | None, what: str, first: Place) -> Place:
+    """The place in a list that a cursor names; `first` without one."""
+    found = read_cursor(cursor, what, int, str)
+    return first if found is None else Place(*found)
 
 
 # --- statistics -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from perdure.graphs.rows import (
 )
 from perdure.graphs.tables import GRAPH_CHECKPOINTS, GRAPH_ITEMS, GRAPH_PIECES, GRAPH_THREADS, GRAPH_WRITES
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
-from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.filters import Field, Key, Listing, Order
 
 # --- storing ----------------------------------------------------------------------------------------------
 
@@ -93,7 +93,9 @@ FIELDS = {
 }
 # Checkpoints before an id.
 LIST_CHECKPOINTS = Listing("{columns}", "graph_checkpoints WHERE ns = :ns AND id < :before", CheckpointRow)
-NEWEST_FIRST = " ORDER BY id DESC, thread_id, checkpoint_ns"
+NEWEST_FIRST = Order(
+    (Key("id", "text", descending=True), Key("thread_id", "text"), Key("checkpoint_ns", "text"))
+)
 # Versions of channels.
 READ_PIECES = statement(
     """

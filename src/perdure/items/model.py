@@ -11,8 +11,9 @@ from msgspec import UNSET, UnsetType
 from perdure.items.records import Item, ItemPolicy, Match
 from perdure.kernel import checks
 from perdure.kernel.checks import check_text
-from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
+from perdure.kernel.clock import MICROS, to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import COMPARISONS, has_operators
 
@@ -295,6 +296,15 @@ def item_of(row: ItemRow, score: float | None = None) -> Item:
         expires_at=to_seconds_or_none(row.expires),
         score=score,
     )
+
+
+ITEMS, NAMESPACES = "items", "namespaces of items"
+"""The lists that cursors name."""
+
+
+def cursor_of(last: Item) -> str:
+    """The cursor of the items after one."""
+    return write_cursor(ITEMS, to_micros(last.updated_at), path_of(last.namespace), last.key)
 
 
 def shown(path: str, key: str) -> str:

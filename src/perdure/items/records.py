@@ -70,6 +70,7 @@ class SearchItems(_Operation, tag="search", kw_only=True):
     limit: int = DEFAULT_LIMIT
     offset: int = 0
     refresh_ttl: bool | None = None
+    cursor: str | None = None
 
 
 class Match(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +87,7 @@ class ListNamespaces(_Operation, tag="namespaces", kw_only=True):
     max_depth: int | None = None
     limit: int = DEFAULT_NAMESPACES
     offset: int = 0
+    cursor: str | None = None
 
 
 ItemOp = GetItem | PutItem | DeleteItem | SearchItems | ListNamespaces

@@ -49,8 +49,10 @@ from perdure.kernel.checks import (
     optional_text,
 )
 from perdure.kernel.codec import decode_json
+from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.match import matches
+from perdure.kernel.pages import ListPart
 from perdure.kernel.storage.port import Storage
 
 SCAN_ROWS = 200
@@ -196,12 +198,13 @@ class Items(Service):
         limit: Limit = 100,
         offset: Offset = 0,
         refresh_ttl: bool | None = None,
-    ) -> list[Item]:
+        cursor: str | None = None,
+    ) -> ListPart[Item]:
         """List the items at or below a namespace that match a filter, the last changed first.
 
-        With a `query`, where there is an index, the nearest to it first.
+        With a `query`, where there is an index, the nearest to it first; those are listed by offset.
         """
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         wanted = SearchItems(
             namespace_prefix=list(check_labels(namespace_prefix, "namespace_prefix")),
             filter=None if filter is None else model.check_filter(filter),
@@ -209,9 +212,12 @@ class Items(Service):
             limit=limit,
             offset=offset,
             refresh_ttl=refresh_ttl,
+            cursor=cursor,
         )
         (result,) = await self.run([wanted])
-        return result.items or []
+        found = result.items or []
+        last = found[-1] if found and len(found) == limit and not query else None
+        return ListPart(found, None if last is None else model.cursor_of(last))
 
     async def _search(self, op: SearchItems) -> list[Item]:
         check_number(op.limit, "limit")
@@ -219,7 +225,10 @@ class Items(Service):
         optional_text(op.query, "query", max_length=MAX_QUERY)
         low, high = model.range_of(path_of(check_labels(op.namespace_prefix, "namespace_prefix")))
         conditions = model.check_filter(op.filter)
-        wanted = Search(low, high, tuple(model.needles(conditions)), Place(), op.limit, op.offset)
+        if op.query and op.cursor is not None:
+            raise InvalidInput("a search with a query has no cursor; use offset")
+        place = read_cursor(op.cursor, model.ITEMS, int, str, str) or ()
+        wanted = Search(low, high, tuple(model.needles(conditions)), Place(*place), op.limit, op.offset)
         if op.query and self.index is not None:
             found = await self._nearest(await self.index.of_query(op.query), wanted, conditions)
         else:
@@ -306,19 +315,27 @@ class Items(Service):
         max_depth: Annotated[int, Meta(ge=1, le=MAX_LABELS)] | None = None,
         limit: Limit = 100,
         offset: Offset = 0,
-    ) -> list[tuple[str, ...]]:
+        cursor: str | None = None,
+    ) -> ListPart[tuple[str, ...]]:
         """List the namespaces that hold items, in their order.
 
         `*` in a prefix or suffix matches any label.
         """
-        check_page(limit, offset)
-        matches = matches_of(prefix, suffix)
-        wanted = ListNamespaces(matches=matches, max_depth=max_depth, limit=limit, offset=offset)
+        check_page(limit, offset, cursor)
+        wanted = ListNamespaces(
+            matches=matches_of(prefix, suffix),
+            max_depth=max_depth,
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
+        )
         (result,) = await self.run([wanted])
-        return [tuple(labels) for labels in result.namespaces or []]
+        found = [tuple(labels) for labels in result.namespaces or []]
+        more = bool(found) and len(found) == limit
+        return ListPart(found, write_cursor(model.NAMESPACES, path_of(found[-1])) if more else None)
 
     async def _namespaces(
-        self, matches: Sequence[Match], max_depth: int | None, limit: int, offset: int
+        self, matches: Sequence[Match], max_depth: int | None, limit: int, offset: int, cursor: str | None
     ) -> list[tuple[str, ...]]:
         check_number(limit, "limit")
         check_number(offset, "offset")
@@ -330,6 +347,8 @@ class Items(Service):
             check_labels(match.path, match.kind)
         found: list[tuple[str, ...]] = []
         low, high = model.start_of(matches)
+        if (place := read_cursor(cursor, model.NAMESPACES, str)) is not None:
+            low = max(low, _behind(str(*place), max_depth))
         while len(found) < offset + limit:
             paths = await self.read(operations.namespaces, low, high, WALK_PATHS)
             low = _take(found, paths, matches, max_depth)
@@ -405,7 +424,7 @@ class Items(Service):
 
     async def _found(self, op: SearchItems | ListNamespaces) -> ItemResult:
         if isinstance(op, ListNamespaces):
-            found = await self._namespaces(op.matches, op.max_depth, op.limit, op.offset)
+            found = await self._namespaces(op.matches, op.max_depth, op.limit, op.offset, op.cursor)
             return ItemResult(namespaces=[list(each) for each in found])
         return ItemResult(items=await self._search(op))
 
@@ -429,6 +448,12 @@ def _next_rows(found: Sequence[ItemRow]) -> int:
     return max(SCAN_ROWS, min(MOST_ROWS, SCAN_BYTES // average))
 
 
+def _behind(path: str, max_depth: int | None) -> str:
+    """Where a list goes on behind a namespace: below it, unless namespaces are cut to its length."""
+    _, end = model.range_of(path)
+    return end if len(model.labels_of(path)) == max_depth else path + "\x01"
+
+
 def _take(
     found: list[tuple[str, ...]], paths: Sequence[str], matches: Sequence[Match], max_depth: int | None
 ) -> str:
@@ -443,8 +468,7 @@ def _take(
             continue
         cut = labels[:max_depth]
         found.append(cut)
-        if len(cut) == max_depth:
-            _, low = model.range_of(path_of(cut))
+        low = _behind(path_of(cut), max_depth)
     return low
 
 

@@ -12,7 +12,7 @@ from perdure.items.model import (
 )
 from perdure.items.tables import ITEM_VECTORS, ITEMS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
-from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.filters import Field, Key, Listing, Order
 
 _LIVE = "(expires IS NULL OR expires > :now)"
 _LIVE_I = "(i.expires IS NULL OR i.expires > :now)"
@@ -54,7 +54,13 @@ ENDS = statement(
 )
 _BEFORE = " AND updated <= :updated AND (updated, path, key) < (:updated, :last_path, :last_key)"
 FIELDS = {"value": Field("value", "text")}
-ORDER = " ORDER BY updated DESC, path DESC, key DESC"
+ORDER = Order(
+    (
+        Key("updated", "time", descending=True),
+        Key("path", "text", descending=True),
+        Key("key", "text", descending=True),
+    )
+)
 WITHOUT_VECTORS = (
     "NOT EXISTS (SELECT 1 FROM item_vectors AS v"
     " WHERE v.ns = items.ns AND v.path = items.path AND v.key = items.key)"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar, cast
 
-from perdure.kernel.errors import StorageClosed
+from perdure.kernel.errors import StorageClosed, StorageUnavailable
 
 T = TypeVar("T")
 
@@ -34,6 +34,8 @@ class Background:
     """
 
     def __init__(self, name: str, *, busy: bool = False) -> None:
+        self.reached = True
+        """Whether the database has answered. Until then its first caller is told why it does not."""
         self._name = name
         self._busy = busy
         self._pid = os.getpid()
@@ -97,7 +99,20 @@ class Background:
 
     def every(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         """Call `action` every `seconds`; an error is logged and does not stop the timer."""
-        self.spawn(_repeat(seconds, action))
+        self.spawn(self._repeat(seconds, action))
+
+    async def _repeat(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await action()
+            except StorageClosed:
+                return
+            except StorageUnavailable as error:
+                level = logging.WARNING if self.reached else logging.DEBUG
+                logger.log(level, "a periodic action failed; retrying in %s s: %s", seconds, error)
+            except Exception:
+                logger.exception("a periodic action failed; retrying in %s s", seconds)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -150,14 +165,3 @@ def _log_failure(handle: Future[Any]) -> None:
 def _cancel_unless(started: Callable[[], bool] | None, handle: Future[Any]) -> None:
     if started is None or not started():
         handle.cancel()
-
-
-async def _repeat(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await action()
-        except StorageClosed:
-            return
-        except Exception:
-            logger.exception("a periodic action failed; retrying in %s s", seconds)

@@ -148,10 +148,11 @@ def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def check_page(limit: object, offset: object = 0) -> None:
-    """A page of the native API: `limit` is 0 to 1,000, `offset` 0 or more."""
+def check_page(limit: object, offset: object = 0, cursor: object = None) -> None:
+    """A page of the native API: `limit` is 0 to 1,000, `offset` 0 or more, without a cursor."""
     check_number(limit, "limit", most=MAX_PAGE)
-    check_number(offset, "offset")
+    if check_number(offset, "offset") and cursor is not None:
+        raise InvalidInput("a page begins at a cursor or at an offset, not at both")
 
 
 def check_query_page(limit: object, offset: object = 0) -> None:

@@ -138,6 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     discard_other_signals: bool = False
     trace_sample: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     trace_content: bool = True
+    price_file: str | None = None
     redis_url: str | None = None
     redis_key_prefix: str = ""
     redis_max_connections: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 50
@@ -173,6 +174,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_delivered: Days | None = 7.0
     retention_dead: Days | None = 30.0
     retention_jobs: Days | None = 7.0
+    retention_statistics: Days | None = 30.0
+    retention_usage: Days | None = 400.0
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
     webhook_allow_loopback: bool = False
@@ -185,6 +188,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     workflow_models: Mapping[str, str] = msgspec.field(default_factory=dict)
     workflow_variants: Mapping[str, str] = msgspec.field(default_factory=dict)
     workflow_assistants: Mapping[str, str] = msgspec.field(default_factory=dict)
+    workflow_sandbox: str | None = None
+    workflow_sandbox_images: tuple[str, ...] = ()
     agents: Mapping[str, Any] = msgspec.field(default_factory=dict)
     handlers: Mapping[str, str] = msgspec.field(default_factory=dict)
     conditions: Mapping[str, str] = msgspec.field(default_factory=dict)

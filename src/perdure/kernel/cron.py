@@ -90,5 +90,10 @@ def next_time(expression: str, timezone: str | None, after: int) -> int | None:
     return None
 
 
+def explain(expression: str) -> str:
+    """What an expression says, in English."""
+    return CronSim(_fields(expression), _EPOCH).explain()
+
+
 def _micros(time: datetime) -> int:
     return (time.astimezone(UTC) - _EPOCH) // timedelta(seconds=1) * MICROS

@@ -22,6 +22,9 @@ BATCH_BYTES = 1 << 20
 OVERLAP_ROWS = 64
 """The number of waiting rows at which another batch starts beside a running one."""
 
+GATHER_TIMES = 5
+"""How many times the time to gather a batch may wait for those callers that were answered last."""
+
 Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 """Runs a list of items and returns a result, or an exception, for each of them."""
 
@@ -86,7 +89,8 @@ class Merger:
     ) -> asyncio.Future[Any]:
         """Add `item`, of so many rows and bytes, to the next batch of `key`.
 
-        While there are many callers, a small batch waits `gather` seconds for more of them.
+        While there are many callers, a small batch waits `gather` seconds for more of them, and a few times
+        as long until all are back that were answered last.
         `undelivered` gets the result of a call whose caller was cancelled while its batch ran.
         """
         refuse_nested()
@@ -125,8 +129,8 @@ class Merger:
         futures: list[asyncio.Future[Any]] = []
         try:
             while True:
-                if gather and len(futures) > 1 and lane.rows < OVERLAP_ROWS:
-                    await asyncio.sleep(gather)
+                if gather and len(futures) > 1:
+                    await _gather(lane, gather, len(futures))
                 entries = lane.take()
                 if not entries:
                     break
@@ -142,6 +146,16 @@ class Merger:
                 lanes.pop(key, None)
                 for entry in lane.waiting:
                     entry[0].cancel()
+
+
+async def _gather(lane: _Lane, seconds: float, callers: int) -> None:
+    """Wait until as many have called again as were answered last, for a few times `seconds`."""
+    for _ in range(GATHER_TIMES):
+        if lane.rows >= OVERLAP_ROWS:
+            break
+        await asyncio.sleep(seconds)
+        if not lane.waiting or len(lane.waiting) >= callers:
+            break
 
 
 async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:

@@ -1,8 +1,8 @@
-"""Pages of lists, with the total."""
+"""Pages of lists: with the total, or only with the cursor of the next page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
@@ -13,8 +13,8 @@ from perdure.kernel.record import OpenRecord, Record
 T = TypeVar("T")
 
 
-class Page(msgspec.Struct, Generic[T], kw_only=True):
-    """A page of a list, and the total number of items."""
+class QueryPage(msgspec.Struct, Generic[T], kw_only=True):
+    """A page of a query, and the total number of items."""
 
     items: list[T]
     limit: int
@@ -22,16 +22,45 @@ class Page(msgspec.Struct, Generic[T], kw_only=True):
     total: int
 
 
+class Page(QueryPage[T], Generic[T], kw_only=True):
+    """A page of a list, and the total number of items. `next` is the cursor of the next page."""
+
+    next: str | None = None
+
+
+class Part(msgspec.Struct, Generic[T], kw_only=True):
+    """A part of a list. `next` is the cursor of the next one."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class ListPart(list[T]):
+    """A part of a list; `next` is the cursor of the next part, if there may be more."""
+
+    __slots__ = ("next",)
+
+    def __init__(self, items: Iterable[T] = (), next: str | None = None) -> None:
+        super().__init__(items)
+        self.next = next
+
+
 class PaginatedResult(Sequence[T], Generic[T]):
-    """A page of a query: a sequence of its items that also knows the page and the total."""
+    """A page of a query: a sequence of its items that also knows the page and the total.
 
-    __slots__ = ("items", "limit", "offset", "total")
+    `next` is the cursor of the next page, if there may be more; Agent-lightning's queries have none.
+    """
 
-    def __init__(self, *, items: Sequence[T], limit: int, offset: int, total: int) -> None:
+    __slots__ = ("items", "limit", "next", "offset", "total")
+
+    def __init__(
+        self, *, items: Sequence[T], limit: int, offset: int, total: int, next: str | None = None
+    ) -> None:
         self.items = items
         self.limit = limit
         self.offset = offset
         self.total = total
+        self.next = next
 
     def __len__(self) -> int:
         return len(self.items)

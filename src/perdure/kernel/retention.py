@@ -24,6 +24,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters."""
     jobs: float | None = 7 * DAY
     """Jobs of the server that have ended."""
+    statistics: float | None = 30 * DAY
+    """Minutes of queues."""
+    usage: float | None = 400 * DAY
+    """Hours of usage."""
     removed: float = 60.0
     """Threads and runs that were deleted: they are out of sight at once."""
 
@@ -40,4 +44,6 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             delivered=seconds(settings.retention_delivered),
             dead=seconds(settings.retention_dead),
             jobs=seconds(settings.retention_jobs),
+            statistics=seconds(settings.retention_statistics),
+            usage=seconds(settings.retention_usage),
         )

@@ -16,11 +16,16 @@ SECONDS_BUCKETS: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 
 
 class Note(NamedTuple):
-    """Something that happened: under which name and label, and how long it took, where that matters."""
+    """Something that happened in a namespace: under which name and label, and how long it took, if it did."""
 
     name: str
+    ns: int | None
     label: str
     seconds: float | None = None
+
+
+Place = tuple[int | None, str]
+"""A namespace and a label."""
 
 
 class Durations:
@@ -36,6 +41,16 @@ class Durations:
         self.buckets[bisect_left(SECONDS_BUCKETS, seconds)] += 1
         self.total += seconds
 
+    def include(self, other: Durations) -> None:
+        """Add what another has."""
+        self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
+        self.total += other.total
+
+    def copy(self) -> Durations:
+        made = Durations()
+        made.buckets, made.total = list(self.buckets), self.total
+        return made
+
     def cumulative(self) -> list[tuple[str, float]]:
         """The buckets as Prometheus has them: how many took at most so long."""
         found, reached = [], 0
@@ -49,29 +64,47 @@ class Tally:
     """The sums of one database in one process."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str], int] = {}
-        self._durations: dict[tuple[str, str], Durations] = {}
+        self._counts: dict[tuple[str, int | None, str], int] = {}
+        self._durations: dict[tuple[str, int | None, str], Durations] = {}
         self._lock = threading.Lock()
 
     def add(self, notes: Iterable[Note]) -> None:
         """Add what a committed transaction noted; from any thread."""
         with self._lock:
-            for name, label, seconds in notes:
+            for name, ns, label, seconds in notes:
+                key = (name, ns, label)
                 if seconds is None:
-                    self._counts[name, label] = self._counts.get((name, label), 0) + 1
+                    self._counts[key] = self._counts.get(key, 0) + 1
                 else:
-                    durations = self._durations.get((name, label))
+                    durations = self._durations.get(key)
                     if durations is None:
-                        durations = self._durations[name, label] = Durations()
+                        durations = self._durations[key] = Durations()
                     durations.add(seconds)
 
     def counts(self, name: str) -> dict[str, int]:
         """How often something happened, by label."""
-        with self._lock:
-            return {label: count for (each, label), count in self._counts.items() if each == name}
+        found: dict[str, int] = {}
+        for (_, label), count in self.counts_by_place(name).items():
+            found[label] = found.get(label, 0) + count
+        return found
 
-    def durations(self, name: str) -> dict[str, tuple[list[tuple[str, float]], float]]:
-        """The cumulative buckets and the sum of something's durations, by label."""
+    def counts_by_place(self, name: str) -> dict[Place, int]:
+        """How often something happened, by namespace and label."""
         with self._lock:
-            found = [(label, each) for (known, label), each in self._durations.items() if known == name]
-            return {label: (each.cumulative(), each.total) for label, each in found}
+            return {(ns, label): count for (each, ns, label), count in self._counts.items() if each == name}
+
+    def durations(self, name: str) -> dict[str, Durations]:
+        """How often something took how long, by label."""
+        found: dict[str, Durations] = {}
+        for (_, label), each in self.durations_by_place(name).items():
+            found.setdefault(label, Durations()).include(each)
+        return found
+
+    def durations_by_place(self, name: str) -> dict[Place, Durations]:
+        """How often something took how long, by namespace and label."""
+        with self._lock:
+            return {
+                (ns, label): durations.copy()
+                for (each, ns, label), durations in self._durations.items()
+                if each == name
+            }

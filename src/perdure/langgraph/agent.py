@@ -20,6 +20,7 @@ from perdure.langgraph.codec import GraphCodec
 from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory
 from perdure.langgraph.memory import enter_run
 from perdure.langgraph.saver import RunSaver
+from perdure.langgraph.shapes import input_schema
 from perdure.langgraph.store import ItemStore
 from perdure.langgraph.stream import check_modes, stream
 
@@ -45,7 +46,7 @@ class GraphAgent:
     def __init__(self, name: str, target: Any, description: str | None = None) -> None:
         self.factory = GraphFactory(name, target)
         graph = self.factory.graph
-        schema = None if graph is None else _input_schema(graph)
+        schema = None if graph is None else input_schema(graph)
         self.spec = AgentSpec(name=name, description=description, kind="graph", input_schema=schema)
 
     async def run(self, ctx: Context, input: Any) -> None:
@@ -81,14 +82,6 @@ def with_checkpointer(made: Any, name: str, saver: Any, store: Any) -> Any:
 def _store(ctx: Context) -> Any:
     """The store for the graph's nodes, if the run has one."""
     return None if ctx.items is None else ItemStore(ctx.items.batch, ctx.items.wait)
-
-
-def _input_schema(graph: Any) -> dict[str, Any] | None:
-    try:
-        return dict(graph.get_input_jsonschema())
-    except Exception as error:  # noqa: BLE001 - a schema is optional, and types of users may have none
-        logger.debug("no schema of the graph's input: %s", error)
-        return None
 
 
 # --- config, context and command of a run -----------------------------------------------------------------

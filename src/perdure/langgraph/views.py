@@ -172,6 +172,14 @@ class GraphViews:
         call = UpdateState(values=values, as_node=as_node, place=_place_of(checkpoint))
         return dict(await self._perform(graph, thread_id, found, call))
 
+    async def update_state_at(
+        self, thread_id: str, values: Any, as_node: str | None, checkpoint_id: str | None
+    ) -> str:
+        """The same for the root graph, after a checkpoint that is named by its id; gives the new one's."""
+        place = None if checkpoint_id is None else CheckpointRef(checkpoint_id=checkpoint_id)
+        changed = await self.update_state(thread_id, values, as_node=as_node, checkpoint=place)
+        return str(changed["checkpoint_id"])
+
     async def history(
         self,
         thread_id: str,

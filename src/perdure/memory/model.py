@@ -270,6 +270,7 @@ class CounterRow(NamedTuple):
     placed: int
     documents: int
     embedded: int
+    embedded_at: int | None = None
 
     @property
     def first_place(self) -> int:

@@ -218,3 +218,5 @@ class MemoryStats(Record, kw_only=True):
     vectors: int
     stale_nodes: int
     failed_nodes: int
+    vectors_at: str | None = None
+    """When the last vector was stored, in ISO 8601."""

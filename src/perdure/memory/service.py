@@ -24,8 +24,11 @@ from perdure.kernel.checks import (
     optional_choice,
     optional_id,
 )
+from perdure.kernel.clock import to_iso_or_none
 from perdure.kernel.codec import decode_json
+from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.pages import ListPart
 from perdure.kernel.storage.fulltext import TextQuery, parse_query
 from perdure.kernel.storage.port import Storage
 from perdure.memory import calendar, model, nodes
@@ -95,6 +98,8 @@ Weight = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
 Around = Annotated[int, Meta(ge=0, le=MAX_AROUND)]
 Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 Fields = Annotated[list[NodeField], Meta(max_length=len(NODE_FIELDS))]
+
+_YEARS = "years of memory"
 
 
 class Memory(Service):
@@ -200,11 +205,16 @@ class Memory(Service):
     # --- the table of contents
 
     @call(GET("/memory/toc"), scope="read")
-    async def toc_root(self, *, limit: Limit = 100) -> list[TocNode]:
-        """List the years, the latest first."""
+    async def toc_root(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[TocNode]:
+        """List the years, the latest first. `next` is the cursor of the next page."""
         check_page(limit)
-        found = await self.read(toc_operations.show_roots, limit)
-        return [nodes.node_of(row, children) for row, children in found]
+        (last,) = read_cursor(cursor, _YEARS, int) or (2**62,)
+        found = await self.read(toc_operations.show_roots, last - 1, limit)
+        after = None
+        if found and len(found) == limit:
+            year, _ = found[-1]
+            after = write_cursor(_YEARS, year.start_ms)
+        return ListPart([nodes.node_of(row, children) for row, children in found], after)
 
     @call(GET("/memory/toc/{node_id}"), scope="read", errors=(NotFound,))
     async def get_node(self, node_id: Id) -> TocNode:
@@ -465,6 +475,7 @@ class Memory(Service):
             vectors=found.vectors,
             stale_nodes=found.stale,
             failed_nodes=found.failed,
+            vectors_at=None if counter is None else to_iso_or_none(counter.embedded_at),
         )
 
     @call(POST("/memory/rebuild"), scope="admin", repeatable=True)

@@ -114,7 +114,9 @@ GET_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns", 
 # Begin to count in a namespace.
 ADD_COUNTER = BulkInsert(COUNTERS, CounterRow, on_conflict="NOTHING")
 # Write back the counters of a namespace.
-COUNT = BulkUpdate(COUNTERS, CounterRow, sets=("placed", "documents", "embedded"), keys=("ns",))
+COUNT = BulkUpdate(
+    COUNTERS, CounterRow, sets=("placed", "documents", "embedded", "embedded_at"), keys=("ns",)
+)
 
 # --- search -----------------------------------------------------------------------------------------------
 

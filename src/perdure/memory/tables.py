@@ -53,11 +53,12 @@ COUNTERS = Table(
         integer("placed"),
         integer("documents"),
         integer("embedded"),
+        integer("embedded_at", null=True),
     ),
     key=("ns",),
 )
-"""For each namespace the last place that was given, how many documents have one, and the place up to which
-they have vectors."""
+"""For each namespace the last place that was given, how many documents have one, the place up to which they
+have vectors, and when the last of these was stored."""
 
 VECTORS = Table(
     "memory_vectors",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from perdure.kernel.checks import MAX_ROWS, check_name, check_text
 from perdure.kernel.clock import to_iso, to_micros
 from perdure.kernel.codec import decode_json
+from perdure.kernel.cursors import read_cursor
 from perdure.kernel.errors import InvalidInput
 from perdure.messaging.records import ChatMessage, MessagingSession, Role
 
@@ -25,7 +25,8 @@ LATEST: Final = 2**62
 LAST_SECOND: Final = 250_000_000_000.0
 CUT: Final = "\n…[truncated]".encode()
 
-_CURSOR = re.compile(r"(?P<at>[0-9]{1,18})-(?P<id>.{1,64})")
+SESSIONS, MESSAGES = "messaging sessions", "messages"
+"""The lists that cursors name."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -144,22 +145,14 @@ def storable(text: str) -> str:
 
 def place_of(cursor: str | None) -> Place:
     """The place that a cursor names; the newest end without one."""
-    if cursor is None:
-        return FIRST
-    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
-    if found is None:
-        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
-    return Place(int(found["at"]), found["id"])
+    found = read_cursor(cursor, SESSIONS, int, str)
+    return FIRST if found is None else Place(*found)
 
 
 def message_place_of(cursor: str | None) -> tuple[int, int]:
     """The time and the id of the message that a cursor names."""
-    place = place_of(cursor)
-    if place is FIRST:
-        return LATEST, MAX_ROWS
-    if not place.id.isdecimal() or len(place.id) > 18:
-        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
-    return place.at, int(place.id)
+    at, id = read_cursor(cursor, MESSAGES, int, int) or (LATEST, MAX_ROWS)
+    return at, id
 
 
 def session_of(row: SessionRow) -> MessagingSession:

@@ -23,6 +23,7 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
+from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.merge import BATCH_ROWS
 from perdure.kernel.storage.port import Storage
@@ -125,7 +126,7 @@ class Messaging(Service):
             return SessionPage(items=[])
         rows = await self.read(operations.search, active, place, limit)
         last = rows[-1] if len(rows) == limit else None
-        after = None if last is None else f"{last.last_activity_at}-{last.id}"
+        after = None if last is None else write_cursor(model.SESSIONS, last.last_activity_at, last.id)
         return SessionPage(items=[model.session_of(row) for row in rows], next=after)
 
     @call(GET("/messaging/threads"), scope="read", errors=(NotFound,))
@@ -193,7 +194,7 @@ class Messaging(Service):
         checked = check_id(session_id, "session_id")
         rows = await self.read(operations.history, checked, at, before, limit)
         first = next(iter(rows), None) if limit and len(rows) == limit else None
-        before_these = None if first is None else f"{first.timestamp}-{first.id}"
+        before_these = None if first is None else write_cursor(model.MESSAGES, first.timestamp, first.id)
         return MessagePage(items=[model.message_of(row) for row in rows], next=before_these)
 
     @call(POST("/messaging/sessions/{session_id}/transcript"), scope="write", status=201, errors=(NotFound,))

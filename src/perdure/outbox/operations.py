@@ -13,6 +13,7 @@ import msgspec
 from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.clock import to_micros, to_seconds
+from perdure.kernel.cursors import Place
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.ids import uuid
 from perdure.kernel.storage.dialect import Statement
@@ -274,12 +275,17 @@ async def get_effect(tx: Tx, id: str) -> Effect | None:
 
 
 async def list_effects(
-    tx: Tx, conditions: Sequence[Condition], limit: int, offset: int, state: EffectState | None = None
+    tx: Tx,
+    conditions: Sequence[Condition],
+    limit: int,
+    offset: int,
+    state: EffectState | None = None,
+    place: Place | None = None,
 ) -> tuple[list[Effect], int]:
     """A page of effects without their bodies, the newest first, and how many there are in all."""
     clause = where(sql.EFFECT_FIELDS, conditions, "and")
     listing, bound = _LISTS[state]
-    page, values = listing.page(clause, sql.NEWEST_FIRST, limit, offset)
+    page, values = listing.page(clause, sql.NEWEST_FIRST, limit, offset, place)
     rows = await tx.all(page, **values, **bound)
     total = await tx.one(listing.count(clause), **clause.values, **bound)
     return [model.effect_of(row, tx.now) for row in rows], total or 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
 from perdure.kernel.checks import Id, Limit, Offset, check_choice, check_page, check_text
+from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.record import Record
@@ -13,6 +14,7 @@ from perdure.outbox import model, operations
 from perdure.outbox.model import EFFECT_STATES, Effect, EffectState, EffectStatus
 
 Statuses = list[EffectStatus]
+_EFFECTS = "effects"
 
 
 class RetriedEffects(Record):
@@ -34,13 +36,15 @@ class Outbox(Service):
         state: EffectState | None = None,
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Effect]:
         """List effects without their bodies, the newest first.
 
         `state` is what goes on with an effect: `pending`, `processing`, `completed` or `failed`. A failed
         one waits for its next try, or is dead.
         """
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
+        place = read_cursor(cursor, _EFFECTS, str)
         for what, value in (("consumer", consumer), ("subject", subject)):
             if value is not None:
                 check_text(value, what)
@@ -51,8 +55,9 @@ class Outbox(Service):
             ("consumer", "exact", consumer),
             ("subject", "exact", subject),
         )
-        items, total = await self.read(operations.list_effects, conditions, limit, offset, state)
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+        items, total = await self.read(operations.list_effects, conditions, limit, offset, state, place)
+        after = write_cursor(_EFFECTS, items[-1].id) if items and len(items) == limit else None
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
     @call(GET("/outbox/{effect_id}"), scope="read", errors=(NotFound,))
     async def get(self, effect_id: Id) -> Effect:

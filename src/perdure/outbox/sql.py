@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.filters import Field, Key, Listing, Order
 from perdure.outbox.model import BodyRow, EffectKey, EffectRow
 from perdure.outbox.tables import BODIES, OUTBOX
 
@@ -87,8 +87,8 @@ LIST_FAILED = Listing(
 )
 # Effects of a namespace whose ids follow one.
 LIST_AFTER = Listing("{columns}", _OF_NAMESPACE + " AND id > :after", EffectKey)
-NEWEST_FIRST = " ORDER BY id DESC"
-OLDEST_FIRST = " ORDER BY id"
+NEWEST_FIRST = Order((Key("id", "text", descending=True),))
+OLDEST_FIRST = Order((Key("id", "text"),))
 
 # Some effects of all namespaces that ended before a time, those that ended first.
 ENDED_BEFORE = statement(

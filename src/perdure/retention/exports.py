@@ -11,7 +11,7 @@ from perdure.jobs.tables import JOBS
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import name_statements
-from perdure.kernel.storage.filters import Field, Listing, given, where
+from perdure.kernel.storage.filters import Field, Key, Listing, Order, given, where
 from perdure.kernel.storage.port import Row, Tx
 from perdure.kernel.storage.schema import Table
 from perdure.memory.tables import EVENTS
@@ -85,7 +85,7 @@ EFFECTS_AFTER = Listing(_view(OUTBOX), "outbox WHERE ns = :ns AND id > :after AN
 
 name_statements(globals())
 
-ORDER = " ORDER BY id"
+ORDER = Order((Key("id", "text"),))
 STATUS = {"status": Field("status", "text")}
 
 

@@ -20,6 +20,8 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.outbox import operations as outbox
 from perdure.outbox.model import DEAD, DELIVERED
 from perdure.retention import sql
+from perdure.statistics import operations as statistics
+from perdure.statistics import sql as statistics_sql
 from perdure.threads.operations import remove
 
 Count = Callable[[Storage, int], Awaitable[int]]
@@ -82,5 +84,12 @@ def kinds_of(retention: Retention) -> list[Kind]:
         ),
         Kind("dead", retention.dead, _counting(sql.OLD_EFFECTS, status=DEAD), _deleting(outbox.trim, DEAD)),
         Kind("jobs", retention.jobs, _counting(sql.OLD_JOBS), _deleting(jobs.remove_ended)),
+        Kind(
+            "statistics",
+            retention.statistics,
+            _counting(statistics_sql.OLD_MINUTES),
+            _deleting(statistics.trim),
+        ),
+        Kind("usage", retention.usage, _counting(statistics_sql.OLD_HOURS), _deleting(statistics.trim_hours)),
         Kind("removed", retention.removed, _counting(sql.OLD_REMOVED), _deleting(remove.purge)),
     ]

@@ -17,7 +17,7 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.filters import Condition
+from perdure.kernel.storage.filters import Condition, Sorting
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
@@ -28,14 +28,24 @@ V = TypeVar("V")
 
 
 def query(
-    conditions: Iterable[Any], logic: Any, sort_by: Any, sort_order: Any, limit: int, offset: int
+    conditions: Iterable[Any],
+    logic: Any,
+    sort_by: Any,
+    sort_order: Any,
+    limit: int,
+    offset: int,
+    *,
+    cursor: str | None = None,
+    sorting: Sorting | None = None,
 ) -> Query:
+    """A page of a list; with `sorting` it has cursors."""
     check_query_page(limit, offset)
     chosen = tuple(conditions)
     for condition in chosen:
         if condition.test != "within":
             check_text(condition.value, condition.field)
-    return Query(chosen, logic, sort_by, sort_order, limit, offset)
+    place = None if sorting is None else sorting.order(sort_by, sort_order).place(sorting.what, cursor)
+    return Query(chosen, logic, sort_by, sort_order, limit, offset, place, sorting)
 
 
 def within(values: Any, choices: Sequence[str], what: str) -> list[str] | None:
@@ -62,8 +72,16 @@ def _condition(name: str, value: Any) -> Condition:
 
 def result(page: Page[V], decode: Callable[[V], T], query: Query) -> PaginatedResult[T]:
     rows, total = page
-    items = [decode(row) for row in rows]
-    return PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
+    return page_of([decode(row) for row in rows], rows, total, query)
+
+
+def page_of(items: Sequence[T], rows: Sequence[Any], total: int, query: Query) -> PaginatedResult[T]:
+    """A page of what rows were decoded to."""
+    found = PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
+    if query.sorting is not None:
+        order = query.sorting.order(query.sort_by, query.sort_order)
+        found.next = order.cursor(query.sorting.what, rows, query.limit)
+    return found
 
 
 def key(idempotency_key: Any) -> str | None:

@@ -227,7 +227,7 @@ def worker_from(row: WorkerRow) -> Worker:
     )
 
 
-def details_from(row: WorkerRow, held: Sequence[HeldRow]) -> WorkerDetails:
+def details_from(row: WorkerRow, held: Sequence[HeldRow], drained: Mapping[str, int]) -> WorkerDetails:
     """A worker with those of the attempts that it executes."""
     own = [
         HeldAttempt(
@@ -240,7 +240,12 @@ def details_from(row: WorkerRow, held: Sequence[HeldRow]) -> WorkerDetails:
         if each.worker_id == row.id
     ]
     known = msgspec.structs.asdict(worker_from(row))
-    return WorkerDetails(**known, held=own, stopped_at=to_seconds_or_none(row.stopped_at))
+    return WorkerDetails(
+        **known,
+        held=own,
+        stopped_at=to_seconds_or_none(row.stopped_at),
+        draining_since=to_seconds_or_none(drained.get(row.id)),
+    )
 
 
 @_stored

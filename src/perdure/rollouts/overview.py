@@ -28,6 +28,8 @@ class QueueState(Record, kw_only=True):
     """So many wait in a line for the one before them."""
     oldest_age_seconds: float | None = None
     """How long the oldest that can be claimed has been ready."""
+    paused_since: float | None = None
+    """Since when nothing is claimed from it; None if it is not paused."""
 
 
 class Counts(Record, kw_only=True):
@@ -51,13 +53,13 @@ class Overview:
     async def counts(self, namespaces: Collection[str] | None) -> Counts:
         """Everything that is counted, in these namespaces or in all."""
         found = await self._storage.read(overview.glance, namespaces)
-        queues = [queue_state(depth, found.now) for depth in found.queues]
+        queues = [queue_state(depth, found.names[depth.ns], found.now) for depth in found.queues]
         return Counts(rollouts=found.rollouts, workers=found.workers, queues=queues)
 
     async def queues(self, namespaces: Collection[str] | None) -> list[QueueState]:
         """The queues in which something waits."""
-        now, depths = await self._storage.read(overview.queues, namespaces)
-        return [queue_state(depth, now) for depth in depths]
+        now, names, depths = await self._storage.read(overview.queues, namespaces)
+        return [queue_state(depth, names[depth.ns], now) for depth in depths]
 
     async def namespaces(self) -> list[str]:
         """The names of all namespaces."""
@@ -96,14 +98,15 @@ class _AwaitedChanges:
         self._stream.close()
 
 
-def queue_state(depth: Depth, now: int) -> QueueState:
+def queue_state(depth: Depth, namespace: str, now: int) -> QueueState:
     """What is shown of a queue at a time."""
     age = None if depth.oldest is None else to_seconds(max(now - depth.oldest, 0))
     return QueueState(
-        namespace=depth.namespace,
+        namespace=namespace,
         queue=depth.queue,
         ready=depth.ready,
         delayed=depth.delayed,
         waiting=depth.waiting,
         oldest_age_seconds=age,
+        paused_since=None if depth.paused is None else to_seconds(depth.paused),
     )

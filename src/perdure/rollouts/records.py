@@ -255,6 +255,8 @@ class WorkerDetails(Worker, kw_only=True):
     """What it executes, as the attempts tell; the oldest first, at most 1,000 in one answer."""
     stopped_at: float | None = None
     """When it signed off, or was found dead; None while it may claim."""
+    draining_since: float | None = None
+    """Since when it claims no more and finishes what it holds; None unless it is drained."""
 
 
 def is_queuing(rollout: Rollout) -> bool:

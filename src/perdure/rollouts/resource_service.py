@@ -34,11 +34,15 @@ class Resources(WatchedService):
         sort_order: Literal["asc", "desc"] = "asc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> Pages[ResourcesUpdate]:
         """List resources in the order in which they were added; `contains` is a part of the id."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         conditions = given(("resources_id", "exact", resources_id), ("resources_id", "contains", contains))
-        return await self.query(arguments.query(conditions, "and", sort_by, sort_order, limit, offset))
+        query = arguments.query(
+            conditions, "and", sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.RESOURCES
+        )
+        return await self.query(query)
 
     async def query(self, query: Query) -> Pages[ResourcesUpdate]:
         """A page of resources."""
@@ -87,12 +91,14 @@ class Resources(WatchedService):
 
     @call(GET("/resources/{resources_id}/versions"), scope="read", errors=(NotFound,))
     async def versions(
-        self, resources_id: Id, *, limit: Limit = 100, offset: Offset = 0
+        self, resources_id: Id, *, limit: Limit = 100, offset: Offset = 0, cursor: str | None = None
     ) -> Pages[ResourcesUpdate]:
         """List the versions of resources, the newest first."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
+        query = arguments.query(
+            (), "and", None, "asc", limit, offset, cursor=cursor, sorting=queries.VERSIONS
+        )
         await self.get(resources_id)
-        query = arguments.query((), "and", None, "asc", limit, offset)
         page = await self.read(queries.query_versions, resources_id, query)
         return arguments.result(page, encoding.resources_from, query)
 

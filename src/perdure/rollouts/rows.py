@@ -458,6 +458,9 @@ class SpanView(NamedTuple):
     scope_hash: str | None
     format: str
     body: bytes
+    start_ns: int | None = None
+    end_ns: int | None = None
+    ordinal: int = 0
 
 
 class PartRow(NamedTuple):
@@ -531,6 +534,8 @@ class RolloutFiguresRow(msgspec.Struct):
     output_tokens: int
     reward_at: int
     reward: str | None
+    cached_tokens: int
+    cost: int
 
 
 class TraceRow(msgspec.Struct):
@@ -549,6 +554,26 @@ class TraceRow(msgspec.Struct):
     rollout_id: str
     service: str
     name: str
+    cached_tokens: int
+    cost: int
+
+
+class UsageRow(msgspec.Struct):
+    """What spans of one kind of step, model, agent and user took in an hour; costs are 10⁻⁹ dollars."""
+
+    rollout_id: str
+    hour: int
+    kind: str
+    model: str
+    agent: str
+    user_id: str
+    steps: int
+    errors: int
+    micros: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: int
 
 
 class TraceNameRow(NamedTuple):

@@ -76,6 +76,7 @@ from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
 from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations as trace_ops
+from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import RolloutFigures, figures_from
 from perdure.rollouts.watchdog import WatchedService
 
@@ -107,7 +108,7 @@ AnyRollout = Annotated[Rollout, WireForm(ShownRollout, lambda rollout: rollout, 
 def _page(found: tuple[Page[RolloutView], Mapping[str, AttemptView]], query: Query) -> Pages[Rollout]:
     (rows, total), attempts = found
     items = [encoding.rollout_from(row, attempts.get(row.id)) for row in rows]
-    return Pages(items=items, limit=query.limit, offset=query.offset, total=total)
+    return arguments.page_of(items, rows, total, query)
 
 
 class Rollouts(WatchedService):
@@ -122,10 +123,13 @@ class Rollouts(WatchedService):
         kind: str = TASK,
         caller: Caller | None = None,
         eviction: Eviction | None = None,
+        prices: Prices | None = None,
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, caller=caller)
         self.kind = kind
         self.eviction = eviction
+        self.prices = prices or Prices()
+        """What models cost."""
         self._kind_names = tuple(kinds.names())
         self._writer = SpanWriter(self, eviction)
         self._opened = time.monotonic()
@@ -151,19 +155,22 @@ class Rollouts(WatchedService):
         sort_order: SortOrder = "desc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> Pages[AnyRollout]:
         """List rollouts, the newest first.
 
         `contains` is a part of the id; with `logic=or` one of the filters is enough. With `parent`, the list
         has the rollouts of every kind that are parts of it, whatever the logic.
         """
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         conditions = given(
             ("status", "within", arguments.within(status, ROLLOUT_STATUSES, "status")),
             ("rollout_id", "within", optional_id_filter(rollout_id, "rollout_id")),
             ("rollout_id", "contains", contains),
         )
-        query = arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
+        query = arguments.query(
+            conditions, logic, sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.ROLLOUTS
+        )
         if parent is None:
             return await self.query_rollouts(query)
         named = check_text(parent, "parent")
@@ -361,10 +368,13 @@ class Rollouts(WatchedService):
         sort_order: SortOrder = "asc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> Pages[Attempt]:
         """List the attempts of a rollout, the first one first."""
-        check_page(limit, offset)
-        query = arguments.query((), "and", sort_by, sort_order, limit, offset)
+        check_page(limit, offset, cursor)
+        query = arguments.query(
+            (), "and", sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.ATTEMPTS
+        )
         await self.get(rollout_id)
         return await self.query_attempts(rollout_id, query)
 
@@ -451,9 +461,10 @@ class Rollouts(WatchedService):
         sort_order: SortOrder = "asc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> Pages[Span]:
         """List the spans of a rollout; `attempt_id` may be `latest`."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         conditions = given(
             ("trace_id", "exact", trace_id),
             ("span_id", "exact", span_id),
@@ -461,7 +472,9 @@ class Rollouts(WatchedService):
             ("name", "exact", name),
             ("name", "contains", name_contains),
         )
-        query = arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
+        query = arguments.query(
+            conditions, logic, sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.SPANS
+        )
         await self.get(rollout_id)
         return await self.query_spans(rollout_id, attempt_id, query)
 
@@ -472,8 +485,7 @@ class Rollouts(WatchedService):
         (rows, total), parts = await self.read(
             queries.query_spans, rollout_id, attempt_id, query, self._kind_names
         )
-        items = encoding.spans_from(rows, parts)
-        return Pages(items=items, limit=query.limit, offset=query.offset, total=total)
+        return arguments.page_of(encoding.spans_from(rows, parts), rows, total, query)
 
     @call(POST("/spans"), scope="worker", status=201, errors=(NotFound, TooLarge), repeatable=True)
     async def add_spans(self, spans: Annotated[list[Span], WholeBody]) -> StoredSpans:
@@ -549,7 +561,8 @@ class Rollouts(WatchedService):
 
     @call(GET("/figures"), scope="read")
     async def figures(self, *, rollout_id: RolloutIds) -> list[RolloutFigures]:
-        """Show the tokens and the last reward of rollouts; those whose spans have none are left out."""
+        """Show the tokens, the cost and the last reward of rollouts and runs; those whose spans have none are
+        left out."""
         ids = check_texts(rollout_id, "rollout_id")
         check_number(len(ids), "the number of rollouts", 0, MAX_PAGE)
         return [figures_from(row) for row in await self.read(trace_ops.get_figures, ids)]
@@ -566,9 +579,9 @@ class Rollouts(WatchedService):
 
     @call(GET("/queues"), scope="read")
     async def queues(self) -> list[QueueState]:
-        """Show how much waits in each queue, and how long."""
-        now, depths = await self.read(overview_ops.queues, [self.namespace])
-        return [queue_state(depth, now) for depth in depths]
+        """Show how much waits in each queue, how long, and which queues are paused."""
+        now, depths = await self.read(overview_ops.queues_here)
+        return [queue_state(depth, self.namespace, now) for depth in depths]
 
     async def close(self) -> None:
         """Finish giving back claims, then close the storage."""

@@ -6,6 +6,7 @@ from perdure.kernel.storage.schema import Index, Probe, Table, blob, integer, te
 
 OVERDUE = Probe("attempts", "check_at")
 DUE = Probe("rollouts", "due_at")
+HELD = Probe("claim_holds", "since")
 
 ROLLOUTS = Table(
     "rollouts",
@@ -122,6 +123,15 @@ WORKERS = Table(
     hot=True,
 )
 
+CLAIM_HOLDS = Table(
+    "claim_holds",
+    (integer("ns"), text("kind"), text("name"), integer("since")),
+    key=("ns", "kind", "name"),
+    indexes=(Index("claim_holds_since", ("since",)),),
+    probes=(HELD,),
+)
+"""The queues that are paused and the workers that are drained."""
+
 RESOURCES = Table(
     "resources",
     (
@@ -201,6 +211,8 @@ ROLLOUT_FIGURES = Table(
         integer("output_tokens"),
         integer("reward_at"),
         text("reward", null=True),
+        integer("cached_tokens", default=0),
+        integer("cost", default=0),
     ),
     key=("ns", "rollout_id"),
     hot=True,
@@ -223,6 +235,8 @@ TRACES = Table(
         text("rollout_id"),
         text("service"),
         text("name"),
+        integer("cached_tokens", default=0),
+        integer("cost", default=0),
     ),
     key=("ns", "trace_id"),
     indexes=(
@@ -239,12 +253,36 @@ TRACE_NAMES = Table(
     indexes=(Index("trace_names_start", ("ns", "name", "start_ns", "trace_id")),),
 )
 
+USAGE_ADDED = Table(
+    "usage_added",
+    (
+        integer("ns"),
+        text("rollout_id"),
+        integer("hour"),
+        text("kind"),
+        text("model"),
+        text("agent"),
+        text("user_id"),
+        integer("steps"),
+        integer("errors"),
+        integer("micros"),
+        integer("input_tokens"),
+        integer("output_tokens"),
+        integer("cached_tokens"),
+        integer("cost"),
+    ),
+    key=("ns", "rollout_id", "hour", "kind", "model", "agent", "user_id"),
+    hot=True,
+)
+"""What new spans took, until it is added to the hours; `hour` is when it began, in microseconds."""
+
 TABLES = (
     ROLLOUTS,
     ATTEMPTS,
     LINES,
     COUNTS,
     WORKERS,
+    CLAIM_HOLDS,
     RESOURCES,
     RESOURCE_VERSIONS,
     SPANS,
@@ -253,4 +291,5 @@ TABLES = (
     ROLLOUT_FIGURES,
     TRACES,
     TRACE_NAMES,
+    USAGE_ADDED,
 )

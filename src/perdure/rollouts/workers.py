@@ -8,11 +8,13 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from perdure.access.endpoints import GET, POST, call
-from perdure.kernel.checks import Id, Limit, Offset, check_page, check_text
+from perdure.kernel.checks import Id, Limit, Offset, check_name, check_page, check_text
+from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
+from perdure.kernel.record import Record
 from perdure.kernel.storage.filters import given
 from perdure.rollouts import arguments, encoding
-from perdure.rollouts.operations import queries
+from perdure.rollouts.operations import holds, queries
 from perdure.rollouts.operations import workers as operations
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.records import WORKER_STATUSES, Worker, WorkerDetails, WorkerStatus
@@ -21,8 +23,15 @@ from perdure.rollouts.rows import HeldRow, WorkerRow
 from perdure.rollouts.watchdog import WatchedService
 
 
+class PausedQueue(Record, kw_only=True):
+    """A queue, and since when it is paused; None if it is not."""
+
+    queue: str
+    paused_since: float | None
+
+
 class Workers(WatchedService):
-    """The workers of one namespace."""
+    """The workers of one namespace, and what they may claim."""
 
     @call(GET("/workers"), scope="read")
     async def search(
@@ -35,21 +44,27 @@ class Workers(WatchedService):
         sort_order: Literal["asc", "desc"] = "asc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> Pages[WorkerDetails]:
         """List workers with what they execute; `contains` is a part of the id."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         conditions = given(
             ("status", "within", arguments.within(status, WORKER_STATUSES, "status")),
             ("worker_id", "contains", contains),
         )
-        query = arguments.query(conditions, logic, sort_by, sort_order, limit, offset)
+        query = arguments.query(
+            conditions, logic, sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.WORKERS
+        )
         page = await self.read(queries.query_workers, query)
         rows, _ = page
-        held = await self._held([row.id for row in rows])
-        return arguments.result(page, lambda row: encoding.details_from(row, held), query)
+        held, drained = await self._held([row.id for row in rows]), await self._drained()
+        return arguments.result(page, lambda row: encoding.details_from(row, held, drained), query)
 
     async def _held(self, worker_ids: Sequence[str]) -> Sequence[HeldRow]:
         return await self.read(queries.held_by, worker_ids, self.kinds.names())
+
+    async def _drained(self) -> dict[str, int]:
+        return holds.held(await self.read(holds.holds), holds.WORKER)
 
     async def query(self, query: Query) -> Pages[Worker]:
         """A page of workers."""
@@ -62,7 +77,32 @@ class Workers(WatchedService):
         (row,) = await self.read(queries.get_workers, [check_text(worker_id, "worker_id")])
         if row is None:
             raise NotFound(f"Worker {worker_id} not found")
-        return encoding.details_from(row, await self._held([worker_id]))
+        return encoding.details_from(row, await self._held([worker_id]), await self._drained())
+
+    @call(POST("/workers/{worker_id}/drain"), scope="write", errors=(NotFound,), repeatable=True)
+    async def drain(self, worker_id: Id) -> WorkerDetails:
+        """Let a worker claim nothing more. It finishes what it holds, and claims again when it is started
+        again, or by `undrain`."""
+        await self.write(holds.drain_worker, check_text(worker_id, "worker_id"))
+        return await self.get(worker_id)
+
+    @call(POST("/workers/{worker_id}/undrain"), scope="write", errors=(NotFound,), repeatable=True)
+    async def undrain(self, worker_id: Id) -> WorkerDetails:
+        """Let a worker that is drained claim again."""
+        await self.write(holds.undrain_worker, check_text(worker_id, "worker_id"))
+        return await self.get(worker_id)
+
+    @call(POST("/queues/{queue}/pause"), scope="write", repeatable=True)
+    async def pause_queue(self, queue: Id) -> PausedQueue:
+        """Pause a queue: nothing is claimed from it until it is resumed. What is executed goes on."""
+        since = await self.write(holds.pause_queue, check_name(queue, "queue"))
+        return PausedQueue(queue=queue, paused_since=to_seconds(since))
+
+    @call(POST("/queues/{queue}/resume"), scope="write", repeatable=True)
+    async def resume_queue(self, queue: Id) -> PausedQueue:
+        """Resume a queue that is paused."""
+        await self.write(holds.resume_queue, check_name(queue, "queue"))
+        return PausedQueue(queue=queue, paused_since=None)
 
     async def find(self, worker_id: str) -> Worker | None:
         """A worker, or None."""

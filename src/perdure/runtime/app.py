@@ -12,6 +12,7 @@ from typing import Any
 from perdure.access.model import ALL_SCOPES, Actor, Caller, Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
+from perdure.graph_requests.graphs import Graphs
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import (
     Forbidden,
@@ -112,6 +113,11 @@ class StoreApp:
         return GraphViews(
             self.agents, services.threads, services.assistants, services.graph_requests, services.items
         )
+
+    def graphs_for(self, caller: Caller) -> Graphs:
+        """The same, as a service."""
+        storage = self.services.storage
+        return Graphs(storage, self.views_for(caller), namespace=caller.namespace, caller=caller)
 
     async def check_start(self) -> None:
         """Refuse to listen on other addresses than loopback while no key or token is required."""
@@ -225,7 +231,7 @@ class App(StoreApp):
         return self._services.acting_as(caller).rollouts
 
     async def close(self) -> None:
-        await self._services.close_logs()
+        await self._services.finish()
         await super().close()
 
     async def _has_tokens(self) -> bool:

@@ -15,7 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from perdure.kernel import errors
+from perdure.kernel.clock import to_micros
 from perdure.kernel.config import Settings, mask_url
+from perdure.kernel.eventlog.moving import logs_to_files, logs_to_tables
 from perdure.kernel.record import Record
 from perdure.kernel.storage import backup_file
 from perdure.kernel.storage.ownership import Ownership, owner_of
@@ -166,11 +168,6 @@ async def restore_backup(backup: Path, database: str, settings: Settings) -> Res
         return Restored(database=file, backup=found, kept=kept)
     if not database.startswith(POSTGRES):
         raise errors.InvalidInput("a database in memory cannot be restored")
-    if found.session_files:
-        raise errors.InvalidInput(
-            f"{backup} has {found.session_files} files of session logs, which PostgreSQL keeps in tables; "
-            "restore it to a SQLite file. Nothing was changed"
-        )
     await _restore_postgres(backup, database)
     return Restored(database=mask_url(database), backup=found, kept=[])
 
@@ -183,7 +180,12 @@ def _restore_file(backup: Path, target: Path, sessions: Path) -> list[str]:
             copy_database(backup, made)
             has_files = backup_file.extract_files(made, extracted)
             backup_file.forget_backup(made)
-            backup_file.new_database(made, Schema(TABLES)).close(True)
+            connection = backup_file.new_database(made, Schema(TABLES))
+            try:
+                # PostgreSQL has the logs of sessions in tables.
+                has_files = logs_to_files(connection, extracted) or has_files
+            finally:
+                connection.close(True)
             sync(made)
             kept = _move_away(target, sessions if has_files else None)
         if has_files:
@@ -216,11 +218,13 @@ async def _restore_postgres(backup: Path, dsn: str) -> None:
 
     schema = Schema(TABLES)
     with TemporaryDirectory() as folder:
-        made = Path(folder, "copy.db")
+        made, files = Path(folder, "copy.db"), Path(folder, SESSIONS)
         await asyncio.to_thread(copy_database, backup, made)
         # A backup of an earlier release gets the tables and columns of this one.
         connection = backup_file.new_database(made, schema)
         try:
+            if await asyncio.to_thread(backup_file.extract_files, made, files):
+                logs_to_tables(files, connection, to_micros(describe(backup).created_at))
             await load(dsn, schema, lambda table: backup_file.rows_of(connection, table))
         finally:
             connection.close(True)

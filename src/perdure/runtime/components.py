@@ -14,8 +14,9 @@ from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.retention.service import RETENTION_JOB, SCHEDULE
 from perdure.runtime.app import App
 from perdure.runtime.backup_job import BACKUP_JOB, BACKUP_SECONDS, ScheduledBackup
+from perdure.runtime.definition_files import AssistantCheck
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
-from perdure.runtime.memory_feed import MemoryFeed
+from perdure.runtime.memory_feed import run_feed, workflow_feed
 from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services, public_url_of
 from perdure.runtime.session_feed import SessionFeed
@@ -42,6 +43,7 @@ def components_of(app: App, agents: Agents | None = None, *, files: bool = True)
         public_url=public_url_of(app.settings),
     )
     app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
+    app.reloads.add("price table", services.reload_prices, settings=["price_file"])
     # A program may send webhooks itself.
     known = {each.name for each in services.deliveries.consumers}
     services.deliveries.add(*(each for each in (sender, notices) if each.name not in known))
@@ -55,12 +57,16 @@ def components_of(app: App, agents: Agents | None = None, *, files: bool = True)
         services.scheduled_jobs.add(BACKUP_JOB, app.settings.backup_schedule)
     feeds: list[Component] = []
     if app.settings.memory_feed:
-        feed = MemoryFeed(services.threads, services.memory)
-        services.deliveries.add(feed)
-        feeds = [feed, SessionFeed(services.sessions, services.threads, services.memory)]
+        ends = [
+            run_feed(services.threads, services.memory),
+            workflow_feed(services.workflows, services.memory),
+        ]
+        services.deliveries.add(*ends)
+        feeds = [*ends, SessionFeed(services.sessions, services.threads, services.memory)]
     read: list[Component] = []
     if files:
         read = [services.definition_files]
+        services.definition_files.add(AssistantCheck(services.assistants, agents or ()).take)
         names = ["workflow_dir", "cron_dir"]
         app.reloads.add("workflow and cron files", services.definition_files.reload, settings=names)
     components: list[Component] = [

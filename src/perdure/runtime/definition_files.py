@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from perdure.assistants.operations import resolve
+from perdure.assistants.service import Assistants
 from perdure.kernel.config import Settings, config_file
 from perdure.workflows.definition import Cron, Workflow
-from perdure.workflows.loading import Loaded, load_folder
+from perdure.workflows.loading import Loaded, Problem, load_folder
 
 WORKFLOWS = "workflows"
 CRONS = "crons"
@@ -29,6 +31,8 @@ class Definitions(NamedTuple):
     workflows: Sequence[tuple[str, Workflow]]
     crons: Sequence[tuple[str, Cron]]
     broken: Sequence[str]
+    assistants: Sequence[tuple[str, Problem]] = ()
+    """The assistants that workflows name, each with what is told if there is none of that name."""
 
 
 Taker = Callable[[Definitions], Awaitable[str | None]]
@@ -59,6 +63,7 @@ def read_definitions(settings: Settings) -> Definitions | None:
         _named(loaded, Workflow),
         _named(loaded, Cron),
         [_short(each.file) for each in loaded if each.problems],
+        [each for file in loaded for each in file.assistants],
     )
 
 
@@ -83,6 +88,24 @@ def _short(file: str) -> str:
     """The name of a file with its folder."""
     path = Path(file)
     return f"{path.parent.name}/{path.name}"
+
+
+class AssistantCheck:
+    """Tells of phases whose assistant is neither in the database nor among the agents of this process.
+
+    Their workflows are taken all the same: a worker that starts later may bring the agent.
+    """
+
+    def __init__(self, assistants: Assistants, agents: Collection[str]) -> None:
+        self._assistants = assistants
+        self._agents = agents
+
+    async def take(self, found: Definitions) -> None:
+        names = sorted({name for name, _ in found.assistants if name not in self._agents})
+        known = await self._assistants.read(resolve, names) if names else {}
+        for name, problem in found.assistants:
+            if name in names and name not in known:
+                logger.warning("%s", problem)
 
 
 class DefinitionFiles:

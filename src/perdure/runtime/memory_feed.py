@@ -1,11 +1,12 @@
-"""Feeds memory from perdure's own runs: what they were asked, and what they answered."""
+"""Feeds memory from perdure's own runs and workflow runs: what they were asked, and what came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from perdure.access.operations import list_namespaces
+from perdure.kernel.clock import from_iso
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import NotFound
 from perdure.kernel.ids import derived_ulid
@@ -17,6 +18,9 @@ from perdure.memory.service import Memory
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
 from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import Threads
+from perdure.workflows.operations.ends import ENDS_CHANNEL, ENDS_CONSUMER
+from perdure.workflows.records import WorkflowRun
+from perdure.workflows.service import Workflows
 
 POLICY = DeliveryPolicy(retries=ENDLESS, batch=100, concurrency=1, keep=False)
 TEXT = 8000
@@ -24,21 +28,26 @@ TEXT = 8000
 TEXT_KEYS = ("content", "text", "answer", "output", "result", "question", "query", "input", "message")
 
 
-class MemoryFeed:
-    """Stores the ends of runs as events, from `start` to `stop`."""
+Events = Callable[[str, str], Awaitable[list[NewMemoryEvent]]]
+"""What memory is told of something that has ended, by its namespace and its id."""
 
-    name = FEED_CONSUMER
+
+class Feed:
+    """Stores ends as events, from `start` to `stop`: they are put into the outbox while it is followed."""
+
     policy = POLICY
 
-    def __init__(self, threads: Threads, memory: Memory) -> None:
-        self._threads = threads
+    def __init__(self, memory: Memory, name: str, channel: str, events: Events) -> None:
+        self.name = name
         self._memory = memory
+        self._channel = channel
+        self._events = events
         self._following: Stream | None = None
 
     async def start(self) -> None:
-        """Have the ends of runs put into the outbox."""
+        """Have the ends put into the outbox."""
         if self._following is None:
-            self._following = self._memory.storage.signals.follow(FEED_CHANNEL, "", 1)
+            self._following = self._memory.storage.signals.follow(self._channel, "", 1)
 
     async def stop(self) -> None:
         following, self._following = self._following, None
@@ -47,17 +56,34 @@ class MemoryFeed:
 
     async def deliver_batch(self, ns: int, effects: Sequence[Effect]) -> Mapping[str, Exception]:
         namespace = (await self._memory.storage.read(list_namespaces))[ns]
-        threads = self._threads.in_namespace(namespace)
         events: list[NewMemoryEvent] = []
         for effect in effects:
             try:
-                events += events_of(await threads.join_run(effect.subject))
+                events += await self._events(namespace, effect.subject)
             except NotFound:
                 # A run of a temporary thread may be gone with it.
                 continue
         for start in range(0, len(events), 500):
             await self._memory.in_namespace(namespace).ingest_many(events[start : start + 500])
         return {}
+
+
+def run_feed(threads: Threads, memory: Memory) -> Feed:
+    """Feeds the ends of runs and phases."""
+
+    async def events(namespace: str, run_id: str) -> list[NewMemoryEvent]:
+        return events_of(await threads.in_namespace(namespace).join_run(run_id))
+
+    return Feed(memory, FEED_CONSUMER, FEED_CHANNEL, events)
+
+
+def workflow_feed(workflows: Workflows, memory: Memory) -> Feed:
+    """Feeds the ends of workflow runs."""
+
+    async def events(namespace: str, run_id: str) -> list[NewMemoryEvent]:
+        return workflow_events(await workflows.in_namespace(namespace).get(run_id))
+
+    return Feed(memory, ENDS_CONSUMER, ENDS_CHANNEL, events)
 
 
 def events_of(end: RunEnd) -> list[NewMemoryEvent]:
@@ -87,6 +113,33 @@ def events_of(end: RunEnd) -> list[NewMemoryEvent]:
             agent=run.agent,
         )
         for role, time, text in told
+    ]
+
+
+def workflow_events(run: WorkflowRun) -> list[NewMemoryEvent]:
+    """What came of a workflow run; nothing if it was retried meanwhile, since it will end again."""
+    if run.finished_at is None:
+        return []
+    ended = from_iso(run.finished_at) // 1000
+    told = run.final_message if run.status == "succeeded" else run.error
+    phases = ", ".join(f"{name} {status}" for name, status in run.node_statuses.items())
+    lines = [f"Workflow {run.workflow_name} {run.status}{f': {told}' if told else '.'}", f"Phases: {phases}"]
+    text = storable("\n".join(lines)[:TEXT])
+    return [
+        NewMemoryEvent(
+            event_id=derived_ulid(ended, "workflow run", run.workflow_run_id, text),
+            session_id=run.workflow_run_id,
+            timestamp_ms=ended,
+            event_type="session_end",
+            role="system",
+            text=text,
+            metadata={
+                "workflow_run_id": run.workflow_run_id,
+                "workflow": run.workflow_name,
+                "trigger_id": run.trigger_id,
+                "status": run.status,
+            },
+        )
     ]
 
 

@@ -66,7 +66,7 @@ class Perdure:
             store = self._store = open_configured(self.settings)
             stack.push_async_callback(store.close)
             app = self._app = App(store, self.settings)
-            stack.push_async_callback(app.services.close_logs)
+            stack.push_async_callback(app.services.finish)
             app.services.deliveries.add(*self._consumers)
             files = self.settings.workflow_dir is not None or self.settings.cron_dir is not None
             components = components_of(app, self._agents, files=files)

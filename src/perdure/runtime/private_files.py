@@ -55,17 +55,27 @@ def _of_user() -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only its owner can enter; one of somebody else is refused."""
+    """Make a directory that only its owner can enter; one of somebody else is refused.
+
+    One of this user into which nobody else could write is closed to others.
+    """
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
-    if hasattr(os, "geteuid") and not is_private(directory.lstat(), stat.S_ISDIR):
-        raise PermissionError(f"{directory} is not a private directory of this user")
+    if not hasattr(os, "geteuid"):
+        return
+    status = directory.lstat()
+    if not is_private(status, stat.S_ISDIR, may=0o055):
+        raise PermissionError(
+            f"{directory} is not a private directory of this user; look at what is in it, then remove it"
+        )
+    if not is_private(status, stat.S_ISDIR):
+        directory.chmod(0o700)
 
 
-def is_private(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    """Whether it is of a kind, belongs to this user, and nobody else may use it."""
+def is_private(status: os.stat_result, is_kind: Callable[[int], bool], *, may: int = 0) -> bool:
+    """Whether it is of a kind, belongs to this user, and nobody else may use it, but as `may` says."""
     mode = status.st_mode
-    return is_kind(mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(mode) & 0o077
+    return is_kind(mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(mode) & 0o077 & ~may
 
 
 def write_private(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from perdure.items.service import Items
 from perdure.jobs.executor import JobExecutor
 from perdure.jobs.model import JobRegistry
 from perdure.jobs.service import Jobs
-from perdure.kernel.config import Settings
+from perdure.kernel.config import Settings, config_file
 from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
@@ -44,6 +44,8 @@ from perdure.retention.service import Upkeep
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.rollouts.traces.prices import FILE_NAME as PRICE_FILE
+from perdure.rollouts.traces.prices import Price, read_prices
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
 from perdure.runtime.cron_files import CronFiles
@@ -55,13 +57,15 @@ from perdure.runtime.private_files import state_directory
 from perdure.runtime.rollout_target import RolloutTarget
 from perdure.runtime.run_target import RunTarget
 from perdure.runtime.scheduled_jobs import ScheduledJobs
-from perdure.runtime.stores import KINDS, PHASES, open_configured
+from perdure.runtime.stores import DatabaseKinds, open_configured
 from perdure.runtime.workflow_target import WorkflowTarget
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 from perdure.sessions.service import Sessions
+from perdure.statistics.recorder import Recorder
+from perdure.threads.bulk import Bulk
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Lifetime
@@ -92,8 +96,11 @@ class Services:
     ) -> None:
         setup = items or ItemSetup()
         storage, namespace = store.storage, store.namespace
+        kinds = DatabaseKinds.of(store)
+        phases = kinds.phases
         self.storage = storage
         self.store = store
+        store.rollouts.prices.use(prices_of(settings))
         self.authentication = Authentication(storage)
         self.access = Access(storage, self.authentication, namespace=namespace)
         self.outbox = Outbox(storage, namespace=namespace)
@@ -101,39 +108,40 @@ class Services:
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
         self.executions = Executions(storage, namespace=namespace)
         self.threads = Threads(
-            storage, KINDS, namespace=namespace, policy=policy_of(settings, http, lifetime)
+            storage, kinds, namespace=namespace, policy=policy_of(settings, http, lifetime)
         )
         log = event_log(storage, settings)
-        PHASES.policy = self.threads.policy
+        phases.policy = self.threads.policy
         inputs = ComposedInputs(WorkflowInputs(storage), TurnInputs(storage))
         self.run_queue = RunQueue.beside(self.threads, self.items, log, inputs)
+        self.bulk = Bulk(store.rollouts, self.threads)
         self.graph_requests = GraphRequests.of_same(self.threads)
         self.jobs = Jobs.of_same(self.threads)
         self.job_registry = JobRegistry()
         """The functions of jobs that this process executes; domains add theirs here."""
-        self.job_executor = JobExecutor(storage, self.job_registry, KINDS)
+        self.job_executor = JobExecutor(storage, self.job_registry, kinds)
         self.definitions = WorkflowRegistry()
         """The workflows of this process: those of its files, and those that programs add here."""
         cap = settings.max_workflows
         self.workflows = Workflows(
             storage,
             self.definitions,
-            PHASES,
+            phases,
             config=workflow_config(settings),
             cap=cap,
             namespace=namespace,
         )
-        resumer = RunResumer(PHASES)
+        resumer = RunResumer(phases)
         self.approvals = Approvals(storage, resumer, public_url=public_url_of(settings), namespace=namespace)
         self.linked_approvals = LinkedApprovals(storage, resumer)
         """What links reach, in every namespace."""
         also = [DueApprovals(storage, resumer).settle]
-        self.workflow_timer = WorkflowTimer(storage, PHASES, cap=cap, also=also)
+        self.workflow_timer = WorkflowTimer(storage, phases, cap=cap, also=also)
         self.schedule_targets = Targets(
-            RunTarget(KINDS, self.threads.policy),
-            RolloutTarget(KINDS),
+            RunTarget(kinds, self.threads.policy),
+            RolloutTarget(kinds),
             JobTarget(),
-            WorkflowTarget(self.workflows, PHASES),
+            WorkflowTarget(self.workflows, phases),
         )
         self.conditions = Conditions()
         """The conditions under which schedules do not fire; programs add theirs here."""
@@ -150,7 +158,7 @@ class Services:
         self.traces = Traces(storage, namespace=namespace)
         self.diagnostics = Diagnostics(
             storage,
-            KINDS,
+            kinds,
             namespace=namespace,
             watchdog=self.threads.watchdog,
             lease=self.threads.policy.lease,
@@ -158,11 +166,13 @@ class Services:
         )
         self.sessions = Sessions(storage, log, namespace=namespace)
         self.messaging = Messaging(
-            storage, PHASES, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
+            storage, phases, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
         )
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.memory = Memory(storage, namespace=namespace, vectors=vectors_of(storage, settings))
         self.upkeep = Upkeep(storage, namespace=namespace, retention=Retention.of(settings))
+        self.recorder = Recorder(storage)
+        """Writes the queues by the minute and the usage by the hour; `start_timers` starts it."""
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
@@ -210,6 +220,7 @@ class Services:
         sibling.items = self.items.acting_as(caller)
         sibling.executions = self.executions.acting_as(caller)
         sibling.threads = self.threads.acting_as(caller)
+        sibling.bulk = Bulk(sibling.rollouts, sibling.threads)
         sibling.run_queue = self.run_queue.acting_as(caller)
         sibling.graph_requests = self.graph_requests.acting_as(caller)
         sibling.jobs = self.jobs.acting_as(caller)
@@ -227,16 +238,24 @@ class Services:
         sibling.diagnostics = self.diagnostics.acting_as(caller)
         return sibling
 
+    async def reload_prices(self, settings: Settings) -> str | None:
+        """Read the price table again."""
+        found = prices_of(settings)
+        self.store.rollouts.prices.use(found)
+        return f"{len(found)} prices" if found else None
+
     async def ping(self) -> None:
         """Check that the database answers."""
         await self.storage.read(list_namespaces)
 
     def start_timers(self, settings: Settings) -> None:
-        """Start to delete expired streams, threads, requests and items, and to log connection pools."""
+        """Start to delete expired streams, threads, requests and items, to record the queues, and to log
+        connection pools."""
         self.threads.start_timers(settings.stream_ttl)
         self.graph_requests.start_timers()
         self.run_queue.start_timers()
         self.items.start_timers()
+        self.recorder.start()
         if self.storage.engine == "postgres":
             self.storage.timers.every(settings.stats_interval, self.log_pools)
 
@@ -245,15 +264,16 @@ class Services:
         for name, pool in pools_of(await self.storage.health()).items():
             logger.info("Pool stats: pool=%s %s", name, " ".join(f"{key}={n}" for key, n in pool.items()))
 
-    async def close_logs(self) -> None:
-        """Close the files of sessions."""
+    async def finish(self) -> None:
+        """Write what was counted, and close the files of sessions."""
+        await self.recorder.finish()
         await self.sessions.log.close()
 
     async def close(self) -> None:
         """Finish pending work, and close the database."""
         await self.graph_requests.finish_releases()
         await self.run_queue.close()
-        await self.close_logs()
+        await self.finish()
         await self.store.close()
 
 
@@ -278,6 +298,14 @@ def workspaces_of(settings: Settings, storage: Storage | None = None) -> str:
     return str(state_folder(settings, storage) / "workspaces")
 
 
+def prices_of(settings: Settings) -> Mapping[str, Price]:
+    """The prices in the file that the settings name, or in prices.toml beside perdure.toml; else none."""
+    if settings.price_file is not None:
+        return read_prices(Path(settings.price_file))
+    beside = config_file().parent / PRICE_FILE
+    return read_prices(beside) if beside.is_file() else {}
+
+
 def workflow_config(settings: Settings) -> Config:
     """What the settings say about workflows; each run keeps what they said when it was dispatched."""
     return Config(
@@ -285,6 +313,8 @@ def workflow_config(settings: Settings) -> Config:
         models=dict(settings.workflow_models),
         variants=dict(settings.workflow_variants),
         assistants=dict(settings.workflow_assistants),
+        sandbox=settings.workflow_sandbox,
+        sandbox_images=settings.workflow_sandbox_images,
     )
 
 

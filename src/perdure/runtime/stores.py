@@ -45,6 +45,7 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
 from perdure.runtime.phases import ThreadPhases
 from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
+from perdure.statistics.tables import TABLES as STATISTICS_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.threads.operations.settle import PHASE_KIND, RUN_KIND
 from perdure.threads.policy import Policy
@@ -74,16 +75,31 @@ TABLES = (
     *OVERRIDE_TABLES,
     *MEMORY_TABLES,
     *MESSAGING_TABLES,
-)
-KINDS = Kinds(Kind(TASK), RUN_KIND.with_listeners(MEMORY_FEED), GRAPH_REQUEST_KIND, JOB_KIND)
-"""Every kind of rollout, with what its domain does when one moves."""
-PHASES = ThreadPhases(KINDS, Policy())
-"""What creates phases, also where one ends and the next begins: a process has one policy for them."""
-KINDS.register(
-    PHASE_KIND.with_listeners(WORKFLOW_LOCKS, EXECUTIONS, workflow_listener(PHASES), CHAT, MEMORY_FEED)
+    *STATISTICS_TABLES,
 )
 WATCHDOG_SECONDS = 1.0
+TASK_KIND = Kind(TASK)
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
+
+
+class DatabaseKinds(Kinds):
+    """Every kind of rollout of a database, with what its domain does when one moves.
+
+    `phases` creates phases, also where one ends and the next begins, by the policy of this database.
+    """
+
+    def __init__(self, task: Kind = TASK_KIND) -> None:
+        super().__init__(task, RUN_KIND.with_listeners(MEMORY_FEED), GRAPH_REQUEST_KIND, JOB_KIND)
+        self.phases = ThreadPhases(self, Policy())
+        listeners = (WORKFLOW_LOCKS, EXECUTIONS, workflow_listener(self.phases), CHAT, MEMORY_FEED)
+        self.register(PHASE_KIND.with_listeners(*listeners))
+
+    @classmethod
+    def of(cls, store: DatabaseLightningStore) -> DatabaseKinds:
+        """The kinds of a store."""
+        kinds = store.rollouts.kinds
+        assert isinstance(kinds, DatabaseKinds), "the store was not made by wire"
+        return kinds
 
 
 def wire(
@@ -95,7 +111,7 @@ def wire(
     retention: Retention | None = None,
 ) -> Rollouts:
     """The rollouts of a database, with the kinds that exist and its timers running."""
-    rollouts = Rollouts(storage, KINDS, namespace=namespace, eviction=eviction)
+    rollouts = Rollouts(storage, DatabaseKinds(), namespace=namespace, eviction=eviction)
     rollouts.watchdog.start(watchdog_interval)
     if watchdog_interval is not None:
         start_retention(storage, retention or Retention())

@@ -13,8 +13,10 @@ from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.codec import encode_json
 from perdure.kernel.cron import next_time
+from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.machine import Machine
+from perdure.kernel.storage import filters
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.kernel.storage.port import Tx
 
@@ -267,10 +269,10 @@ class Search(NamedTuple):
     thread_id: str | None
     enabled: bool | None
     metadata: Mapping[str, Any]
-    sort_by: str
-    sort_order: str
     limit: int
     offset: int
+    order: filters.Order
+    place: Place | None
 
 
 def check_object(value: object, what: str) -> dict[str, Any]:
@@ -339,6 +341,18 @@ def comes_next(expression: str, timezone: str | None, *, end_at: int | None, aft
     """The next time of a schedule: never after its end."""
     time = next_time(expression, timezone, after)
     return None if time is None or (end_at is not None and time > end_at) else time
+
+
+def upcoming(
+    expression: str, timezone: str | None, *, end_at: int | None, after: int, limit: int
+) -> list[float]:
+    """The next times of a schedule in epoch seconds, without its jitter."""
+    times: list[float] = []
+    time: int | None = after
+    while len(times) < limit and time is not None:
+        time = comes_next(expression, timezone, end_at=end_at, after=time)
+        times += [] if time is None else [to_seconds(time)]
+    return times
 
 
 def jitter_of(schedule_id: str, due_at: int, most: int) -> int:

@@ -67,6 +67,13 @@ class Schedule(Record, kw_only=True):
     """What the target is given."""
 
 
+class Upcoming(Record, kw_only=True):
+    """When a schedule fires: in words, and its next times. A jitter is not part of them."""
+
+    sentence: str
+    items: list[float]
+
+
 class Firing(Record, kw_only=True):
     """One time that has come for a schedule, and what came of it."""
 

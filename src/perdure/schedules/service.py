@@ -21,14 +21,16 @@ from perdure.kernel.checks import (
     check_filter,
     check_flag,
     check_id,
+    check_number,
     check_page,
     optional_id,
 )
-from perdure.kernel.cron import check_expression, check_timezone
+from perdure.kernel.cron import check_expression, check_timezone, explain
+from perdure.kernel.cursors import LAST, read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import ListPart, PaginatedResult
 from perdure.kernel.storage.port import Storage
-from perdure.schedules import model, rows
+from perdure.schedules import model, rows, sql
 from perdure.schedules.model import (
     API,
     IDLE,
@@ -47,11 +49,12 @@ from perdure.schedules.model import (
 from perdure.schedules.operations import edit, fire, overrides, queries
 from perdure.schedules.operations.edit import Synced
 from perdure.schedules.operations.fire import Trigger, Triggered
-from perdure.schedules.records import CronOverride, Firing, Schedule, SchedulerStatus
+from perdure.schedules.records import CronOverride, Firing, Schedule, SchedulerStatus, Upcoming
 from perdure.schedules.rows import ScheduleRow
 from perdure.schedules.settling import Settling
 
 RUN = "run"
+_SCHEDULES, _FIRINGS = "schedules", "firings"
 
 Target = Literal["run", "rollout", "workflow"]
 """What callers may schedule over HTTP."""
@@ -59,6 +62,9 @@ SortField = Literal[
     "created_at", "updated_at", "next_at", "end_time", "schedule_id", "name", "assistant_id", "thread_id"
 ]
 Seconds = Annotated[float, Meta(ge=0)]
+MAX_TIMES = 100
+"""How many of its next times a schedule tells."""
+Times = Annotated[int, Meta(ge=0, le=MAX_TIMES)]
 
 
 Origins = list[Origin]
@@ -110,12 +116,17 @@ class Schedules(Service):
         sort_order: SortOrder = "desc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Schedule]:
         """List schedules, the newest first.
 
         Filters by target, origin, name, assistant, thread, state and metadata; `limit=0` only counts.
         """
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
+        order = sql.order(
+            check_choice(sort_by, get_args(SortField), "sort_by"),
+            check_choice(sort_order, get_args(SortOrder), "sort_order"),
+        )
         query = Search(
             optional_id(target, "target"),
             None if origin is None else check_choices(_listed(origin), get_args(Origin), "origin"),
@@ -124,14 +135,15 @@ class Schedules(Service):
             optional_id(thread_id, "thread_id"),
             enabled,
             check_filter(metadata, "metadata"),
-            check_choice(sort_by, get_args(SortField), "sort_by"),
-            check_choice(sort_order, get_args(SortOrder), "sort_order"),
             limit,
             offset,
+            order,
+            order.place(_SCHEDULES, cursor),
         )
         found, total = await self.read(queries.search, query)
         items = [rows.schedule_of(row) for row in found]
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+        after = order.cursor(_SCHEDULES, found, limit)
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
     @call(POST("/schedules"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create(
@@ -346,14 +358,30 @@ class Schedules(Service):
 
     @call(GET("/schedules/{schedule_id}/firings"), scope="read", errors=(NotFound,))
     async def firings(
-        self, schedule_id: Id, *, limit: Limit = model.KEPT_FIRINGS, offset: Offset = 0
-    ) -> list[Firing]:
+        self,
+        schedule_id: Id,
+        *,
+        limit: Limit = model.KEPT_FIRINGS,
+        offset: Offset = 0,
+        cursor: str | None = None,
+    ) -> ListPart[Firing]:
         """List the latest firings of a schedule, the newest first."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
+        (before,) = read_cursor(cursor, _FIRINGS, int) or (LAST,)
         row = await self.read(queries.get, check_id(schedule_id, "schedule_id"))
         await self._settle(row)
-        found = await self.read(queries.firings, row.id, limit, offset)
-        return [rows.firing_of(each) for each in found]
+        found = await self.read(queries.firings, row.id, before, limit, offset)
+        is_full = bool(found) and len(found) == limit
+        after = write_cursor(_FIRINGS, found[-1].due_at) if is_full else None
+        return ListPart(map(rows.firing_of, found), after)
+
+    @call(GET("/schedules/{schedule_id}/upcoming"), scope="read", errors=(NotFound,))
+    async def upcoming(self, schedule_id: Id, *, limit: Times = 5) -> Upcoming:
+        """Say in words when a schedule fires, and list its next times, also if it is paused."""
+        check_number(limit, "limit", 0, MAX_TIMES)
+        row, now = await self.read(queries.get_now, check_id(schedule_id, "schedule_id"))
+        times = model.upcoming(row.expression, row.timezone, end_at=row.end_at, after=now, limit=limit)
+        return Upcoming(sentence=explain(row.expression), items=times)
 
     async def _settle(self, row: ScheduleRow) -> None:
         if row.running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.filters import Field, Key, Listing, Order, order_by
 from perdure.schedules.rows import FiringRow, OverrideRow, ScheduleRow
 from perdure.schedules.tables import CRON_OVERRIDES, FIRINGS, SCHEDULES
 
@@ -135,10 +135,10 @@ END_FIRINGS = BulkUpdate(
 GET_FIRING = statement(
     "SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id = :id AND due_at = :due_at", row=FiringRow
 )
-# A page of the firings of a schedule, the newest first.
+# A page of the firings of a schedule before a time, the newest first.
 LIST_FIRINGS = statement(
     """
-    SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id = :id
+    SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id = :id AND due_at < :before
     ORDER BY due_at DESC LIMIT :limit OFFSET :offset
     """,
     row=FiringRow,
@@ -203,6 +203,15 @@ FIELDS = {
     "created_at": Field("created_at", "time"),
     "updated_at": Field("updated_at", "time"),
 }
+
+
+def order(sort_by: str, sort_order: str) -> Order:
+    """The order of a list of schedules; those that are equal stand as they were created."""
+    last = sort_order == "desc"
+    ties = Order((Key("created_at", "time", descending=last), Key("id", "text", descending=last)))
+    return order_by(FIELDS, sort_by, sort_order, ties)
+
+
 # The schedules of a namespace.
 LIST = Listing("{columns}", "schedules WHERE ns = :ns", ScheduleRow)
 

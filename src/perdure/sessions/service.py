@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from perdure.kernel.checks import (
     check_page,
     check_text,
 )
+from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.eventlog.port import (
     CHANNEL,
@@ -59,6 +61,7 @@ from perdure.sessions.model import (
 from perdure.sessions.records import Totals
 from perdure.sessions.transcripts.reading import messages_in
 
+_SESSIONS = "sessions"
 POLL_SECONDS = 0.04
 """How often a log is looked at by a reader that waits for it to grow."""
 MAX_WAIT = 30.0
@@ -77,6 +80,11 @@ Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT)]
 Words = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
+def _place(info: LogInfo) -> tuple[int, str, str]:
+    """Where a session stands in a list: the latest changed first."""
+    return (-info.updated_at, info.name.project, info.name.session_id)
+
+
 class Sessions(Service):
     """The sessions of one namespace, each with its append-only log."""
 
@@ -89,14 +97,23 @@ class Sessions(Service):
 
     @call(GET("/sessions"), scope="read")
     async def list(
-        self, *, project: Project | None = None, limit: Limit = 100, offset: Offset = 0
+        self,
+        *,
+        project: Project | None = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Session]:
         """List sessions, the latest changed first. The project of chats is `-app`."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
+        place = read_cursor(cursor, _SESSIONS, int, str, str)
         ns = await self.ns()
-        found = await self.log.logs(ns, project=project)
-        items = await self._describe(ns, found[offset : offset + limit])
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=len(found))
+        logs = sorted(await self.log.logs(ns, project=project), key=_place)
+        found = logs if place is None else logs[bisect_right(logs, place, key=_place) :]
+        shown = found[offset : offset + limit]
+        after = write_cursor(_SESSIONS, *_place(shown[-1])) if shown and len(shown) == limit else None
+        items = await self._describe(ns, shown)
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=len(logs), next=after)
 
     async def _describe(self, ns: int, infos: Sequence[LogInfo]) -> Sequence[Session]:
         """Sessions in a list. One that has not changed since it was listed is not read again.

@@ -92,6 +92,15 @@ class Event(msgspec.Struct, frozen=True):
         return decode_json(self.body)
 
 
+class SentEvent(msgspec.Struct, frozen=True):
+    """What is stored of an event that an attempt sent; the body of a reference is empty."""
+
+    seq: int
+    attempt: int
+    event: str
+    body: str
+
+
 class EventRow(msgspec.Struct, gc=False):
     """An event as it is stored: with its data, or as a reference with an empty body."""
 

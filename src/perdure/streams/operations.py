@@ -23,6 +23,7 @@ from perdure.streams.model import (
     NewEvent,
     Place,
     Reference,
+    SentEvent,
     new_head,
 )
 
@@ -198,6 +199,11 @@ def _octets(text: str) -> int:
 async def heads(tx: Tx, streams: Sequence[str]) -> dict[str, Head]:
     """The heads of those of the streams that exist."""
     return {head.stream: head for head in await tx.all(sql.GET_HEADS, streams=list(streams))}
+
+
+async def sent_after(tx: Tx, stream: str, after: int) -> list[SentEvent]:
+    """All events after a number, as they are stored: for the few of a call that may be a repeated one."""
+    return await tx.all(sql.SENT_AFTER, stream=stream, after=after)
 
 
 # --- references -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from perdure.streams.model import (
     LinkRow,
     LockedHead,
     ReferenceRow,
+    SentEvent,
 )
 from perdure.streams.tables import STREAM_EVENTS, STREAM_LINKS, STREAMS
 
@@ -58,6 +59,11 @@ READ_EVENTS = statement(
     """
     + _UP_TO_SIZE,
     row=Event,
+)
+# All events of a stream after a number, as they are stored.
+SENT_AFTER = statement(
+    "SELECT {columns} FROM stream_events WHERE ns = :ns AND stream = :stream AND seq > :after ORDER BY seq",
+    row=SentEvent,
 )
 # A page of a joined stream. The last link at or before `after` may hold events that come after it.
 READ_JOINED = statement(

@@ -13,7 +13,15 @@ from perdure.threads.records import Lifetime, RunRequest
 from perdure.threads.rows import RunLimits
 
 BACKSTOP_SECONDS = 5.0
-"""How long after a worker should have ended a run that takes too long the watchdog does."""
+"""How long after a worker should have ended a run that takes too long the watchdog does, at least."""
+
+
+def backstop(timeout: float, lease: float) -> float:
+    """After how many seconds the watchdog ends an attempt that its worker should have ended.
+
+    A worker that was lost before that has fallen silent by then, so that it does not count as a timeout.
+    """
+    return timeout + max(lease, BACKSTOP_SECONDS)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +50,7 @@ def limits_of_phase(
 ) -> str:
     """The limits of a phase, as they are stored."""
     limits = RunLimits(
-        timeout_seconds=timeout + BACKSTOP_SECONDS,
+        timeout_seconds=backstop(timeout, lease),
         unresponsive_seconds=lease,
         max_attempts=max_attempts,
         retry_condition=(UNRESPONSIVE,) if retry_after is None else (UNRESPONSIVE, TIMEOUT),
@@ -57,7 +65,7 @@ def limits_of(request: RunRequest, policy: Policy) -> str:
     """The limits of a run, as they are stored."""
     timeout = request.timeout_seconds or policy.timeout
     limits = RunLimits(
-        timeout_seconds=timeout + BACKSTOP_SECONDS,
+        timeout_seconds=backstop(timeout, policy.lease),
         unresponsive_seconds=policy.lease,
         max_attempts=request.max_attempts or policy.max_attempts,
         retry_condition=(UNRESPONSIVE,),

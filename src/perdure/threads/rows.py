@@ -477,6 +477,11 @@ def checkpoint_of(row: StateRow) -> Checkpoint:
     )
 
 
+def outline_of(row: StateRow) -> Checkpoint:
+    """The record of a checkpoint, without what it holds."""
+    return msgspec.structs.replace(checkpoint_of(row), values=None, state=None)
+
+
 def values_text(found: FoundCheckpoint) -> str:
     """The values of a state that a graph stores in pieces, as JSON."""
     return encode_json(state_values(tuple_of(found)), what="values", nan="keep")

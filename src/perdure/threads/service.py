@@ -48,15 +48,7 @@ from perdure.streams.model import Burst, NewEvent, seq_of
 from perdure.streams.service import Follower, Streams
 from perdure.threads.encoding import check_lifetime, checked, config_text, metadata_text, new_run, steps_of
 from perdure.threads.local_completions import LocalCompletions
-from perdure.threads.operations import (
-    cancel,
-    create,
-    lifetimes,
-    queries,
-    remove,
-    search,
-    states,
-)
+from perdure.threads.operations import cancel, create, lifetimes, queries, remove, search, states
 from perdure.threads.operations.cancel import control_key
 from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.search import ThreadSearch
@@ -87,6 +79,7 @@ from perdure.threads.rows import (
     RunRow,
     ThreadAnswer,
     checkpoint_of,
+    outline_of,
     returned_values,
     run_of,
     thread_of,
@@ -234,6 +227,7 @@ class Threads(WatchedService):
         sort_order: SortOrder = "desc",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Thread]:
         """List threads, the newest first.
 
@@ -249,15 +243,14 @@ class Threads(WatchedService):
             limit=limit,
             offset=offset,
         )
-        return await self.find_threads(wanted)
+        return await self.find_threads(search.from_cursor(wanted, cursor))
 
     async def find_threads(self, wanted: ThreadSearch) -> PaginatedResult[Thread]:
         """List threads, also by what their values contain."""
         search.check_search(wanted)
         check_page(wanted.limit, wanted.offset)
         found, total = await self.read(search.search_threads, wanted)
-        items = [thread_of(*each) for each in found]
-        return PaginatedResult(items=items, limit=wanted.limit, offset=wanted.offset, total=total)
+        return search.page_of(found, total, wanted)
 
     async def count_threads(
         self,
@@ -325,13 +318,15 @@ class Threads(WatchedService):
         limit: Limit = 100,
         before: str | None = None,
         metadata: MetadataFilter = None,
+        values: bool = True,
     ) -> list[Checkpoint]:
         """List the states of a thread, the newest first; with `before`, those before a checkpoint."""
         check_page(limit, 0)
         check_id(thread_id, "thread_id")
         place = optional_id(before, "checkpoint_id")
-        rows = await self.read(states.history, thread_id, limit, place, check_filter(metadata, "metadata"))
-        return [checkpoint_of(row) for row in rows]
+        wanted = check_filter(metadata, "metadata")
+        rows = await self.read(states.history, thread_id, limit, place, wanted, values)
+        return [checkpoint_of(row) if values else outline_of(row) for row in rows]
 
     # --- runs ---------------------------------------------------------------------------------------------
 
@@ -378,19 +373,29 @@ class Threads(WatchedService):
         kind: RunKind = "run",
         limit: Limit = 100,
         offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Run]:
         """List runs, the newest first. `limit=0` only counts.
 
         The phases of workflows are listed with `kind=phase`.
         """
-        return await self.find_runs(RunSearch(thread_id, status, limit, offset, kind=kind))
+        wanted = RunSearch(thread_id, status, limit, offset, kind=kind)
+        return await self.find_runs(queries.from_cursor(wanted, cursor))
 
     @call(GET("/threads/{thread_id}/runs"), scope="read", errors=(NotFound,))
     async def list_thread_runs(
-        self, thread_id: Id, *, status: RunStatus | None = None, limit: Limit = 100, offset: Offset = 0
+        self,
+        thread_id: Id,
+        *,
+        status: RunStatus | None = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Run]:
         """List the runs of a thread, the newest first."""
-        return await self.find_runs(RunSearch(thread_id, status, limit, offset))
+        return await self.list_runs(
+            thread_id=thread_id, status=status, limit=limit, offset=offset, cursor=cursor
+        )
 
     async def find_runs(self, wanted: RunSearch) -> PaginatedResult[Run]:
         """List runs, also without those that were rolled back."""
@@ -399,8 +404,7 @@ class Threads(WatchedService):
         check_page(wanted.limit, wanted.offset)
         optional_id(wanted.thread_id, "thread_id")
         rows, total = await self.read(queries.list_runs, wanted)
-        items = [run_of(row) for row in rows]
-        return PaginatedResult(items=items, limit=wanted.limit, offset=wanted.offset, total=total)
+        return queries.page_of(rows, total, wanted)
 
     @call(POST("/runs/{run_id}/cancel", query=True), scope="write", errors=(NotFound, Conflict), by_hand=True)
     async def cancel_run(self, run_id: Id, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:

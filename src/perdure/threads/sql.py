@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Listing
+from perdure.kernel.storage.filters import Field, Key, Listing, Order
 from perdure.kernel.storage.rows import columns_of
 from perdure.rollouts.rows import PromotedRow
 from perdure.rollouts.tables import ATTEMPTS
@@ -129,7 +129,7 @@ RUN_FIELDS: Final = {
     "assistant_id": Field("n.assistant_id", "text"),
     "agent": Field("n.agent", "text"),
 }
-RUN_ORDER: Final = "n.created_at DESC, n.id DESC"
+RUN_ORDER: Final = Order((Key("n.created_at", "time", descending=True), Key("n.id", "text", descending=True)))
 # New runs.
 ADD_RUNS = BulkInsert(RUNS, RunRow)
 # Runs that have ended or were deleted.
@@ -295,6 +295,7 @@ LATEST_WITHOUT = statement(
 LIST_CHECKPOINTS = Listing(
     "{columns}", "checkpoints WHERE ns = :ns AND thread_id = :thread_id AND position < :before", StateRow
 )
+STATE_ORDER: Final = Order((Key("position", "int", descending=True),))
 # Copy the states of a thread to another, without those of runs that were rolled back.
 COPY_CHECKPOINTS = statement(
     """

@@ -252,8 +252,10 @@ class Execution:
             # The checkpoint of the interrupt keeps the values of the thread.
             await self.context.load()
         if action in ("interrupt", "rollback"):
-            keeps = action == "interrupt" and isinstance(self._emitter.failure, Fenced | None)
-            graph = self._emitter.take_steps() if keeps else None
+            async with self._emitter.sending:
+                # Steps that are on their way come back, since the run is fenced.
+                keeps = action == "interrupt" and isinstance(self._emitter.failure, Fenced | None)
+                graph = self._emitter.take_steps() if keeps else None
             stopped = Ending(held=self.lease, result="stopped", graph=graph)
             await self._finish(await self._with_report(stopped, ended))
             return "stopped"

@@ -18,6 +18,7 @@ PhaseType = Literal[
 ]
 Runtime = Literal["js", "ts", "python", "sh"]
 Count = Annotated[int, Meta(ge=1, le=10_000)]
+Sandbox = Annotated[str, Meta(min_length=1, max_length=128)]
 Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400)]
 
 COMMANDS: Final = frozenset({"command", "bash"})
@@ -25,8 +26,6 @@ KEPT: Final = {
     "pr_scoped": "GitHub",
     "unrestricted_egress": "a sandbox",
     "web_search": "a sandbox",
-    "requires_sandbox": "a sandbox",
-    "sandbox_image": "a sandbox",
     "discover": "GitHub",
     "mode": "GitHub",
 }
@@ -232,8 +231,10 @@ class Phase(Strict, frozen=True, kw_only=True):
     pr_scoped: Any = None
     unrestricted_egress: Any = None
     web_search: Any = None
-    requires_sandbox: Any = None
-    sandbox_image: Any = None
+    requires_sandbox: Sandbox | bool | None = None
+    """The sandbox that the phase needs: it is skipped where the settings name another one, or none."""
+    sandbox_image: Sandbox | None = None
+    """The image that the phase needs: it is skipped where the settings do not name it."""
 
     @property
     def conditions(self) -> list[str]:

@@ -52,6 +52,8 @@ class Loaded(NamedTuple):
     definition: Workflow | Cron | None
     problems: Sequence[Problem]
     warnings: Sequence[Problem]
+    assistants: Sequence[tuple[str, Problem]] = ()
+    """The assistants that phases name, each with what is told if there is none of that name."""
 
 
 class _Wrong(Exception):
@@ -123,7 +125,13 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
         return _failed(name, _line(lines, error.path), error.message)
     problems = [Problem(name, _line(lines, each.path), each.message) for each in found]
     warnings = [Problem(name, _line(lines, each.path), each.message) for each in notes]
-    return Loaded(name, None if problems else definition, problems, warnings)
+    if problems:
+        return Loaded(name, None, problems, warnings)
+    assistants = [
+        (assistant, Problem(name, _line(lines, each.path), each.message))
+        for assistant, each in _assistants(definition)
+    ]
+    return Loaded(name, definition, problems, warnings, assistants)
 
 
 def from_python(content: Mapping[str, Any]) -> Workflow:
@@ -462,6 +470,17 @@ def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[_Wrong]
         if unknown:
             message = f"phase {phase.name!r}: there is no helper {', '.join(unknown)}; it renders nothing"
             yield _Wrong(message, ("phases", number))
+
+
+def _assistants(definition: Workflow | Cron) -> Iterator[tuple[str, _Wrong]]:
+    """The assistants that phases name, without those that a template gives."""
+    for number, phase in enumerate(definition.phases if isinstance(definition, Workflow) else ()):
+        if phase.assistant is not None and not templates.parse(phase.assistant).paths():
+            message = (
+                f"phase {phase.name!r}: there is no assistant {phase.assistant!r}; "
+                "it fails unless a worker brings that agent before it runs"
+            )
+            yield phase.assistant, _Wrong(message, ("phases", number, "assistant"))
 
 
 def _helpers(field: tuple[str, str]) -> frozenset[str]:

@@ -325,7 +325,7 @@ class Workflows(Service):
             check_number(limit, "limit", 1, MAX_SEARCH),
         )
         found = await self.read(queries.search_logs, query)
-        after = None if found.last is None else f"{found.last.started_at}-{found.last.id}"
+        after = views.log_cursor(found.last)
         return LogPage(items=[_match(row, text) for row in found.rows], next=after)
 
     # --- helpers ------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Listing
+from perdure.kernel.storage.filters import Key, Listing, Order
 from perdure.workflows import rows
 from perdure.workflows.tables import ADMISSION, COUNTS, DEFINITIONS, HISTORY, NODES, OUTPUTS, RUNS
 
@@ -304,7 +304,7 @@ LIST = Listing("{columns}", "workflow_runs WHERE ns = :ns AND status = :status",
 ALL_RUNS = Listing("{columns}", "workflow_runs WHERE ns = :ns", rows.RunRow)
 BEFORE = "(started_at, id) < (:at, :last)"
 IN_STATUSES = "status {among:statuses}"
-NEWEST_FIRST = " ORDER BY started_at DESC, id DESC"
+NEWEST_FIRST = Order((Key("started_at", "time", descending=True), Key("id", "text", descending=True)))
 CONDITIONS = {"name": "workflow_name = :name", "repo": "repo = :repo", "since": "started_at >= :since"}
 # Runs whose ids begin with some digits.
 BY_PREFIX = statement(

@@ -21,6 +21,7 @@ from perdure.workflows.expressions import Expression, Missing, look_up
 from perdure.workflows.model import Label, PhaseEnd, Role
 from perdure.workflows.planner import PlannedPhase, new_node
 from perdure.workflows.rows import NodeRow
+from perdure.workflows.values import Config
 
 DEFAULT_ITERATIONS: Final = 5
 COMMAND_SECONDS: Final = 300.0
@@ -28,6 +29,8 @@ CHECK_SECONDS: Final = 30.0
 MAX_ITERATIONS: Final = 10_000
 MAX_QUESTION: Final = 64 << 10
 NOTHING_TO_DO: Final = "Skipped (no prompt or skill)"
+NO_SANDBOX: Final = "none"
+DEFAULT_IMAGE: Final = "default"
 MAX_TITLE: Final = 1000
 """How many characters of a title are compared with a regular expression."""
 
@@ -165,6 +168,22 @@ class View(Protocol):
     def last_output(self) -> str:
         """The output of the iteration whose condition was checked."""
         ...
+
+
+# --- what a phase needs -----------------------------------------------------------------------------------
+
+
+def lacking(phase: Phase, config: Config) -> str | None:
+    """What a phase needs of a sandbox that the settings do not name, or None."""
+    needed, there = phase.requires_sandbox, config.sandbox
+    if needed is True and there is None:
+        return "it requires a sandbox; there is none"
+    if isinstance(needed, str) and needed != (there or NO_SANDBOX):
+        return f"it requires the sandbox {needed!r}; there is {'none' if there is None else repr(there)}"
+    image = phase.sandbox_image
+    if image not in (None, DEFAULT_IMAGE, *config.sandbox_images):
+        return f"it requires the sandbox image {image!r}, which is not there"
+    return None
 
 
 # --- the beginning ----------------------------------------------------------------------------------------

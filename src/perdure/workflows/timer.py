@@ -13,7 +13,15 @@ from typing import Any, Final, NamedTuple
 
 from perdure.executions.model import PhaseStarter
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import Conflict, InvalidInput, PerdureError, StorageClosed, StorageError
+from perdure.kernel.errors import (
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PerdureError,
+    StorageClosed,
+    StorageError,
+    TooLarge,
+)
 from perdure.kernel.ids import uuid
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.workflows import sql
@@ -129,12 +137,20 @@ class WorkflowTimer:
             raise
         except Conflict as error:
             logger.info("%s moved meanwhile: %s", what, error)
+        except (InvalidInput, NotFound, TooLarge) as error:
+            # It comes from the workflow or from an agent's output: the run's error says it.
+            logger.info("%s cannot go on: %s", what, error.message)
+            await self._give_up(ns, node, error.message)
         except Exception as error:
             logger.exception("%s could not be looked after", what)
-            if node is not None:
-                reason = error.message if isinstance(error, PerdureError) else str(error)
-                key = NodeKey(node.node, node.item)
-                await self.storage.run(due.give_up, node.run_id, key, reason, self.phases, ns=ns)
+            known = error if isinstance(error, PerdureError) else PerdureError()
+            await self._give_up(ns, node, known.public)
+
+    async def _give_up(self, ns: int, node: DueNode | None, reason: str) -> None:
+        """Fail a node that cannot go on; a run is looked at again."""
+        if node is not None:
+            key = NodeKey(node.node, node.item)
+            await self.storage.run(due.give_up, node.run_id, key, reason, self.phases, ns=ns)
 
     # --- runs ---------------------------------------------------------------------------------------------
 

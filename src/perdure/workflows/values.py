@@ -32,6 +32,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     variants: Mapping[str, str] = {}
     assistants: Mapping[str, str] = {}
     """The assistant of each phase, by its name; `default` is that of all others."""
+    sandbox: str | None = None
+    """The sandbox in which the agents of phases run, if they run in one."""
+    sandbox_images: tuple[str, ...] = ()
+    """The images that this sandbox has beside its default one."""
 
     def assistant_of(self, phase: str) -> str | None:
         return self.assistants.get(phase, self.assistants.get("default"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_iso, to_iso_or_none
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.workflows.definition import Workflow
 from perdure.workflows.graph import dependencies_of
 from perdure.workflows.model import (
@@ -38,7 +36,7 @@ from perdure.workflows.records import (
 from perdure.workflows.rows import HistoryRow, LogPlace, NodeRow, RunRow
 
 MAX_DIFFERENCES: Final = 500
-_CURSOR = re.compile(r"(?P<rank>[0-9])-(?P<at>[0-9]{1,18})-(?P<id>.{1,255})", re.DOTALL)
+_RUNS, _LOGS = "workflow runs", "workflow logs"
 _MARKS: Final = {SUCCEEDED: "[x]", FAILED: "[!]", SKIPPED: "[-]", RUNNING: "[>]", WAITING: "[?]"}
 _SAME: Final = (
     "workflow_name",
@@ -193,23 +191,23 @@ def statuses_after(statuses: Iterable[str], place: Place) -> list[tuple[str, Pla
 
 
 def cursor_of(row: RunRow) -> str:
-    return f"{rank_of(row.status)}-{row.started_at}-{row.id}"
+    return write_cursor(_RUNS, rank_of(row.status), row.started_at, row.id)
 
 
 def place_of(cursor: str | None) -> Place:
     """The place that a cursor names; the beginning without one."""
-    if cursor is None:
-        return FIRST
-    found = _CURSOR.fullmatch(check_text(cursor, "cursor"))
-    if found is None:
-        raise InvalidInput(f"{cursor[:64]!r} is not a cursor of this list")
-    return Place(int(found["rank"]), int(found["at"]), found["id"])
+    found = read_cursor(cursor, _RUNS, int, int, str)
+    return FIRST if found is None else Place(*found)
 
 
 def log_place(cursor: str | None) -> LogPlace:
     """The place among executions that a cursor names; the newest one without one."""
-    place = place_of(None if cursor is None else f"0-{cursor}")
-    return LogPlace(place.at, place.id)
+    found = read_cursor(cursor, _LOGS, int, str)
+    return LogPlace(FIRST.at, FIRST.id) if found is None else LogPlace(*found)
+
+
+def log_cursor(place: LogPlace | None) -> str | None:
+    return None if place is None else write_cursor(_LOGS, *place)
 
 
 # --- differences ------------------------------------------------------------------------------------------

@@ -66,6 +66,12 @@ class Contract:
         assert numbers(await log.read(NS, NAME)) == [1, 2, 3, 4, 5, 6]
         await log.append(NS, NAME, [line(7)], attempt_id="at-2")
         assert numbers(await log.read(NS, NAME)) == [1, 2, 3, 4, 5, 6, 7]
+        once = LogName("-app", "once")
+        await log.append(NS, once, batch, attempt_id="at-1")
+        (before,) = await log.find(NS, "once")
+        await log.append(NS, once, [*batch[3:], line(6)], attempt_id="at-1", first=4)
+        (after,) = await log.find(NS, "once")
+        assert after.size == before.size * 6 // 5, "a line that was there before does not count again"
 
     async def test_appends_of_many_callers_keep_every_line_whole(self, log: EventLog) -> None:
         async def write(attempt: int) -> None:

@@ -89,6 +89,23 @@ async def test_a_batch_that_a_crash_tore_is_completed_when_it_is_sent_again(root
         await again.close()
 
 
+@pytest.mark.parametrize("size", [file_log.CHUNK - 700, file_log.CHUNK, 3 << 20])
+async def test_a_batch_is_completed_also_if_the_torn_line_is_long(root: Path, size: int) -> None:
+    log = FileEventLog(root, sync=False)
+    batch = [line(1), line(2), line(3, text="x" * size)]
+    await log.append(1, NAME, batch, attempt_id="at-1")
+    await log.close()
+    whole = path_of(root).read_bytes()
+    for missing, kept in ((2, [1, 2]), (0, [1, 2, 3])):
+        path_of(root).write_bytes(whole[: len(whole) - missing])
+        again = FileEventLog(root, sync=False)
+        await again.append(1, NAME, batch, attempt_id="at-1")
+        found = path_of(root).read_bytes()[len(whole) - missing :]
+        assert found.count(b"\n") == (1 + 3 - len(kept) if missing else 0)
+        assert not any(b'{"n":%d,' % number in found for number in kept)
+        await again.close()
+
+
 async def test_a_tail_never_splits_a_character_or_loses_a_line(root: Path) -> None:
     """Another process writes its file in pieces of any size; a reader follows it."""
     lines = [line(number, text="世界" * (number % 7)) for number in range(200)]

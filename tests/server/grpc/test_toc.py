@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.server.grpc.test_memory import refused
 
 from perdure.client.grpc import GrpcMemory
 from perdure.errors import NotFound
+from perdure.kernel.clock import from_iso, to_micros
 from perdure.kernel.errors import JobNotFound
 from perdure.memory import messages as m
 from perdure.runtime.stores import open_store
@@ -106,6 +108,7 @@ async def test_without_an_embedder_vectors_are_unavailable(served: Served) -> No
     assert (await refused(stub, "VectorTeleport", query="a"))[0] is Code.UNAVAILABLE
     status = await stub.call("GetVectorIndexStatus")
     assert (status.available, status.vector_count, status.dimension) == (False, 0, 0)
+    assert status.last_indexed == ""
 
 
 async def test_jobs_are_listed_paused_and_resumed(served: Served) -> None:
@@ -169,6 +172,7 @@ async def test_every_field_of_the_searches_by_vectors_counts(shared_engine_url: 
 
         await until_true(embedded)
         status = await stub.call("GetVectorIndexStatus")
+        assert 0 <= to_micros(time.time()) - from_iso(status.last_indexed) < to_micros(600.0)
         assert (status.available, status.dimension, bool(status.index_path)) == (True, 4, True)
 
         async def found(method: str, **fields: Any) -> list[str]:

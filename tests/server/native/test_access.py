@@ -81,7 +81,7 @@ async def test_a_token_is_made_used_listed_and_revoked(visitor: Visitor) -> None
 )
 async def test_bad_tokens_are_refused(visitor: Visitor, fields: dict[str, Any]) -> None:
     assert (await make(visitor, **fields)).status == 422
-    assert (await visitor.get(API + "/tokens")).body == {"items": []}
+    assert (await visitor.get(API + "/tokens")).body == {"items": [], "next": None}
 
 
 async def test_an_admin_of_some_namespaces_reaches_no_further(visitor: Visitor) -> None:
@@ -101,7 +101,7 @@ async def test_an_admin_of_some_namespaces_reaches_no_further(visitor: Visitor) 
     assert {each["token_id"] for each in seen} == {mine["token_id"], own.body["token_id"]}
     for beyond in (other, everywhere):
         assert (await visitor.ask("DELETE", f"{API}/tokens/{beyond['token_id']}", **boss)).status == 404
-    assert (await visitor.get(API + "/namespaces", **boss)).body == {"items": ["mine"]}
+    assert (await visitor.get(API + "/namespaces", **boss)).body == {"items": ["mine"], "next": None}
     assert set((await visitor.get(API + "/namespaces")).body["items"]) >= {"default", "mine"}
     entries = (await visitor.get(API + "/audit", **boss)).body["items"]
     assert {entry["namespace"] for entry in entries} == {"mine"}

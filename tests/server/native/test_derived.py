@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.server.native.support import API, House
 
 from perdure.access.base import Service
 from perdure.access.endpoints import PREFIX, Endpoint, endpoints
@@ -76,3 +77,15 @@ async def test_what_needs_the_database_is_refused_over_http() -> None:
     with pytest.raises(NotSupported, match="needs the database"):
         client.start_timers()
     await client.close()
+
+
+async def test_a_list_in_a_query_has_one_item_or_many(quick: House) -> None:
+    """Whether its type is a list or any sequence."""
+    for terms in ("status=running", "status=running&status=paused", ""):
+        answer = await quick.visitor.get(f"{API}/workflow-runs?{terms}")
+        assert (answer.status, answer.body["items"]) == (200, []), terms
+    thread = await quick.client.create_thread()
+    for ids, count in (([thread.thread_id], 1), ([thread.thread_id, "x"], 1), (["x"], 0)):
+        terms = "&".join(f"thread_id={each}" for each in ids)
+        assert (await quick.visitor.get(f"{API}/threads?{terms}")).body["total"] == count
+    assert (await quick.visitor.get(f"{API}/workflow-runs?status=nonsense")).status == 422

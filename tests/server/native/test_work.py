@@ -57,7 +57,7 @@ async def test_an_empty_store_has_empty_lists(visitor: Visitor) -> None:
     for path in ("rollouts", "workers", "resources"):
         answer = await visitor.get(f"{API}/{path}")
         assert answer.status == 200
-        assert answer.body == {"items": [], "limit": 100, "offset": 0, "total": 0}
+        assert answer.body == {"items": [], "limit": 100, "offset": 0, "total": 0, "next": None}
         assert answer.headers["x-pagination-total"] == "0"
     assert (await visitor.get(API + "/queues")).body == {"items": []}
     assert (await visitor.post(API + "/dequeue")).body == {"items": []}

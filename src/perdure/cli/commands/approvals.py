@@ -10,7 +10,7 @@ from perdure.cli.shell.arguments import optional_choice
 from perdure.cli.shell.ids import id_argument, id_option
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, in_time, printable, shorten
-from perdure.cli.shell.results import listing, showing
+from perdure.cli.shell.results import listing, pages, showing
 from perdure.cli.shell.times import seconds_of, seconds_of_or_none
 
 if TYPE_CHECKING:
@@ -56,21 +56,13 @@ async def list_approvals(
     if all_ and chosen is not None:
         raise typer.BadParameter("give --all or --status, not both")
     wanted = None if all_ else chosen or "pending"
-    found: list[Approval] = []
-    cursor = None
     async with context.connect() as connection:
-        while len(found) < limit:
-            page = await connection.approvals.list(
-                status=wanted,
-                workflow_run_id=run,
-                trigger_id=trigger,
-                limit=min(limit - len(found), 1000),
-                cursor=cursor,
-            )
-            found += page.items
-            cursor = page.next
-            if cursor is None:
-                break
+        found = await pages(
+            lambda limit, cursor: connection.approvals.list(
+                status=wanted, workflow_run_id=run, trigger_id=trigger, limit=limit, cursor=cursor
+            ),
+            limit,
+        )
     filtered = chosen is not None or run is not None or trigger is not None
     listing(context, found, COLUMNS, _row, noun="approvals", empty=EMPTY, filtered=filtered)
 

@@ -54,8 +54,8 @@ async def list_assistants(
     wanted = metadata_of(metadata)
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.assistants.search(
-                agent=agent, metadata=wanted, limit=limit, offset=offset
+            lambda limit, cursor: connection.assistants.search(
+                agent=agent, metadata=wanted, limit=limit, cursor=cursor
             ),
             limit,
         )
@@ -162,7 +162,10 @@ async def update_assistant(
 async def list_versions(context: CommandContext, assistant_id: IdArgument, limit: LimitOption = 20) -> None:
     """List the versions of an assistant, newest first."""
     async with context.connect() as connection:
-        found = await connection.assistants.versions(assistant_id, limit=min(limit, 1000))
+        found = await pages(
+            lambda limit, cursor: connection.assistants.versions(assistant_id, limit=limit, cursor=cursor),
+            limit,
+        )
     listing(context, found, VERSION_COLUMNS, _version_row, noun="versions", empty="No versions.")
 
 

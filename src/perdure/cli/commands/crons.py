@@ -76,7 +76,7 @@ async def list_crons(
     wanted["origin"] = None if everything else ["api", "file"]
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.schedules.search(**wanted, limit=limit, offset=offset),
+            lambda limit, cursor: connection.schedules.search(**wanted, limit=limit, cursor=cursor),
             limit,
         )
     listing(context, found, COLUMNS, _row, noun="crons", empty=EMPTY, filtered=filtered)
@@ -99,7 +99,9 @@ def _row(schedule: Schedule) -> tuple[Any, ...]:
 async def show_cron(context: CommandContext, cron_id: IdArgument, limit: LimitOption = 10) -> None:
     """Show a cron and its latest firings."""
     async with context.connect() as connection:
-        firings = await connection.schedules.firings(cron_id, limit=limit)
+        firings = await pages(
+            lambda limit, cursor: connection.schedules.firings(cron_id, limit=limit, cursor=cursor), limit
+        )
         schedule = await connection.schedules.get(cron_id)
     due = _timestamp(schedule.next_at)
     rows = (

@@ -1,20 +1,26 @@
-"""`perdure why`, `perdure stats` and `perdure health`."""
+"""`perdure why`, `perdure stats`, `perdure usage` and `perdure health`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.shell.arguments import choice_of
 from perdure.cli.shell.ids import EXPLAINED, id_argument
-from perdure.cli.shell.options import CommandContext, client_command, flag, number, text
-from perdure.cli.shell.output import facts_table, human_duration, parse_duration, shorten
+from perdure.cli.shell.options import CommandContext, client_command, duration, flag, number, text
+from perdure.cli.shell.output import cost_text, facts_table, human_duration, parse_duration, shorten
+from perdure.cli.shell.results import listing
 from perdure.kernel.errors import PerdureError, Unauthorized
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from perdure.statistics.model import QueuePoint, UsagePoint
 
 INTERVAL_SECONDS = 2.0
 HEALTHY = ("ok", "ready", "healthy")
@@ -45,8 +51,12 @@ async def stats(
         typer.Option(parser=parse_duration, metavar="DURATION", help="Refresh interval (default: 2s)."),
     ] = None,
     times: Annotated[int | None, number("Stop after this many refreshes.", "--times", min=1)] = None,
+    since: Annotated[float | None, duration("Show the queues over time, for the last", "--since")] = None,
 ) -> None:
-    """Show queue depth, workers, connection pools and undelivered webhooks."""
+    """Show queue depth, workers, connection pools and undelivered webhooks, or the queues over time."""
+    if since is not None:
+        await _history(context, since)
+        return
     count = times if times is not None else None if watch else 1
     async with context.connect() as connection:
         number = 0
@@ -57,6 +67,97 @@ async def stats(
             if number == count:
                 return
             await asyncio.sleep(every or INTERVAL_SECONDS)
+
+
+async def _history(context: CommandContext, seconds: float) -> None:
+    """The queues over time, a line for each step of each queue."""
+    async with context.connect() as connection:
+        found = await connection.diagnostics.queue_history(since=max(time.time() - seconds, 0.0))
+    if context.as_json:
+        context.output.document(found)
+        return
+    listing(
+        context,
+        found.items,
+        (
+            "time",
+            "queue",
+            "ready",
+            "delayed",
+            "waiting",
+            "claimed",
+            "wait p50",
+            "wait p95",
+            "ended",
+            "failed",
+        ),
+        _point,
+        noun="minutes",
+        empty="Nothing was queued in this time. A server writes the queues down once a minute.",
+    )
+
+
+def _point(point: QueuePoint) -> tuple[Any, ...]:
+    return (
+        datetime.fromtimestamp(point.time).strftime("%m-%d %H:%M"),
+        point.queue,
+        point.ready,
+        point.delayed,
+        point.waiting,
+        point.claimed,
+        None if point.wait_seconds_p50 is None else human_duration(point.wait_seconds_p50),
+        None if point.wait_seconds_p95 is None else human_duration(point.wait_seconds_p95),
+        point.succeeded + point.cancelled,
+        point.failed,
+    )
+
+
+@client_command
+async def usage(
+    context: CommandContext,
+    by: Annotated[str, text("NAME", "Sum by model, agent, user or kind of step.", "--by")] = "model",
+    since: Annotated[float, duration("Only the last", "--since")] = 86_400.0,
+) -> None:
+    """Show tokens, cost, steps and errors by model, agent, user or kind of step."""
+    from perdure.statistics.model import USAGE_BY
+
+    async with context.connect() as connection:
+        found = await connection.diagnostics.usage(
+            by=choice_of(by, USAGE_BY, "--by"), since=max(time.time() - since, 0.0)
+        )
+    if context.as_json:
+        context.output.document(found)
+        return
+    listing(
+        context,
+        usage_sums(found.items),
+        (by, "steps", "errors", "time", "input", "cached", "output", "cost"),
+        lambda row: row,
+        noun="steps",
+        empty="Nothing was used in this time. Spans with tokens are added to their hour within a minute.",
+    )
+
+
+def usage_sums(points: Sequence[UsagePoint]) -> list[tuple[Any, ...]]:
+    """A row for each name, the one that cost or read most first."""
+    by_name: dict[str, list[UsagePoint]] = {}
+    for point in points:
+        by_name.setdefault(point.name, []).append(point)
+
+    def total(name: str, field: str) -> Any:
+        return sum(getattr(point, field) or 0 for point in by_name[name])
+
+    names = sorted(by_name, key=lambda name: (-total(name, "cost"), -total(name, "input_tokens"), name))
+    return [
+        (
+            name or "unknown",
+            *(total(name, field) for field in ("steps", "errors")),
+            human_duration(total(name, "seconds")),
+            *(total(name, field) for field in ("input_tokens", "cached_tokens", "output_tokens")),
+            cost_text(total(name, "cost") or None),
+        )
+        for name in names
+    ]
 
 
 def _show(context: CommandContext, found: Mapping[str, Any], *, several: bool, first: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 from perdure.cli.shell.arguments import input_of, object_of
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, number, text
 from perdure.cli.shell.output import ago, human_duration, shorten
-from perdure.cli.shell.results import listing, showing
+from perdure.cli.shell.results import listing, more_hint, pages, showing
 
 if TYPE_CHECKING:
     from perdure.items.records import Item
@@ -54,8 +54,11 @@ async def list_items(
     """List items, last updated first."""
     wanted = object_of(filter, "--filter")
     async with context.connect() as connection:
-        found = await connection.items.search(
-            _labels(place), filter=wanted, query=query, limit=limit, refresh_ttl=False
+        found = await pages(
+            lambda limit, cursor: connection.items.search(
+                _labels(place), filter=wanted, query=query, limit=limit, refresh_ttl=False, cursor=cursor
+            ),
+            limit,
         )
     filtered = bool(place or wanted or query)
     listing(context, found, COLUMNS, _row, noun="items", empty=EMPTY, filtered=filtered)
@@ -124,8 +127,17 @@ async def list_namespaces(
 ) -> None:
     """List the namespaces of items; in a filter, the label * matches any."""
     async with context.connect() as connection:
-        found = await connection.items.list_namespaces(
-            prefix=_labels(prefix), suffix=_labels(suffix), max_depth=max_depth, limit=limit
+        found = await pages(
+            lambda limit, cursor: connection.items.list_namespaces(
+                prefix=_labels(prefix),
+                suffix=_labels(suffix),
+                max_depth=max_depth,
+                limit=limit,
+                cursor=cursor,
+            ),
+            limit,
         )
     empty = "No namespaces match." if prefix or suffix else EMPTY
     context.answer({"namespaces": found}, "\n".join(map(".".join, found)) or empty)
+    if not context.as_json:
+        more_hint(context, len(found), None, "namespaces", more=found.more)

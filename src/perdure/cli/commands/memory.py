@@ -21,7 +21,7 @@ from perdure.cli.shell.options import (
     text,
 )
 from perdure.cli.shell.output import make_table, shorten, warn
-from perdure.cli.shell.results import listing, showing
+from perdure.cli.shell.results import PAGE_SIZE, Results, listing, pages, showing
 from perdure.cli.shell.target import Target
 
 if TYPE_CHECKING:
@@ -181,9 +181,12 @@ async def browse(
     """List the table of contents: years, and below a node its months, weeks, days or segments."""
     async with context.connect() as connection:
         if node_id is None:
-            found = await connection.memory.toc_root(limit=min(limit, 1000))
+            found = await pages(
+                lambda limit, cursor: connection.memory.toc_root(limit=limit, cursor=cursor), limit
+            )
         else:
-            found = (await connection.memory.browse(node_id, limit=min(limit, 1000))).items
+            page = await connection.memory.browse(node_id, limit=min(limit, PAGE_SIZE))
+            found = Results(page.items, more=page.has_more)
     listing(
         context, found, TOC_COLUMNS, _node_row, noun="nodes", empty=EMPTY_TOC, filtered=node_id is not None
     )

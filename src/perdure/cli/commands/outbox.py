@@ -46,13 +46,13 @@ async def list_entries(
     chosen = optional_choice(state, EFFECT_STATES, "--state")
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.outbox.list(
+            lambda limit, cursor: connection.outbox.list(
                 status=DEAD if dead else None,
                 state=chosen,
                 consumer=consumer,
                 subject=subject,
                 limit=limit,
-                offset=offset,
+                cursor=cursor,
             ),
             limit,
         )

@@ -22,8 +22,8 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import ago, shorten, tokens_text, warn
-from perdure.cli.shell.results import listing, pages, showing
+from perdure.cli.shell.output import ago, cost_text, shorten, tokens_text, warn
+from perdure.cli.shell.results import Results, listing, showing
 from perdure.cli.shell.target import Connection
 
 if TYPE_CHECKING:
@@ -69,13 +69,10 @@ async def list_rollouts(
     statuses = _statuses(status)
     start = 0.0 if since is None else time.time() - since
     async with context.connect() as connection:
-        found = await pages(
-            lambda limit, offset: connection.store.query_rollouts(
-                status_in=statuses, sort_by="start_time", sort_order="desc", limit=limit, offset=offset
-            ),
-            limit,
-            lambda rollout: rollout.start_time >= start,
+        page = await connection.store.query_rollouts(
+            status_in=statuses, sort_by="start_time", sort_order="desc", limit=limit
         )
+        found = Results([each for each in page if each.start_time >= start], page.total)
         figures = await _figures(connection, [each.rollout_id for each in found])
     filtered = statuses is not None or since is not None
     listing(
@@ -171,6 +168,7 @@ async def show_rollout(context: CommandContext, rollout_id: IdArgument) -> None:
         ("metadata", shorten(rollout.metadata, 2000)),
         ("input", shorten(rollout.input, 2000)),
         ("tokens", figures and tokens_text(figures.input_tokens, figures.output_tokens)),
+        ("cost", figures and cost_text(figures.cost)),
         ("reward", None if figures is None or figures.reward is None else f"{figures.reward:g}"),
         ("spans", f"{spans}; perdure span list {rollout.rollout_id}" if spans else "0"),
     )

@@ -173,8 +173,8 @@ async def list_runs(
     start = 0.0 if since is None else time.time() - since
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.threads.list_runs(
-                status=chosen, thread_id=thread, limit=limit, offset=offset
+            lambda limit, cursor: connection.threads.list_runs(
+                status=chosen, thread_id=thread, limit=limit, cursor=cursor
             ),
             limit,
             lambda run: run.created_at >= start,
@@ -368,30 +368,9 @@ async def retry_run(
     timeout: TimeoutOption = None,
 ) -> None:
     """Run again what has ended: a new run with the same input, on the same thread; prints its ID."""
-    from perdure.errors import Conflict
-    from perdure.threads.model import LIVE_STATUSES
-
     how = strategy_of(strategy)
     async with context.connect() as connection:
-        old = await connection.threads.get_run(run_id)
-        if old.status in LIVE_STATUSES:
-            raise Conflict(f"run {run_id} has not ended yet: it is {old.status}")
-        kwargs = old.kwargs
-        request = _request(
-            assistant_id=old.assistant_id,
-            thread_id=None if old.temporary else old.thread_id,
-            on_completion="delete" if old.temporary else "keep",
-            multitask_strategy=how,
-            input=kwargs.input,
-            command=kwargs.command,
-            config=kwargs.config,
-            context=kwargs.context,
-            checkpoint_id=kwargs.checkpoint_id,
-            stream_mode=kwargs.stream_mode,
-            options=kwargs.options,
-            metadata={**old.metadata, "retry_of": run_id},
-        )
-        run = await connection.threads.create_run(request)
+        run = await connection.bulk.retry_run(run_id, multitask_strategy=how)
         if wait:
             raise typer.Exit(await _wait(context, connection, run.run_id, timeout))
     context.answer(run, run.run_id)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli.commands.crons import FIRING_COLUMNS, firing_row, print_fired, print_next
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption
 from perdure.cli.shell.output import printable
-from perdure.cli.shell.results import listing
+from perdure.cli.shell.results import listing, pages
 
 if TYPE_CHECKING:
     from perdure.schedules.records import JobStatus, SchedulerStatus
@@ -96,6 +96,8 @@ async def trigger_job(context: CommandContext, job: JobArgument) -> None:
 async def show_history(context: CommandContext, job: JobArgument, limit: LimitOption = 20) -> None:
     """List the latest firings of a job, newest first: what they started, and how it ended."""
     async with context.connect() as connection:
-        found: list[Any] = await connection.schedules.firings(job, limit=min(limit, PAGE))
+        found = await pages(
+            lambda limit, cursor: connection.schedules.firings(job, limit=limit, cursor=cursor), limit
+        )
     empty = f"Job {job} has not fired yet. To run it now: perdure scheduler trigger {job}"
     listing(context, found, FIRING_COLUMNS, firing_row, noun="firings", empty=empty)

@@ -47,7 +47,7 @@ async def list_sessions(
     """List sessions, latest first."""
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.sessions.list(project=project, limit=limit, offset=offset), limit
+            lambda limit, cursor: connection.sessions.list(project=project, limit=limit, cursor=cursor), limit
         )
     listing(context, found, COLUMNS, _row, noun="sessions", empty=EMPTY, filtered=project is not None)
 

@@ -101,18 +101,14 @@ async def _find_span(connection: Connection, id: str, span_id: str) -> Span:
     from perdure.errors import NotFound
 
     trace_id = id.replace("-", "").lower()
+    found: Sequence[Span]
     if await connection.store.get_rollout_by_id(id) is not None:
-        found = await pages(
-            lambda limit, offset: connection.store.query_spans(
-                id, span_id_contains=span_id, limit=limit, offset=offset
-            ),
-            MOST_SPANS,
-        )
+        found = await connection.store.query_spans(id, span_id_contains=span_id, limit=MOST_SPANS)
     else:
         exact = span_id if len(span_id) == SPAN_DIGITS else None
         found = await pages(
-            lambda limit, offset: connection.traces.spans(
-                trace_id, span_id=exact, limit=limit, offset=offset
+            lambda limit, cursor: connection.traces.spans(
+                trace_id, span_id=exact, limit=limit, cursor=cursor
             ),
             MOST_SPANS,
         )

@@ -18,7 +18,7 @@ from perdure.cli.shell.options import (
     YesOption,
     text,
 )
-from perdure.cli.shell.output import ago, error_text, printable, shorten
+from perdure.cli.shell.output import ago, cost_text, error_text, printable, shorten, tokens_text
 from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ async def list_threads(
     wanted = metadata_of(metadata)
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.threads.search_threads(
-                status=chosen, metadata=wanted, limit=limit, offset=offset, values=context.as_json
+            lambda limit, cursor: connection.threads.search_threads(
+                status=chosen, metadata=wanted, limit=limit, cursor=cursor, values=context.as_json
             ),
             limit,
         )
@@ -100,6 +100,7 @@ async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
     async with context.connect() as connection:
         thread = await connection.threads.get_thread(thread_id)
         why = await connection.diagnostics.why(thread_id)
+        figures = await connection.diagnostics.thread_figures(thread_id)
     rows = (
         ("thread", thread.thread_id),
         ("status", thread.status),
@@ -108,12 +109,14 @@ async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
         ("updated", ago(thread.updated_at)),
         ("checkpoint", thread.checkpoint_id),
         ("error", error_text(thread.error)),
+        ("tokens", tokens_text(figures.input_tokens, figures.output_tokens)),
+        ("cost", cost_text(figures.cost)),
         ("metadata", thread.metadata or None),
         ("config", thread.config or None),
         ("values", _without_messages(thread.values)),
         ("messages", messages_text(thread.values)),
     )
-    showing(context, {"thread": thread, "why": why}, rows)
+    showing(context, {"thread": thread, "why": why, "figures": figures}, rows)
 
 
 @app.client_command("state")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from perdure.cli.shell.ids import id_argument
-from perdure.cli.shell.options import CommandContext, CommandGroup, duration, flag, text
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, human_duration
-from perdure.cli.shell.results import listing
+from perdure.cli.shell.results import listing, pages
+
+if TYPE_CHECKING:
+    from perdure.access.model import Scope, Token
 
 EMPTY = """No tokens yet: local callers need none. After the first token is created, every caller needs one:
 
@@ -46,50 +49,54 @@ async def create_token(
     After the first token is created, every caller needs one; so it must have the scope admin.
     """
     async with context.connect(create=True) as connection:
-        created = await connection.create_token(name, scope or DEFAULT_SCOPES, namespace, expires, yes)
-    context.answer(created, created["secret"])
+        created = await connection.access.create_token(
+            name,
+            scopes=cast("list[Scope]", scope or DEFAULT_SCOPES),
+            namespaces=namespace,
+            expires_in=expires,
+            without_admin=yes,
+        )
+    context.answer(created, created.secret)
     if not context.as_json:
         typer.echo(
-            f"Created token {created['token_id']} ({', '.join(created['scopes'])}). Save the secret above: "
+            f"Created token {created.token_id} ({', '.join(created.scopes)}). Save the secret above: "
             "only its hash is stored, and it cannot be shown again. Use it with PERDURE_TOKEN, --token or "
             "the header Authorization: Bearer.",
             err=True,
         )
-        if created["first"]:
+        if created.first:
             typer.echo("It is the first token: from now on, every caller needs one.", err=True)
 
 
 @app.client_command("list")
-async def list_tokens(context: CommandContext) -> None:
-    """List all tokens, including expired and revoked ones."""
-    from perdure.kernel.pages import PaginatedResult
-
+async def list_tokens(context: CommandContext, limit: LimitOption = 100) -> None:
+    """List tokens, oldest first, including expired and revoked ones."""
     async with context.connect() as connection:
-        tokens = await connection.list_tokens()
-    found = PaginatedResult(items=tokens, limit=len(tokens), offset=0, total=len(tokens))
+        found = await pages(
+            lambda limit, cursor: connection.access.list_tokens(limit=limit, cursor=cursor), limit
+        )
     listing(context, found, COLUMNS, _row, noun="tokens", empty=EMPTY)
 
 
-def _row(token: dict[str, Any]) -> tuple[Any, ...]:
+def _row(token: Token) -> tuple[Any, ...]:
     return (
-        token["token_id"],
-        token["name"],
-        ",".join(token["scopes"]),
-        ",".join(token["namespaces"]),
-        ago(token["create_time"]),
-        ago(token.get("last_used_time")),
+        token.token_id,
+        token.name,
+        ",".join(token.scopes),
+        ",".join(token.namespaces),
+        ago(token.create_time),
+        ago(token.last_used_time),
         _state(token),
     )
 
 
-def _state(token: dict[str, Any]) -> str:
-    if token.get("revoke_time") is not None:
-        return f"revoked {ago(token['revoke_time'])}"
-    expires = token.get("expire_time")
-    if expires is None:
+def _state(token: Token) -> str:
+    if token.revoke_time is not None:
+        return f"revoked {ago(token.revoke_time)}"
+    if token.expire_time is None:
         return "active"
-    left = expires - time.time()
-    return f"active, expires in {human_duration(left)}" if left > 0 else f"expired {ago(expires)}"
+    left = token.expire_time - time.time()
+    return f"active, expires in {human_duration(left)}" if left > 0 else f"expired {ago(token.expire_time)}"
 
 
 @app.client_command("revoke")
@@ -98,5 +105,5 @@ async def revoke_token(
 ) -> None:
     """Revoke a token; servers reject it within a few seconds."""
     async with context.connect() as connection:
-        revoked = await connection.revoke_token(token_id)
-    context.answer(revoked, f"Revoked token {token_id} ({revoked['name']}).")
+        revoked = await connection.access.revoke_token(token_id)
+    context.answer(revoked, f"Revoked token {token_id} ({revoked.name}).")

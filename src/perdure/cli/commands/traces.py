@@ -10,7 +10,7 @@ from perdure.cli.commands.spans import add_spans, span_duration
 from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, shorten, tokens_text
-from perdure.cli.shell.results import PAGE_SIZE, listing, more_hint, pages, showing
+from perdure.cli.shell.results import PAGE_SIZE, Results, listing, more_hint, pages, showing
 from perdure.cli.shell.target import Connection
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ async def _list(context: CommandContext, wanted: dict[str, Any], limit: int, *, 
         context.output.print(f"Looked through the attributes of {searched} traces.")
 
 
-async def _find(connection: Connection, wanted: dict[str, Any], limit: int) -> tuple[list[Trace], int | None]:
+async def _find(
+    connection: Connection, wanted: dict[str, Any], limit: int
+) -> tuple[Results[Trace], int | None]:
     """Up to `limit` traces, and how many were looked through for attributes."""
     found: list[Trace] = []
     searched: int | None = None
@@ -96,7 +98,7 @@ async def _find(connection: Connection, wanted: dict[str, Any], limit: int) -> t
             searched = (searched or 0) + page.searched
         if cursor is None or len(found) >= limit:
             break
-    return found[:limit], searched
+    return Results(found[:limit], more=cursor is not None or len(found) > limit), searched
 
 
 def _row(trace: Trace) -> tuple[Any, ...]:
@@ -117,7 +119,7 @@ async def show_trace(context: CommandContext, trace_id: IdArgument, limit: Limit
     async with context.connect() as connection:
         trace = await connection.traces.get(trace_id.replace("-", "").lower())
         spans = await pages(
-            lambda limit, offset: connection.traces.spans(trace.trace_id, limit=limit, offset=offset), limit
+            lambda limit, cursor: connection.traces.spans(trace.trace_id, limit=limit, cursor=cursor), limit
         )
     document = {"trace": trace, "spans": list(spans)}
     rows = (
@@ -132,7 +134,7 @@ async def show_trace(context: CommandContext, trace_id: IdArgument, limit: Limit
     )
     showing(context, document, rows)
     if not context.as_json:
-        _draw(context, trace, spans.items)
+        _draw(context, trace, spans)
         more_hint(context, len(spans), spans.total, "spans")
 
 

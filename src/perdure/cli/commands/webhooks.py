@@ -39,8 +39,8 @@ async def list_webhooks(
     chosen = optional_choice(status, EFFECT_STATUSES, "--status")
     async with context.connect() as connection:
         found = await pages(
-            lambda limit, offset: connection.outbox.list(
-                status=chosen, consumer=CONSUMER, subject=run, limit=limit, offset=offset
+            lambda limit, cursor: connection.outbox.list(
+                status=chosen, consumer=CONSUMER, subject=run, limit=limit, cursor=cursor
             ),
             limit,
         )

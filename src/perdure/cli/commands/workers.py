@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from perdure.cli.hosting.worker import start
 from perdure.cli.shell.arguments import choices_of
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
+from perdure.cli.shell.ids import id_argument
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, text
 from perdure.cli.shell.output import ago
 from perdure.cli.shell.results import listing, pages
 
@@ -42,7 +43,7 @@ async def list_workers(
     statuses = choices_of(status, WORKER_STATUSES, "--status")
     async with context.connect() as connection:
         page = await pages(
-            lambda limit, offset: connection.workers.search(status=statuses, limit=limit, offset=offset),
+            lambda limit, cursor: connection.workers.search(status=statuses, limit=limit, cursor=cursor),
             limit,
         )
     listing(context, page, COLUMNS, _row, noun="workers", empty=EMPTY, filtered=statuses is not None)
@@ -53,12 +54,32 @@ def _row(worker: WorkerDetails) -> tuple[Any, ...]:
     agents = (worker.heartbeat_stats or {}).get("agents")
     return (
         worker.worker_id,
-        worker.status if worker.stopped_at is None or held else "stopped",
+        _status(worker),
         _some(held),
         _some(agents) if isinstance(agents, list) else None,
         ago(worker.last_dequeue_time),
         ago(worker.last_heartbeat_time),
     )
+
+
+def _status(worker: WorkerDetails) -> str:
+    if worker.stopped_at is not None and not worker.held:
+        return "stopped"
+    return worker.status if worker.draining_since is None else "draining" if worker.held else "drained"
+
+
+@app.client_command("drain")
+async def drain_worker(
+    context: CommandContext,
+    worker_id: Annotated[str, id_argument("WORKER_ID", "worker", help="ID of a worker.")],
+    undo: Annotated[bool, flag("--undo", help="Let it claim again.")] = False,
+) -> None:
+    """Let a worker claim no more; it finishes what it executes."""
+    async with context.connect() as connection:
+        workers = connection.workers
+        found = await (workers.undrain(worker_id) if undo else workers.drain(worker_id))
+    left = f"; it executes {len(found.held)} more" if found.held and not undo else ""
+    context.answer(found, f"{worker_id} is {_status(found)}{left}")
 
 
 def _some(names: list[str]) -> str | None:

@@ -19,7 +19,7 @@ from perdure.cli.shell.options import (
     text,
 )
 from perdure.cli.shell.output import ago, human_duration, make_table, printable, shorten
-from perdure.cli.shell.results import listing
+from perdure.cli.shell.results import listing, pages
 from perdure.cli.shell.times import seconds_of
 
 if TYPE_CHECKING:
@@ -80,17 +80,13 @@ async def list_runs(
         listing(context, found, columns, _workflow_row, noun="workflows", empty=NO_WORKFLOWS)
         return
     chosen = choices_of(status, RUN_STATUSES, "--status")
-    runs: list[WorkflowRunSummary] = []
-    cursor = None
     async with context.connect() as connection:
-        while len(runs) < limit:
-            page = await connection.workflows.list_runs(
-                workflow_name=workflow, status=chosen, limit=min(limit - len(runs), 1000), cursor=cursor
-            )
-            runs += page.items
-            cursor = page.next
-            if cursor is None:
-                break
+        runs = await pages(
+            lambda limit, cursor: connection.workflows.list_runs(
+                workflow_name=workflow, status=chosen, limit=limit, cursor=cursor
+            ),
+            limit,
+        )
     filtered = workflow is not None or chosen is not None
     listing(context, runs, COLUMNS, _row, noun="workflow runs", empty=NO_RUNS, filtered=filtered)
 

@@ -7,9 +7,8 @@ import shutil
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,15 +16,13 @@ from perdure.cli.commands.about import versions_line, versions_of
 from perdure.cli.hosting.agents import load_quietly
 from perdure.cli.shell.options import CommandContext, client_command
 from perdure.cli.shell.output import human_duration, make_table
+from perdure.diagnostics.doctor import SKEW_SECONDS, Check, check_health, check_skew, check_space
 from perdure.kernel.errors import DatabaseOwned, PerdureError
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
     from perdure.kernel.storage.port import Tx
 
-LOW_SPACE = 512 << 20
-NO_SPACE = 32 << 20
-SKEW_SECONDS = 2.0
 PACKAGES = (
     "apsw",
     "msgspec",
@@ -41,15 +38,6 @@ PACKAGES = (
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "failed": ("FAILED", "bold red")}
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of one check."""
-
-    name: str
-    state: Literal["ok", "note", "failed"]
-    found: str
-
-
 @client_command
 async def doctor(context: CommandContext) -> None:
     """Show settings and their sources; check database, Redis, ports and agents."""
@@ -60,7 +48,7 @@ async def doctor(context: CommandContext) -> None:
     checks = [each async for each in _checks(settings, context)]
     if context.as_json:
         found = {"settings": _shown(settings), "versions": versions_of(PACKAGES)}
-        context.output.document({**found, "checks": [asdict(each) for each in checks]})
+        context.output.document({**found, "checks": checks})
     else:
         _print(context, settings, checks)
     if any(each.state == "failed" for each in checks):
@@ -163,20 +151,12 @@ def _file_checks(file: Path) -> Iterator[Check]:
         yield Check("folder", "ok", f"{folder} is writable")
     else:
         yield Check("folder", "failed", f"{folder} is not writable by this user")
-    yield _space(folder)
+    yield check_space(shutil.disk_usage(folder).free)
     if not file.exists():
         yield Check("database", "note", f"{file} does not exist yet; the first start creates it")
         return
     yield _mode(file)
     yield _clock(file)
-
-
-def _space(folder: Path) -> Check:
-    free = shutil.disk_usage(folder).free
-    text = f"{free / (1 << 30):.1f} GiB free on the disk of the database"
-    if free < NO_SPACE:
-        return Check("disk", "failed", text)
-    return Check("disk", "note" if free < LOW_SPACE else "ok", text)
 
 
 def _mode(file: Path) -> Check:
@@ -210,10 +190,10 @@ async def _database_checks(settings: Settings) -> AsyncIterator[Check]:
         async with store:
             statistics = await store.statistics()
             health = await store.health()
-            yield _healthy(health, statistics)
+            yield check_health(health, _counts(statistics))
             if sqlite_file(settings.database_url) is None and health.get("status"):
                 before = time.time()
-                yield _skew(before, await store.storage.read(_server_time, ns=None), time.time())
+                yield check_skew(before, await store.storage.read(_server_time, ns=None), time.time())
     except DatabaseOwned as owned:
         yield Check("database", "ok", f"{owned.message}; check it with `perdure health`")
     except PerdureError as error:
@@ -224,24 +204,12 @@ async def _server_time(tx: Tx) -> int:
     return tx.now
 
 
-def _healthy(health: Mapping[str, Any], statistics: Mapping[str, Any]) -> Check:
-    if health.get("status") != "ok":
-        return Check("database", "failed", f"{health.get('status')}: {health.get('reason')}")
-    counts = ", ".join(
+def _counts(statistics: Mapping[str, Any]) -> str:
+    return ", ".join(
         f"{value} {name.removeprefix('total_')}"
         for name, value in statistics.items()
         if name.startswith("total_") and not name.endswith("bytes")
     )
-    building = health.get("indexes_being_built")
-    if building:
-        return Check("database", "note", f"opened; building indexes: {', '.join(building)}; {counts}")
-    return Check("database", "ok", f"opened, schema up to date; {counts}")
-
-
-def _skew(before: float, micros: int, after: float) -> Check:
-    skew = micros / 1e6 - (before + after) / 2
-    text = f"the server's clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-    return Check("clock", "ok" if abs(skew) < SKEW_SECONDS + (after - before) else "note", text)
 
 
 # --- Redis, server, ports -----------------------------------------------------------------------------------

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import msgspec
-
-from perdure.access.model import Caller, Scope
+from perdure.access.model import Caller
 from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound
@@ -41,6 +38,7 @@ class Direct:
         self.resources = self._services.resources
         self.workers = self._services.workers
         self.threads = self._services.threads
+        self.bulk = self._services.bulk
         self.assistants = self._services.assistants
         self.items = self._services.items
         self.executions = self._services.executions
@@ -78,29 +76,6 @@ class Direct:
 
     async def close(self) -> None:
         await self._services.close()
-
-    async def create_token(
-        self,
-        name: str,
-        scopes: Sequence[str],
-        namespaces: Sequence[str] | None,
-        expires_in: float | None,
-        without_admin: bool,
-    ) -> Document:
-        created = await self.access.create_token(
-            name,
-            scopes=cast("list[Scope]", list(scopes)),
-            namespaces=None if namespaces is None else list(namespaces),
-            expires_in=expires_in,
-            without_admin=without_admin,
-        )
-        return dict(msgspec.to_builtins(created))
-
-    async def list_tokens(self) -> list[Document]:
-        return [msgspec.to_builtins(token) for token in await self.access.list_tokens()]
-
-    async def revoke_token(self, token_id: str) -> Document:
-        return dict(msgspec.to_builtins(await self.access.revoke_token(token_id)))
 
     async def health(self) -> Document:
         return {"database": self._url, **await self._acting.health()}

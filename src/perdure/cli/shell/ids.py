@@ -90,6 +90,9 @@ async def resolve(connection: Connection, text: str, kinds: Sequence[Kind], *, w
     """The id that begins with a text. What nothing is known of stays: the command reports it."""
     if not text or (whole and text != LAST):
         return text
+    if text == LAST:
+        # A server starts jobs by itself: the last thing that somebody did is not one of them.
+        kinds = [each for each in kinds if each != "job"] or kinds
     try:
         found = await connection.diagnostics.find(text, kind=list(kinds), limit=SHOWN + 1)
     except (NotFound, NotSupported, InvalidInput):

@@ -57,6 +57,8 @@ GAP = 2
 """How many spaces are between columns."""
 LEAST_CELL = 6
 """To how many characters a column that has no ids is cut, if its name is not longer."""
+WHOLE_CELL = 24
+"""A column up to this width, such as a time, a status or a schedule, is shown whole or not at all."""
 _ID = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?:ro|at|rs)-[0-9a-f]+|[0-9a-f]{16}|[0-9a-f]{32}|[0-9A-Z]{26}"
 )
@@ -161,7 +163,9 @@ def _column_widths(
     if width is None:
         return found
     least = {
-        number: wide if _has_ids(parts[number]) else min(wide, max(LEAST_CELL, cell_len(parts[number][0])))
+        number: wide
+        if wide <= WHOLE_CELL or _has_ids(parts[number])
+        else max(LEAST_CELL, cell_len(parts[number][0]))
         for number, wide in found.items()
     }
     empty = [number for number, cells in enumerate(parts) if number and set(cells[1:]) == {"-"}]
@@ -211,6 +215,11 @@ def printable(text: str) -> str:
 def tokens_text(input_tokens: int, output_tokens: int) -> str | None:
     """Tokens read and written, such as `812 in, 96 out`; None if there are none."""
     return f"{input_tokens} in, {output_tokens} out" if input_tokens or output_tokens else None
+
+
+def cost_text(cost: float | None) -> str | None:
+    """A cost in US dollars, such as `$0.0123`; None if it is not known."""
+    return None if cost is None else f"${cost:,.4f}" if cost < 1 else f"${cost:,.2f}"
 
 
 def ago(then: float | None, now: float | None = None) -> str | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
-
-import msgspec
 
 from perdure.access.endpoints import Endpoint
 from perdure.client.one_shot import OneShotSession
@@ -18,7 +16,6 @@ from perdure.kernel.errors import PerdureError
 
 if TYPE_CHECKING:
     from perdure.access.base import Service
-    from perdure.access.model import Scope
     from perdure.access.service import Access
     from perdure.approvals.service import Approvals
     from perdure.assistants.service import Assistants
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.workers import Workers
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
+    from perdure.threads.bulk import Bulk
     from perdure.threads.service import Threads
     from perdure.workflows.override_service import WorkflowOverrides
     from perdure.workflows.service import Workflows
@@ -84,13 +82,22 @@ class Remote:
     def store(self) -> LightningStore:
         from perdure.client.lightning import LightningStoreClient
 
-        return LightningStoreClient(self._url, **self._options)
+        class Store(LightningStoreClient):
+            session_kind = OneShotSession
+
+        return Store(self._url, **self._options)
 
     @cached_property
     def threads(self) -> Threads:
         from perdure.threads.service import Threads
 
         return self._over(Threads)
+
+    @cached_property
+    def bulk(self) -> Bulk:
+        from perdure.threads.bulk import Bulk
+
+        return self._over(Bulk)
 
     @cached_property
     def rollouts(self) -> Rollouts:
@@ -218,29 +225,6 @@ class Remote:
             if job.status in ENDED:
                 return job
             await asyncio.sleep(JOB_SECONDS)
-
-    async def create_token(
-        self,
-        name: str,
-        scopes: Sequence[str],
-        namespaces: Sequence[str] | None,
-        expires_in: float | None,
-        without_admin: bool,
-    ) -> Document:
-        created = await self.access.create_token(
-            name,
-            scopes=cast("list[Scope]", list(scopes)),
-            namespaces=None if namespaces is None else list(namespaces),
-            expires_in=expires_in,
-            without_admin=without_admin,
-        )
-        return dict(msgspec.to_builtins(created))
-
-    async def list_tokens(self) -> list[Document]:
-        return [msgspec.to_builtins(token) for token in await self.access.list_tokens()]
-
-    async def revoke_token(self, token_id: str) -> Document:
-        return dict(msgspec.to_builtins(await self.access.revoke_token(token_id)))
 
     async def health(self) -> Document:
         return dict((await self.session.request("GET", READY)).json())

@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from perdure.cli.shell.arguments import confirm
 from perdure.cli.shell.options import CommandContext
 from perdure.cli.shell.output import facts_table
 from perdure.cli.shell.target import Connection
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import ListPart
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 PAGE_SIZE = 1000
 """How many results one request may have."""
 
-Fetch = Callable[[int, int], Awaitable[PaginatedResult[T]]]
-"""Gives a page by its limit and offset."""
+
+class Found(Protocol[T_co]):
+    """A page of a list."""
+
+    @property
+    def items(self) -> Sequence[T_co]: ...
+    @property
+    def next(self) -> str | None: ...
 
 
-async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = None) -> PaginatedResult[T]:
+Fetch = Callable[[int, str | None], Awaitable[Found[T] | ListPart[T]]]
+"""Gives a page by its limit and cursor."""
+
+
+class Results(list[T]):
+    """What a command lists: how many there are in all, where it is known, and whether there may be more."""
+
+    def __init__(self, items: Iterable[T], total: int | None = None, *, more: bool = False) -> None:
+        super().__init__(items)
+        self.total, self.more = total, more
+
+
+async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = None) -> Results[T]:
     """Up to `limit` results, fetched in pages, up to the first that `keep` refuses."""
     found: list[T] = []
+    cursor = None
     while True:
-        size = min(PAGE_SIZE, limit - len(found))
-        page = await fetch(size, len(found))
-        kept = [each for each in page if keep is None or keep(each)]
+        page = await fetch(min(PAGE_SIZE, limit - len(found)), cursor)
+        items = page if isinstance(page, ListPart) else page.items
+        kept = [each for each in items if keep is None or keep(each)]
         found += kept
-        if len(kept) < size or len(found) >= limit:
-            return PaginatedResult(items=found, limit=limit, offset=0, total=page.total)
+        cursor = page.next
+        if cursor is None or len(kept) < len(items) or len(found) >= limit:
+            return Results(found, getattr(page, "total", None), more=cursor is not None)
 
 
 def listing(
@@ -49,7 +70,7 @@ def listing(
     `noun` is in the plural. `document` makes the JSON of an item where it is not the item itself. Without
     `hint`, the total is not that of this list, and is not printed.
     """
-    total = getattr(found, "total", None)
+    total, more = getattr(found, "total", None), getattr(found, "more", False)
     if context.as_json:
         items = list(found) if document is None else [document(each) for each in found]
         context.output.document({"items": items} if total is None else {"items": items, "total": total})
@@ -58,13 +79,17 @@ def listing(
     else:
         context.output.table(columns, map(row, found))
         if hint:
-            more_hint(context, len(found), total, noun)
+            more_hint(context, len(found), total, noun, more=more)
 
 
-def more_hint(context: CommandContext, shown: int, total: int | None, noun: str) -> None:
-    """Print how many there are if not all are shown."""
+def more_hint(
+    context: CommandContext, shown: int, total: int | None, noun: str, *, more: bool = False
+) -> None:
+    """Print how many there are if not all are shown, or that there may be more."""
     if total is not None and total > shown:
         context.output.print(f"Showing {shown} of {total} {noun}. Use --limit to show more.")
+    elif total is None and more:
+        context.output.print(f"Showing {shown} {noun}. Use --limit to show more.")
 
 
 def showing(

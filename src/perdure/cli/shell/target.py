@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from perdure.access.service import Access
     from perdure.approvals.service import Approvals
     from perdure.assistants.service import Assistants
     from perdure.client.session import HttpSession
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.workers import Workers
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
+    from perdure.threads.bulk import Bulk
     from perdure.threads.service import Threads
     from perdure.workflows.override_service import WorkflowOverrides
     from perdure.workflows.service import Workflows
@@ -59,6 +61,8 @@ class Connection(Protocol):
     @property
     def workers(self) -> Workers: ...
     @property
+    def bulk(self) -> Bulk: ...
+    @property
     def schedules(self) -> Schedules: ...
     @property
     def traces(self) -> Traces: ...
@@ -80,16 +84,8 @@ class Connection(Protocol):
     def executions(self) -> Executions: ...
     @property
     def workflow_overrides(self) -> WorkflowOverrides: ...
-    async def create_token(
-        self,
-        name: str,
-        scopes: Sequence[str],
-        namespaces: Sequence[str] | None,
-        expires_in: float | None,
-        without_admin: bool,
-    ) -> dict[str, Any]: ...
-    async def list_tokens(self) -> list[dict[str, Any]]: ...
-    async def revoke_token(self, token_id: str) -> dict[str, Any]: ...
+    @property
+    def access(self) -> Access: ...
     async def health(self) -> dict[str, Any]: ...
     async def grpc_address(self) -> str | None: ...
     async def close(self) -> None: ...

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
 from perdure.kernel.eventlog.port import (
     EDGE_BYTES,
+    MAX_BATCH,
     MAX_BLOB,
     MAX_READ,
     PAGE_BYTES,
@@ -48,8 +49,10 @@ SUB_AGENT: Final = "agent-"
 CHUNK: Final = 256 << 10
 MAX_OPEN: Final = 128
 """How many files are kept open for the next append."""
-LOOK_BACK: Final = 1 << 20
-"""How far back the last line of an attempt is looked for when a file is opened."""
+LOOK_BACK: Final = MAX_BATCH + (1 << 20)
+"""How far back the last line of an attempt is looked for: further than a batch that was torn can reach."""
+MAX_STAMP: Final = 512
+"""More bytes than a stamp has."""
 _READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _APPEND: Final = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _STAMP = re.compile(rb',"_perdure":\["([^"\\]*)",(\d+)\]\}\Z')
@@ -67,7 +70,7 @@ class FileEventLog:
     def __init__(self, root: str | os.PathLike[str], *, sync: bool = True) -> None:
         self.root = Path(root)
         self._sync = sync
-        self._open: OrderedDict[Path, _OpenFile] = OrderedDict()
+        self._open: OrderedDict[tuple[int, LogName], _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -105,15 +108,16 @@ class FileEventLog:
         return await self._call(self._starting, ns, prefix, limit)
 
     async def put_blob(self, ns: int, content: bytes) -> str:
-        return await self._call(self._put_blob, ns, content)
+        return await self._call(self.put_blob_now, ns, content)
 
     async def get_blob(self, ns: int, digest: str) -> bytes | None:
         return await self._call(self._get_blob, ns, check_digest(digest))
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self.close_now)
 
-    def _close(self) -> None:
+    def close_now(self) -> None:
+        """Close in this thread; see `close`."""
         with self._lock:
             self._closed = True
             files = [*self._open.values()]
@@ -131,23 +135,23 @@ class FileEventLog:
         self, ns: int, name: LogName, bodies: Sequence[bytes], attempt_id: str = "", first: int = 1
     ) -> int:
         """Append in this thread; see `append`."""
-        path = self._path(ns, check_name(name))
+        key = ns, check_name(name)
         check_append(bodies, attempt_id, first)
         while True:
-            file = self._opened(path)
+            file = self._opened(key)
             with file.lock:
                 if not file.closed:
                     return file.append(bodies, attempt_id, first, sync=self._sync)
 
-    def _opened(self, path: Path) -> _OpenFile:
+    def _opened(self, key: tuple[int, LogName]) -> _OpenFile:
         with self._lock:
             if self._closed:
                 raise StorageClosed()
-            found = self._open.get(path)
+            found = self._open.get(key)
             if found is not None and not found.closed:
-                self._open.move_to_end(path)
+                self._open.move_to_end(key)
                 return found
-            file = self._open[path] = _OpenFile(path, self.root)
+            file = self._open[key] = _OpenFile(self.path_of(*key), self.root)
             oldest = self._open.popitem(last=False)[1] if len(self._open) > MAX_OPEN else None
         if oldest is not None:
             with oldest.lock:
@@ -160,7 +164,7 @@ class FileEventLog:
         self, ns: int, name: LogName, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> Lines | None:
         """Read in this thread; see `read`."""
-        with _reading(self._path(ns, check_name(name))) as descriptor:
+        with _reading(self.path_of(ns, check_name(name))) as descriptor:
             if descriptor is None:
                 return None
             size = os.fstat(descriptor).st_size
@@ -169,7 +173,7 @@ class FileEventLog:
             return _page(descriptor, after, size, limit, max_bytes)
 
     def _edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
-        path = self._path(ns, check_name(name))
+        path = self.path_of(ns, check_name(name))
         with _reading(path) as descriptor:
             if descriptor is None:
                 return None
@@ -218,7 +222,8 @@ class FileEventLog:
 
     # --- blobs
 
-    def _put_blob(self, ns: int, content: bytes) -> str:
+    def put_blob_now(self, ns: int, content: bytes) -> str:
+        """Store in this thread; see `put_blob`."""
         if len(content) > MAX_BLOB:
             raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
         digest = digest_of(content)
@@ -241,7 +246,8 @@ class FileEventLog:
 
     # --- paths
 
-    def _path(self, ns: int, name: LogName) -> Path:
+    def path_of(self, ns: int, name: LogName) -> Path:
+        """The file of a log."""
         folder = self._projects(ns) / name.project
         if name.subpath:
             return folder / name.session_id / (name.subpath + SUFFIX)
@@ -452,12 +458,21 @@ def _page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int) -> 
     return Lines(lines, reached, end)
 
 
+def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
+    """A line without its stamp, and the attempt and number that it had.
+
+    The pattern is looked for at the end alone: lists are many.
+    """
+    at = line.rfind(_STAMP_START) if line.endswith(b"]}") else -1
+    found = _STAMP.match(line, at) if at >= 0 else None
+    if found is None:
+        return line, None, None
+    return line[:at] + b"}", found[1].decode(), int(found[2])
+
+
 def _without_stamp(line: Line) -> Line:
-    """The line without its attempt and number. The pattern is looked for at the end alone: lists are many."""
-    at = line.body.rfind(_STAMP_START) if line.body.endswith(b"]}") else -1
-    if at < 0 or not _STAMP.match(line.body, at):
-        return line
-    return Line(line.position, line.after, line.body[:at] + b"}")
+    body, _, number = unstamped(line.body)
+    return line if number is None else Line(line.position, line.after, body)
 
 
 def _next_line(descriptor: int, begin: int, end: int) -> int:
@@ -474,9 +489,15 @@ def _next_line(descriptor: int, begin: int, end: int) -> int:
 
 def _last_number(descriptor: int, attempt_id: bytes) -> int:
     """The number of the last line of an attempt near the end of a file; 0 if there is none."""
-    size = os.fstat(descriptor).st_size
-    for line in reversed(_read(descriptor, max(0, size - LOOK_BACK), size).split(b"\n")):
-        found = _STAMP.search(line)
-        if found is not None and found[1] == attempt_id:
-            return int(found[2])
+    end = os.fstat(descriptor).st_size
+    floor, rest = max(0, end - LOOK_BACK), b""
+    while end > floor:
+        begin = max(floor, end - CHUNK)
+        first, *lines = (_read(descriptor, begin, end) + rest).split(b"\n")
+        for line in reversed(lines if begin > floor else [first, *lines]):
+            found = _STAMP.search(line[-MAX_STAMP:])
+            if found is not None and found[1] == attempt_id:
+                return int(found[2])
+        # A line that began before this chunk: its stamp is at its end.
+        end, rest = begin, first[-MAX_STAMP:]
     return 0

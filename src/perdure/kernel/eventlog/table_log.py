@@ -45,14 +45,17 @@ def _of(name: LogName) -> dict[str, Any]:
 
 
 async def append(
-    tx: Tx, name: LogName, bodies: Sequence[str], size: int, attempt_id: str | None, first: int
+    tx: Tx, name: LogName, bodies: Sequence[tuple[str, int]], attempt_id: str | None, first: int
 ) -> int:
-    """Append lines to a log, without those of the attempt that it has already; returns its last position."""
+    """Append lines to a log, without those of the attempt that it has already; returns its last position.
+
+    Each body comes with its size in bytes.
+    """
     head = await tx.one(sql.LOCK_LOG, **_of(name))
     known = 0
     if attempt_id is not None and head is not None:
         known = await tx.one(sql.LAST_NUMBER, **_of(name), attempt_id=attempt_id) or 0
-    numbered = [(number, body) for number, body in enumerate(bodies, first) if number > known]
+    numbered = [(number, *body) for number, body in enumerate(bodies, first) if number > known]
     log = head or LogRow(*name, 0, 0, tx.now, tx.now)
     if not numbered and head is not None:
         return log.last_seq
@@ -66,10 +69,10 @@ async def append(
             None if attempt_id is None else number,
             body,
         )
-        for seq, (number, body) in enumerate(numbered, log.last_seq + 1)
+        for seq, (number, body, _) in enumerate(numbered, log.last_seq + 1)
     ]
     log.last_seq += len(lines)
-    log.size += size
+    log.size += sum(size + 1 for _, _, size in numbered)
     log.updated_at = tx.now
     await tx.write((sql.MOVE_LOGS if head is not None else sql.ADD_LOGS).of([log]), sql.ADD_LINES.of(lines))
     assert tx.ns is not None
@@ -140,11 +143,8 @@ class TableEventLog:
         self, ns: int, name: LogName, bodies: Sequence[bytes], *, attempt_id: str = "", first: int = 1
     ) -> int:
         check_append(bodies, attempt_id, first)
-        texts = [_text(body) for body in bodies]
-        size = sum(map(len, bodies)) + len(bodies)
-        return await self._storage.run(
-            append, check_name(name), texts, size, attempt_id or None, first, ns=ns
-        )
+        texts = [(_text(body), len(body)) for body in bodies]
+        return await self._storage.run(append, check_name(name), texts, attempt_id or None, first, ns=ns)
 
     async def read(
         self,

@@ -1,4 +1,4 @@
-"""The only dynamic SQL: filters, sort orders and pages over fields that a domain allows.
+"""The only dynamic SQL: filters, sort orders, places and pages over fields that a domain allows.
 
 Identifiers come from the domain's fields and nowhere else; values are always bound.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, overload
 
 from perdure.kernel.checks import MAX_ROWS
+from perdure.kernel.cursors import Place, read_cursor, write_cursor
 from perdure.kernel.errors import BadQuery
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.rows import R_co, Row
@@ -72,20 +73,117 @@ def _test(column: str, test: Test, name: str) -> str:
     return "{has:" + column + "," + name + "}"
 
 
-def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, ties: str) -> str:
-    """The ORDER BY clause; equal rows keep the order of `ties`, whichever way they are sorted."""
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A column by which a list is sorted, and where its missing values stand if it has any."""
+
+    column: str
+    kind: Kind
+    descending: bool = False
+    nulls: Literal["first", "last"] | None = None
+
+    @property
+    def sql(self) -> str:
+        nulls = "" if self.nulls is None else " NULLS " + self.nulls.upper()
+        return self.column + (" DESC" if self.descending else "") + nulls
+
+    @property
+    def type(self) -> Any:
+        plain = str if self.kind == "text" else int
+        return plain if self.nulls is None else plain | None
+
+    def equal(self, name: str, value: Any) -> str:
+        """The rows that have the value too."""
+        return self.column + (" IS NULL" if value is None else " = :" + name)
+
+    def beyond(self, name: str, value: Any) -> str:
+        """The rows whose value comes after this one."""
+        if value is None:
+            return "FALSE" if self.nulls == "last" else self.column + " IS NOT NULL"
+        after = self.column + (" < :" if self.descending else " > :") + name
+        return "(" + after + " OR " + self.column + " IS NULL)" if self.nulls == "last" else after
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The columns by which a list is sorted. All of them together tell every row from every other."""
+
+    keys: tuple[Key, ...]
+
+    @property
+    def sql(self) -> str:
+        return " ORDER BY " + ", ".join(key.sql for key in self.keys)
+
+    def place(self, what: str, cursor: str | None) -> Place | None:
+        """The place in a list that a cursor names, if there is a cursor."""
+        return read_cursor(cursor, what + self.sql, *(key.type for key in self.keys))
+
+    def cursor(self, what: str, rows: Sequence[Any], limit: int) -> str | None:
+        """The cursor of the page after these rows, if there may be more."""
+        if not rows or len(rows) != limit:
+            return None
+        last = rows[-1]
+        return write_cursor(what + self.sql, *(getattr(last, _attribute(key.column)) for key in self.keys))
+
+    def after(self, place: Place | None) -> Clause:
+        """The rows after a place; all of them without one."""
+        if place is None:
+            return Clause("TRUE", {})
+        names = ["c" + str(number) for number in range(len(place))]
+        values = {name: value for name, value in zip(names, place, strict=True) if value is not None}
+        first, *others = self.keys
+        if all(key.descending == first.descending and key.nulls is None for key in self.keys):
+            sign = " < " if first.descending else " > "
+            if not others:
+                return Clause(first.column + sign + ":c0", values)
+            columns = "(" + ", ".join(key.column for key in self.keys) + ")"
+            bound = "(" + ", ".join(":" + name for name in names) + ")"
+            return Clause(self._begin(first) + columns + sign + bound, values)
+        clause = ""
+        for key, name, value in reversed(list(zip(self.keys, names, place, strict=True))):
+            beyond = key.beyond(name, value)
+            clause = (
+                "(" + beyond + " OR " + key.equal(name, value) + " AND " + clause + ")" if clause else beyond
+            )
+        return Clause(clause if first.nulls else self._begin(first) + clause, values)
+
+    @staticmethod
+    def _begin(first: Key) -> str:
+        """Where an index begins that has the rows in this order."""
+        return first.column + (" <= :c0" if first.descending else " >= :c0") + " AND "
+
+
+def _attribute(column: str) -> str:
+    """The name of a column in a row."""
+    return column.rpartition(".")[2]
+
+
+def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, ties: Order) -> Order:
+    """The order by a field; equal rows keep the order of `ties`, whichever way they are sorted."""
     if sort_order not in ("asc", "desc"):
         raise BadQuery(f"sort_order is {sort_order!r}; it must be 'asc' or 'desc'")
     if sort_by is None:
-        return " ORDER BY " + ties
+        return ties
     if not isinstance(sort_by, str) or sort_by not in fields:
         raise BadQuery(f"Invalid sort_by: {sort_by}, allowed fields are: {', '.join(sorted(fields))}")
     field = fields[sort_by]
-    nulls = ""
+    nulls: Literal["first", "last"] | None = None
     if field.null:
-        last = (field.kind == "time") == (sort_order == "asc")
-        nulls = " NULLS LAST" if last else " NULLS FIRST"
-    return " ORDER BY " + field.column + " " + sort_order.upper() + nulls + ", " + ties
+        nulls = "last" if (field.kind == "time") == (sort_order == "asc") else "first"
+    first = Key(field.column, field.kind, sort_order == "desc", nulls)
+    return Order((first, *(key for key in ties.keys if key.column != first.column)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """What a list may be sorted by, and the order of rows that are equal. `what` names the list."""
+
+    what: str
+    fields: Mapping[str, Field]
+    ties: Order
+
+    def order(self, sort_by: str | None, sort_order: str) -> Order:
+        return order_by(self.fields, sort_by, sort_order, self.ties)
 
 
 class Listing(Generic[R_co]):
@@ -106,31 +204,42 @@ class Listing(Generic[R_co]):
         self.name = name
 
     def page(
-        self, clause: Clause, order: str, limit: int, offset: int
+        self, clause: Clause, order: Order, limit: int, offset: int, place: Place | None = None
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
+        """A page of the rows that a clause holds for, after a place."""
         part = _page(limit, offset)
-        text = "SELECT " + self.view + " FROM " + self.source + " AND " + clause.sql + order + part.sql
-        return _named(text, self.row, self.name), {**clause.values, **part.values}
+        after = order.after(place)
+        wanted = clause.sql if place is None else clause.sql + " AND " + after.sql
+        text = "SELECT " + self.view + " FROM " + self.source + " AND " + wanted + order.sql + part.sql
+        return _named(text, self.row, self.name), {**clause.values, **after.values, **part.values}
 
     def count(self, clause: Clause) -> Statement[int]:
         """How many rows there are in all."""
         return _named("SELECT count(*) FROM " + self.source + " AND " + clause.sql, int, self.name)
 
     def heads(
-        self, column: str, values: Sequence[str], order: str, limit: int, offset: int
+        self,
+        column: str,
+        values: Sequence[str],
+        order: Order,
+        limit: int,
+        offset: int,
+        place: Place | None = None,
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
-        """A page out of the first rows for each value of a column, which an index has in order."""
+        """A page out of the first rows after a place for each value of a column, as an index has them."""
+        after = order.after(place)
         branch = "SELECT * FROM (SELECT " + self.view + " FROM " + self.source + " AND " + column + " = :h"
-        branches = [branch + str(number) + order + " LIMIT :top) AS b" for number in range(len(values))]
+        rest = ("" if place is None else " AND " + after.sql) + order.sql + " LIMIT :top) AS b"
+        branches = [branch + str(number) + rest for number in range(len(values))]
         text = (
             "SELECT * FROM ("
             + " UNION ALL ".join(branches)
             + ") AS heads"
-            + order
+            + order.sql
             + " LIMIT :limit OFFSET :offset"
         )
         bound: dict[str, Any] = {"h" + str(number): value for number, value in enumerate(values)}
-        bound |= {"top": limit + offset, "limit": limit, "offset": offset}
+        bound |= {"top": limit + offset, "limit": limit, "offset": offset, **after.values}
         return _named(text, self.row, self.name), bound
 
 

@@ -155,6 +155,10 @@ class Storage(Protocol):
         """`status` is ok or degraded, with the reason and any index still to be built."""
         ...
 
+    def free_bytes(self) -> int | None:
+        """How much space the disk of the database has; None if this machine cannot tell."""
+        ...
+
     async def integrity(self) -> list[str]:
         """What the engine finds wrong with its own structures; nothing, if it is whole."""
         ...

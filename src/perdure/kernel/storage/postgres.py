@@ -89,6 +89,7 @@ class PostgresStorage:
         self._connections = Connections(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         self.where = self._connections.where
         self.timers = Background("perdure-background", busy=True)
+        self.timers.reached = False
         self.signals: Signals = (
             signals(self.timers) if signals else PostgresSignals(self.timers, self._connections.single)
         )
@@ -240,7 +241,7 @@ class PostgresStorage:
             async with pool.acquire() as connection:
                 missing = await upgrade(connection, self.schema)
             self._missing_indexes = [index.name for _, index in missing]
-            self._upgraded = True
+            self._upgraded = self.timers.reached = True
             self.timers.every(_ANALYZE_SECONDS, self._analyze)
             if missing:
                 self.timers.spawn(self._build_indexes(missing))
@@ -287,6 +288,10 @@ class PostgresStorage:
             "redis_reason": reason,
             "redis_connections": dict(carrier.pool_statistics()),
         }
+
+    def free_bytes(self) -> int | None:
+        """The disk is the database server's."""
+        return None
 
     async def integrity(self) -> list[str]:
         """PostgreSQL checks its pages when it reads them, and its foreign keys when rows are written."""

@@ -8,9 +8,11 @@ from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, META, SCHEMA_GENERATION, Index, Schema, Table
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('perdure schema', 0))"
-_COLUMNS = (
-    "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
-)
+_COLUMNS = """
+SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+  AND a.attnum > 0 AND NOT a.attisdropped
+"""
 _INDEXES = """
 SELECT c.relname, i.indisvalid, EXISTS (
     SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid

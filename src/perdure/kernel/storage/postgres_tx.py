@@ -176,7 +176,7 @@ class PostgresTx:
         self.hints[channel, key] = None
 
     def count(self, name: str, label: str, seconds: float | None = None) -> None:
-        self.notes.append(Note(name, label, seconds))
+        self.notes.append(Note(name, self.ns, label, seconds))
 
     async def _wait(self, query: Coroutine[Any, Any, Any]) -> Any:
         self.waiting = True

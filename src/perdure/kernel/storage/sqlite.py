@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections import deque
@@ -349,6 +350,15 @@ class SqliteStorage:
         reason = self._engine.lost or self._engine.degraded
         indexes = [index.name for _, index in self._engine.missing_indexes]
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": indexes}
+
+    def free_bytes(self) -> int | None:
+        """What is free on the disk of the file."""
+        if self._engine.in_memory:
+            return None
+        try:
+            return shutil.disk_usage(Path(self.path).absolute().parent).free
+        except OSError:
+            return None
 
     async def integrity(self) -> list[str]:
         """Check the pages, the indexes and the foreign keys, on a connection of its own."""

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,11 @@ _READ_FLAGS = apsw.SQLITE_OPEN_READONLY
 LOST = "the database file or its write-ahead log was removed or replaced; restart the server"
 CHECK_SECONDS = 0.05
 """How long a commit trusts the last look at the files: two calls of stat cost 4 us."""
+_PRESENT = """
+SELECT present.name, columns.name FROM sqlite_schema AS present
+LEFT JOIN pragma_table_info(present.name) AS columns ON present.type = 'table'
+"""
+"""Everything that a database has by its name, and the columns of its tables."""
 _STATEMENTS = 512
 """More than there are statements: preparing one again costs more than keeping it."""
 
@@ -226,9 +231,9 @@ class SqliteEngine:
 
     def _upgrade(self, connection: apsw.Connection) -> None:
         with _immediate(connection):
-            present = {
-                str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()
-            }
+            present: dict[str, set[str]] = {}
+            for name, column in connection.execute(_PRESENT):
+                present.setdefault(name, set()).add(column)
             for table in self.schema.tables.values():
                 self._upgrade_table(connection, table, present)
             connection.execute(
@@ -246,22 +251,22 @@ class SqliteEngine:
             self._refuse_newer(connection)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
-    def _upgrade_table(self, connection: apsw.Connection, table: Table, present: set[str]) -> None:
+    def _upgrade_table(
+        self, connection: apsw.Connection, table: Table, present: Mapping[str, set[str]]
+    ) -> None:
         if table.name not in present:
             connection.execute(dialect.create_table(table, "sqlite"))
         else:
-            columns = {
-                row[1] for row in connection.execute("PRAGMA table_info(" + table.name + ")").fetchall()
-            }
             for column in table.columns:
-                if column.name not in columns:
+                if column.name not in present[table.name]:
                     connection.execute(dialect.add_column(table, column, "sqlite"))
         if table.full_text is not None and table.full_text.name not in present:
             for text in fulltext.create_sqlite(table, table.full_text):
                 connection.execute(text)
-        large = table.name in present and _last_rowid(connection, table) > LARGE_TABLE_ROWS
-        for index in table.indexes:
-            if large and index.name not in present:
+        missing = [index for index in table.indexes if index.name not in present]
+        large = missing and table.name in present and _last_rowid(connection, table) > LARGE_TABLE_ROWS
+        for index in missing:
+            if large:
                 self.missing_indexes.append((table, index))
             else:
                 connection.execute(dialect.create_index(table, index))

@@ -128,4 +128,4 @@ class SqliteTx:
         self.hints[channel, key] = None
 
     def count(self, name: str, label: str, seconds: float | None = None) -> None:
-        self.notes.append(Note(name, label, seconds))
+        self.notes.append(Note(name, self.ns, label, seconds))

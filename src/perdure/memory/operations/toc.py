@@ -163,9 +163,9 @@ async def show_nodes(tx: Tx, ids: Sequence[str]) -> list[tuple[ShownNode, list[s
     return await _with_children(tx, await tx.all(sql.SHOW_NODES, ids=list(ids)))
 
 
-async def show_roots(tx: Tx, limit: int) -> list[tuple[ShownNode, list[str]]]:
-    """The years, the latest first."""
-    return await show_level(tx, YEAR, 2**62, limit)
+async def show_roots(tx: Tx, before: int, limit: int) -> list[tuple[ShownNode, list[str]]]:
+    """The years that begin no later than a time, the latest first."""
+    return await show_level(tx, YEAR, before, limit)
 
 
 async def show_level(tx: Tx, level: int, before: int, limit: int) -> list[tuple[ShownNode, list[str]]]:

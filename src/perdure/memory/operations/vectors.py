@@ -27,7 +27,8 @@ async def add(tx: Tx, made: Sequence[tuple[int, bytes]]) -> None:
     counter = await lock_counter(tx)
     await tx.write(sql.ADD_VECTORS.of([VectorRow(place, vector) for place, vector in made]))
     last = max(place for place, _ in made)
-    await tx.update_many(sql.COUNT, [counter._replace(embedded=max(counter.embedded, last))])
+    counter = counter._replace(embedded=max(counter.embedded, last), embedded_at=tx.now)
+    await tx.update_many(sql.COUNT, [counter])
 
 
 async def after(tx: Tx, place: int) -> list[VectorDocument]:

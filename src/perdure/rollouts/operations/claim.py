@@ -12,8 +12,9 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql, tables
+from perdure.rollouts.hold_sql import HoldRow
 from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, AttemptStart, Handler, Kinds
-from perdure.rollouts.operations import lines
+from perdure.rollouts.operations import holds, lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
 from perdure.rollouts.operations.report import save_all
@@ -61,7 +62,11 @@ async def claim(
     one queue and kind that have none.
     """
     await promote_due(tx)
-    rows = await _take(tx, queues, names, sum(item.limit for item in claims), agents)
+    stops, kind_names = await holds.holds(tx), names
+    if stops:
+        claims, queues, names = _unheld(stops, claims, queues, names)
+    wanted = sum(item.limit for item in claims)
+    rows = await _take(tx, queues, names, wanted, agents) if wanted and queues else []
     rows.sort(key=lambda row: (-row.priority, row.position))
     rows = await _lock_lines(tx, rows)
     answers, attempts = _share(tx, claims, rows)
@@ -77,10 +82,20 @@ async def claim(
         for handler, told in starts.items():
             await handler(tx, told)
         begun = []
-    counts = all(kinds[name].counted for name in names)
+    counts = all(kinds[name].counted for name in kind_names)
     workers = _tell_workers(tx, claims, answers, kinds, counts=counts)
     await tx.defer(*begun, *await workers.changed(), counted(tx, _moved(rows)))
     return answers
+
+
+def _unheld(
+    stops: Sequence[HoldRow], claims: Sequence[Claim], queues: Sequence[str], names: Sequence[str]
+) -> tuple[Sequence[Claim], Sequence[str], Sequence[str]]:
+    """The claims, of which those of drained workers want nothing, and the queues that are not paused."""
+    paused, drained = holds.held(stops, holds.QUEUE), holds.held(stops, holds.WORKER)
+    claims = [Claim(each.worker_id, 0) if each.worker_id in drained else each for each in claims]
+    pairs = [(queue, name) for queue, name in zip(queues, names, strict=True) if queue not in paused]
+    return claims, [queue for queue, _ in pairs], [name for _, name in pairs]
 
 
 def _starts(

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from perdure.kernel.cursors import Place
 from perdure.kernel.errors import SpansEvicted
-from perdure.kernel.storage.filters import Clause, Condition, Field, Listing, order_by, where
+from perdure.kernel.storage.filters import Clause, Condition, Field, Key, Listing, Order, Sorting, where
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED, LIVE
@@ -34,6 +35,10 @@ class Query:
     sort_order: str = "asc"
     limit: int = -1
     offset: int = 0
+    place: Place | None = None
+    """After which row the page begins."""
+    sorting: Sorting | None = None
+    """The list whose cursors the page has; it has none without."""
 
 
 V = TypeVar("V")
@@ -96,12 +101,30 @@ WORKER_FIELDS: Mapping[str, Field] = {
     "current_rollout_id": Field("current_rollout_id", "text", null=True),
     "current_attempt_id": Field("current_attempt_id", "text", null=True),
 }
-SPAN_ORDER = "sequence_id, start_ns NULLS LAST, end_ns NULLS LAST, ordinal"
+SPAN_ORDER = Order(
+    (
+        Key("sequence_id", "int"),
+        Key("start_ns", "time", nulls="last"),
+        Key("end_ns", "time", nulls="last"),
+        Key("ordinal", "int"),
+        # Spans of two batches may have one ordinal.
+        Key("rollout_id", "text"),
+        Key("attempt_id", "text"),
+        Key("span_id", "text"),
+    )
+)
+_BY_START = Order((Key("start_time", "time"), Key("id", "text")))
+ROLLOUTS = Sorting("rollouts", ROLLOUT_FIELDS, _BY_START)
+ATTEMPTS = Sorting("attempts", ATTEMPT_FIELDS, Order((Key("sequence_id", "int"),)))
+SPANS = Sorting("spans", SPAN_FIELDS, SPAN_ORDER)
+RESOURCES = Sorting("resources", RESOURCE_FIELDS, Order((Key("create_time", "time"), Key("id", "text"))))
+VERSIONS = Sorting("versions", {}, Order((Key("v.version", "int", descending=True),)))
+WORKERS = Sorting("workers", WORKER_FIELDS, Order((Key("id", "text"),)))
 
 
-async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: str, query: Query) -> Page[V]:
+async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: Order, query: Query) -> Page[V]:
     """One page of a listing, and how many rows match in all."""
-    page, values = listing.page(clause, order, query.limit, query.offset)
+    page, values = listing.page(clause, order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
     if query.limit == -1 and query.offset == 0:
         return rows, len(rows)
@@ -127,7 +150,7 @@ async def query_children(
     tx: Tx, query: Query, parent: str, kinds: Sequence[str]
 ) -> tuple[Page[RolloutView], Mapping[str, AttemptView]]:
     """A page of the rollouts that are parts of one thing, and the latest attempt of each that has one."""
-    order = order_by(ROLLOUT_FIELDS, query.sort_by, query.sort_order, "start_time, id")
+    order = ROLLOUTS.order(query.sort_by, query.sort_order)
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
     clause = Clause(clause.sql, {**clause.values, "parent": parent, "kinds": list(kinds)})
     rows, total = await _page(tx, sql.LIST_CHILDREN, clause, order, query)
@@ -135,7 +158,7 @@ async def query_children(
 
 
 async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page[RolloutView]:
-    order = order_by(ROLLOUT_FIELDS, query.sort_by, query.sort_order, "start_time, id")
+    order = ROLLOUTS.order(query.sort_by, query.sort_order)
     if query.limit == -1 or query.sort_by not in (None, "start_time"):
         return await _scan(tx, query, kind, order)
     statuses = _statuses(query)
@@ -144,7 +167,7 @@ async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page[RolloutView]:
     return await _merge_statuses(tx, query, kind, order, statuses)
 
 
-async def _scan(tx: Tx, query: Query, kind: str, order: str) -> Page[RolloutView]:
+async def _scan(tx: Tx, query: Query, kind: str, order: Order) -> Page[RolloutView]:
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
     clause = Clause(clause.sql, {**clause.values, "kind": kind})
     return await _page(tx, sql.LIST_ROLLOUTS, clause, order, query)
@@ -161,7 +184,7 @@ def _statuses(query: Query) -> tuple[str, ...] | None:
 
 
 async def _merge_statuses(
-    tx: Tx, query: Query, kind: str, order: str, statuses: Sequence[str]
+    tx: Tx, query: Query, kind: str, order: Order, statuses: Sequence[str]
 ) -> Page[RolloutView]:
     """The page's rows from the heads of each status, which an index has in order; the total from the counts.
 
@@ -172,7 +195,7 @@ async def _merge_statuses(
     present = [status for status in statuses if counted.get(status, 0)]
     if not present or query.limit == 0:
         return [], total
-    heads, values = sql.LIST_ROLLOUTS.heads("status", present, order, query.limit, query.offset)
+    heads, values = sql.LIST_ROLLOUTS.heads("status", present, order, query.limit, query.offset, query.place)
     return await tx.all(heads, kind=kind, **values), total
 
 
@@ -220,7 +243,7 @@ async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
 async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]) -> Page[AttemptView]:
     if await tx.one(sql.ROLLOUT_EXISTS, id=rollout_id, kinds=list(kinds)) is None:
         return [], 0
-    order = order_by(ATTEMPT_FIELDS, query.sort_by, query.sort_order, "sequence_id")
+    order = ATTEMPTS.order(query.sort_by, query.sort_order)
     return await _page(tx, sql.LIST_ATTEMPTS, Clause("TRUE", {"rollout_id": rollout_id}), order, query)
 
 
@@ -241,7 +264,7 @@ async def query_spans(
 
 
 async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page[SpanView]:
-    order = order_by(SPAN_FIELDS, query.sort_by, query.sort_order, SPAN_ORDER)
+    order = SPANS.order(query.sort_by, query.sort_order)
     clause = where(SPAN_FIELDS, query.conditions, query.logic)
     values = {**clause.values, "rollout_id": rollout_id}
     if attempt_id is None:
@@ -258,7 +281,7 @@ async def shared_parts(tx: Tx, rows: Sequence[SpanView]) -> Mapping[str, bytes]:
 
 
 async def query_resources(tx: Tx, query: Query) -> Page[ResourcesRow]:
-    order = order_by(RESOURCE_FIELDS, query.sort_by, query.sort_order, "create_time, id")
+    order = RESOURCES.order(query.sort_by, query.sort_order)
     clause = where(RESOURCE_FIELDS, query.conditions, query.logic)
     return await _page(tx, sql.LIST_RESOURCES, clause, order, query)
 
@@ -266,7 +289,7 @@ async def query_resources(tx: Tx, query: Query) -> Page[ResourcesRow]:
 async def query_versions(tx: Tx, resources_id: str, query: Query) -> Page[ResourcesRow]:
     """The versions of resources, the newest first."""
     clause = Clause("TRUE", {"id": resources_id})
-    return await _page(tx, sql.LIST_VERSIONS, clause, " ORDER BY v.version DESC", query)
+    return await _page(tx, sql.LIST_VERSIONS, clause, VERSIONS.ties, query)
 
 
 async def get_version(tx: Tx, resources_id: str, version: int) -> ResourcesRow | None:
@@ -275,7 +298,7 @@ async def get_version(tx: Tx, resources_id: str, version: int) -> ResourcesRow |
 
 @watched
 async def query_workers(tx: Tx, query: Query) -> Page[WorkerRow]:
-    order = order_by(WORKER_FIELDS, query.sort_by, query.sort_order, "id")
+    order = WORKERS.order(query.sort_by, query.sort_order)
     clause = where(WORKER_FIELDS, query.conditions, query.logic)
     return await _page(tx, sql.LIST_WORKERS, clause, order, query)
 

@@ -21,6 +21,8 @@ from perdure.rollouts.traces.figures import Figures
 from perdure.rollouts.traces.sums import sums_of
 
 EVICTION_ROWS = 50
+USAGE_WRITTEN = "spans.usage"
+"""The name under which transactions are counted that added to what is to be added to the hours."""
 
 
 class NewSpan(msgspec.Struct):
@@ -178,10 +180,13 @@ class _Adding:
             trace_sql.ADD_ROLLOUT_FIGURES.of(sums.rollouts),
             trace_sql.ADD_TRACES.of(sums.traces),
             trace_sql.ADD_TRACE_NAMES.of(sums.names),
+            trace_sql.ADD_USAGE.of(sums.usage),
             self.work.counted(),
         )
         if stored != len(fresh):
             raise CareNeeded
+        if sums.usage:
+            self.tx.count(USAGE_WRITTEN, "")
         changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
 
     async def audit(self, spans: Iterable[NewSpan]) -> None:

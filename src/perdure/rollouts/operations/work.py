@@ -40,10 +40,11 @@ from perdure.rollouts.rows import RolloutRow as RolloutRow
 ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
 ROLLOUT_ENDED = "rollouts.ended"
+ENDED_IN_QUEUE = "rollouts.ended_in_queue"
 EXECUTED = "rollouts.executed"
 WAITED = "rollouts.waited"
 LEASE_LOST = "rollouts.lease_lost"
-"""The names under which ends, durations, waits and lost leases are counted."""
+"""The names under which ends (by kind and by queue), durations, waits and lost leases are counted."""
 
 
 def ready_key(queue: str, agent: str | None) -> str:
@@ -283,6 +284,7 @@ class Work:
                     self.tx.count(LEASE_LOST, rollout.kind)
             if rollout.has_ended:
                 self.tx.count(ROLLOUT_ENDED, rollout.kind + "/" + rollout.status)
+                self.tx.count(ENDED_IN_QUEUE, rollout.status + "/" + rollout.queue)
                 for attempt in ends[-1:]:
                     took = to_seconds(max(self.tx.now - attempt.start_time, 0))
                     self.tx.count(EXECUTED, rollout.kind, took)

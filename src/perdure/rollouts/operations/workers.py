@@ -10,7 +10,7 @@ from functools import partial
 from perdure.kernel import changes
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import sql
+from perdure.rollouts import hold_sql, sql
 from perdure.rollouts.model import LIVE, WORKER, Kinds, worker_event
 from perdure.rollouts.rows import AttemptRow, WorkerRow, new_worker
 
@@ -178,6 +178,7 @@ async def start(tx: Tx, registration: Registration) -> None:
     worker.last_heartbeat_time, worker.stopped_at = tx.now, None
     worker.heartbeat_stats, worker.process = registration.stats, registration.process
     await tx.write(*await workers.changed())
+    await tx.execute(hold_sql.DROP_HOLD, kind="worker", name=registration.worker_id)
 
 
 async def stop(tx: Tx, worker_id: str) -> None:
@@ -187,6 +188,7 @@ async def stop(tx: Tx, worker_id: str) -> None:
     if workers.is_known(worker_id):
         workers.stopped(worker_id)
         await tx.write(*await workers.changed())
+        await tx.execute(hold_sql.DROP_HOLD, kind="worker", name=worker_id)
 
 
 async def beat(tx: Tx, beats: Sequence[Beat]) -> list[WorkerRow]:

@@ -1,17 +1,19 @@
-"""What lists show of spans: tokens and rewards, out of the attributes that each instrumentation writes.
+"""What is counted of spans: the kind of step, model, tokens, cost and reward, out of the attributes that each
+instrumentation writes.
 
-| dialect | tokens | reward |
-|---|---|---|
-| OpenTelemetry | `gen_ai.usage.input_tokens`, `gen_ai.usage.output_tokens` | |
-| older OpenTelemetry, OpenLLMetry | `gen_ai.usage.prompt_tokens`, `llm.usage.prompt_tokens`, … | |
-| OpenInference | `llm.token_count.prompt`, `llm.token_count.completion` | |
-| Agent-lightning | | `agentlightning.reward.0.value`, `agentlightning.reward.primary`, `reward` |
-| AgentOps | | `agentops.task.output`, `agentops.entity.output` |
+| dialect | tokens | model | kind of step |
+|---|---|---|---|
+| OpenTelemetry | `gen_ai.usage.input_tokens`, … | `gen_ai.response.model`, `gen_ai.request.model` | `gen_ai.operation.name` |
+| older OpenTelemetry, OpenLLMetry | `gen_ai.usage.prompt_tokens`, `llm.usage.prompt_tokens`, … | the same | `traceloop.span.kind`, `llm.request.type` |
+| OpenInference | `llm.token_count.prompt`, … | `llm.model_name` | `openinference.span.kind` |
+| Agent-lightning | | | the name of the span |
 
-To take more out of spans, a model or a cost, add a field to `Figures` and its attributes here, and a mark if
-they have none of the `MARKS`; then a column to `rollout_figures` and `traces`, and how it is added up to
-`sums.py`.
-"""
+Rewards are Agent-lightning's (`agentlightning.reward.0.value`, `agentlightning.reward.primary`, `reward`) and
+those of AgentOps (`agentops.task.output`, `agentops.entity.output`).
+
+To take more out of spans, add a field to `Figures` and its attributes here, and a mark if they have none of
+the `MARKS`; then a column, and how it is added up to `sums.py`.
+"""  # noqa: E501 - a row of a table is one line
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 
-MARKS = (b"usage", b"token_count", b"reward")
+MARKS = (b"usage", b"token_count", b"reward", b"span.kind", b"operation.name", b"agentlightning.")
 """The body of a span that has figures contains one of these."""
 INPUT = (
     "gen_ai.usage.input_tokens",
@@ -36,22 +38,77 @@ OUTPUT = (
     "llm.token_count.completion",
     "llm.usage.completion_tokens",
 )
+CACHED = (
+    "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.cache_read_input_tokens",
+    "llm.token_count.prompt_details.cache_read",
+    "llm.usage.cache_read_input_tokens",
+)
+"""Tokens of the input that the provider had in its cache: a part of the input."""
+COST = ("gen_ai.usage.cost", "llm.cost.total", "llm.usage.total_cost")
+"""What a call cost in US dollars, where the instrumentation knows it."""
+MODEL = (
+    "gen_ai.response.model",
+    "gen_ai.request.model",
+    "llm.model_name",
+    "llm.response.model",
+    "llm.request.model",
+)
+AGENT = ("gen_ai.agent.name", "agent.name", "traceloop.association.properties.agent_name")
+USER = ("user.id", "enduser.id", "traceloop.association.properties.user_id")
 OPERATION = "gen_ai.operation.name"
-SUMS = {
-    OPERATION: frozenset({"invoke_agent", "create_agent", "invoke_workflow", "execute_tool"}),
-    "openinference.span.kind": frozenset({"AGENT", "CHAIN", "TOOL", "RETRIEVER", "RERANKER", "EVALUATOR"}),
-    "traceloop.span.kind": frozenset({"workflow", "agent", "task", "tool"}),
+REQUEST_TYPE = "llm.request.type"
+LLM, EMBEDDING, TOOL, AGENT_STEP, CHAIN = "llm", "embedding", "tool", "agent", "chain"
+RETRIEVER, RERANKER, GUARDRAIL, EVALUATOR, REWARD_STEP = (
+    "retriever",
+    "reranker",
+    "guardrail",
+    "evaluator",
+    "reward",
+)
+KINDS: Mapping[str, Mapping[str, str]] = {
+    OPERATION: {
+        "chat": LLM,
+        "text_completion": LLM,
+        "generate_content": LLM,
+        "embeddings": EMBEDDING,
+        "execute_tool": TOOL,
+        "invoke_agent": AGENT_STEP,
+        "create_agent": AGENT_STEP,
+        "invoke_workflow": CHAIN,
+    },
+    "openinference.span.kind": {
+        "LLM": LLM,
+        "EMBEDDING": EMBEDDING,
+        "TOOL": TOOL,
+        "AGENT": AGENT_STEP,
+        "CHAIN": CHAIN,
+        "RETRIEVER": RETRIEVER,
+        "RERANKER": RERANKER,
+        "GUARDRAIL": GUARDRAIL,
+        "EVALUATOR": EVALUATOR,
+    },
+    "traceloop.span.kind": {"workflow": CHAIN, "task": CHAIN, "agent": AGENT_STEP, "tool": TOOL},
+    REQUEST_TYPE: {"chat": LLM, "completion": LLM, "embedding": EMBEDDING, "rerank": RERANKER},
 }
-"""Spans that repeat the tokens of the calls below them, which must not count twice."""
+"""The kind of step that each attribute names."""
+CALLS = frozenset({"", LLM, EMBEDDING, GUARDRAIL})
+"""Steps whose tokens count. The others repeat those of the calls below them, which must not count twice."""
 REWARD = "agentlightning.reward"
 REWARD_SPANS = frozenset({"agentlightning.annotation", "agentlightning.operation", REWARD})
 REWARDS = (f"{REWARD}.0.value", f"{REWARD}.primary", REWARD, "reward")
 REWARD_OPERATION = "agentlightning.operation.name"
 OUTPUTS = ("agentops.task.output", "agentops.entity.output")
-ATTRIBUTES = frozenset({*INPUT, *OUTPUT, *SUMS, *REWARDS, REWARD_OPERATION, *OUTPUTS})
+ATTRIBUTES = frozenset(
+    {*INPUT, *OUTPUT, *CACHED, *COST, *MODEL, *AGENT, *USER, *KINDS, *REWARDS, REWARD_OPERATION, *OUTPUTS}
+)
 """All that figures are taken out of."""
 MOST = 2**53
 """More tokens than that are no number of tokens."""
+MAX_LABEL = 100
+"""How many characters of a model, an agent or a user are kept."""
+NANOS = 10**9
+"""Costs are whole billionths of a US dollar, which add up exactly."""
 
 
 class Figures(NamedTuple):
@@ -60,10 +117,19 @@ class Figures(NamedTuple):
     input_tokens: int = 0
     output_tokens: int = 0
     reward: float | None = None
+    cached_tokens: int = 0
+    kind: str = ""
+    """The kind of step, such as `llm` or `tool`; empty if it is unknown."""
+    model: str = ""
+    agent: str = ""
+    user_id: str = ""
+    cost: int | None = None
+    """In billionths of a US dollar; None if neither the span nor a price table knows."""
 
     @property
-    def present(self) -> bool:
-        return bool(self.input_tokens or self.output_tokens or self.reward is not None)
+    def counts(self) -> bool:
+        """Whether it adds to the figures of its rollout and trace."""
+        return bool(self.input_tokens or self.output_tokens or self.cost or self.reward is not None)
 
 
 def may_have_figures(body: bytes) -> bool:
@@ -77,11 +143,23 @@ def may_have_figures(body: bytes) -> bool:
 def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
     """The figures of a span. What is no number counts as nothing."""
     reward = reward_of(name, attributes)
-    for kind, values in SUMS.items():
-        found = attributes.get(kind)
-        if isinstance(found, str) and found in values:
-            return Figures(reward=reward)
-    return Figures(_tokens(attributes, INPUT), _tokens(attributes, OUTPUT), reward)
+    kind = _kind(attributes)
+    if kind not in CALLS:
+        return Figures(reward=reward, kind=kind)
+    input_tokens, output_tokens = _tokens(attributes, INPUT), _tokens(attributes, OUTPUT)
+    if not (kind or input_tokens or output_tokens):
+        return Figures(reward=reward, kind="" if reward is None else REWARD_STEP)
+    return Figures(
+        input_tokens,
+        output_tokens,
+        reward,
+        min(_tokens(attributes, CACHED), input_tokens),
+        kind or LLM,
+        _label(attributes, MODEL),
+        _label(attributes, AGENT),
+        _label(attributes, USER),
+        _cost(attributes),
+    )
 
 
 def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
@@ -89,15 +167,48 @@ def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures
     if not may_have_figures(body):
         return None
     found = figures_of(name, attributes)
-    return found if found.present else None
+    return found if found.kind or found.counts else None
+
+
+def _kind(attributes: Mapping[str, Any]) -> str:
+    """The kind of step; where two dialects differ, the one that is no call, since it is the wider one."""
+    found = ""
+    for name, kinds in KINDS.items():
+        told = attributes.get(name)
+        if told is not None and isinstance(told, str) and told in kinds:
+            kind = kinds[told]
+            if kind not in CALLS:
+                return kind
+            found = found or kind
+    return found
 
 
 def _tokens(attributes: Mapping[str, Any], names: Sequence[str]) -> int:
     for name in names:
-        found = _number(attributes.get(name))
-        if found is not None:
-            return int(found) if 0 <= found <= MOST else 0
+        told = attributes.get(name)
+        if told is not None:
+            found = _number(told)
+            if found is not None:
+                return int(found) if 0 <= found <= MOST else 0
     return 0
+
+
+def _label(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
+    for name in names:
+        told = attributes.get(name)
+        if told and isinstance(told, str):
+            return told[:MAX_LABEL].replace("\0", "\ufffd").encode(errors="replace").decode()
+    return ""
+
+
+def _cost(attributes: Mapping[str, Any]) -> int | None:
+    for name in COST:
+        told = attributes.get(name)
+        if told is not None:
+            found = _number(told)
+            if found is not None and 0 <= found <= 1e6:
+                return round(found * NANOS)
+    return None
 
 
 def reward_of(name: str, attributes: Mapping[str, Any]) -> float | None:

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from perdure.kernel.cursors import Place
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.operations.queries import SPAN_ORDER, Page, shared_parts
+from perdure.rollouts.operations.queries import SPANS, Page, shared_parts
 from perdure.rollouts.rows import RolloutFiguresRow, SpanView, TracePlace, TraceRow
 from perdure.rollouts.traces import sql
+from perdure.rollouts.traces.outline import SpanOutlineRow
+
+TRACE_ORDER = SPANS.order("start_time", "asc")
+"""The order of the spans of a trace."""
 
 
 async def get_figures(tx: Tx, rollout_ids: Sequence[str]) -> list[RolloutFiguresRow]:
@@ -67,13 +72,23 @@ def _matches(row: TraceRow, wanted: Wanted) -> bool:
 
 
 async def trace_spans(
-    tx: Tx, trace_id: str, span_id: str | None, limit: int, offset: int
+    tx: Tx, trace_id: str, span_id: str | None, limit: int, offset: int, place: Place | None = None
 ) -> tuple[Page[SpanView], Mapping[str, bytes]]:
     """A page of the spans of a trace, in the order of their start, and the parts that they share."""
     clause = Clause("TRUE", {}) if span_id is None else Clause("span_id = :span_id", {"span_id": span_id})
     bound = {**clause.values, "trace_id": trace_id}
-    order = " ORDER BY start_ns NULLS LAST, " + SPAN_ORDER
-    page, values = sql.LIST_TRACE_SPANS.page(Clause(clause.sql, bound), order, limit, offset)
+    page, values = sql.LIST_TRACE_SPANS.page(Clause(clause.sql, bound), TRACE_ORDER, limit, offset, place)
     rows = await tx.all(page, **values)
     total = await tx.one(sql.LIST_TRACE_SPANS.count(clause), **bound)
     return (rows, total or 0), await shared_parts(tx, rows)
+
+
+async def trace_outline(
+    tx: Tx, trace_id: str, limit: int, offset: int, place: Place | None = None
+) -> Page[SpanOutlineRow]:
+    """The same without what spans hold."""
+    bound = {"trace_id": trace_id}
+    page, values = sql.OUTLINE_TRACE_SPANS.page(Clause("TRUE", bound), TRACE_ORDER, limit, offset, place)
+    rows = await tx.all(page, **values)
+    total = await tx.one(sql.OUTLINE_TRACE_SPANS.count(Clause("TRUE", {})), **bound)
+    return rows, total or 0

@@ -6,6 +6,7 @@ import msgspec
 
 from perdure.kernel.record import Record
 from perdure.rollouts.rows import RolloutFiguresRow, TraceRow
+from perdure.rollouts.traces.figures import NANOS
 
 
 class RolloutFigures(Record, kw_only=True):
@@ -14,6 +15,10 @@ class RolloutFigures(Record, kw_only=True):
     rollout_id: str
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    """The part of the input that the provider had in its cache."""
+    cost: float | None = None
+    """In US dollars, by the price table; none if no price is known."""
     reward: float | None = None
     """The last reward of Agent-lightning."""
 
@@ -32,6 +37,9 @@ class Trace(Record, kw_only=True):
     """How many spans have failed."""
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
+    """In US dollars, by the price table; none if no price is known."""
     reward: float | None = None
     """The last reward of Agent-lightning."""
 
@@ -51,6 +59,8 @@ def figures_from(row: RolloutFiguresRow) -> RolloutFigures:
         rollout_id=row.rollout_id,
         input_tokens=row.input_tokens,
         output_tokens=row.output_tokens,
+        cached_tokens=row.cached_tokens,
+        cost=dollars(row.cost),
         reward=_reward(row.reward),
     )
 
@@ -67,8 +77,15 @@ def trace_from(row: TraceRow) -> Trace:
         errors=row.errors,
         input_tokens=row.input_tokens,
         output_tokens=row.output_tokens,
+        cached_tokens=row.cached_tokens,
+        cost=dollars(row.cost),
         reward=_reward(row.reward),
     )
+
+
+def dollars(cost: int) -> float | None:
+    """A cost in US dollars; none where nothing has a known price."""
+    return cost / NANOS if cost else None
 
 
 def _reward(text: str | None) -> float | None:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, call
 from perdure.kernel.checks import Id, Limit, Offset, check_id, check_page, check_text, optional_text
+from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.rollouts import encoding
 from perdure.rollouts.records import PaginatedResult
@@ -17,6 +18,7 @@ from perdure.rollouts.rows import TracePlace, TraceRow
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations
 from perdure.rollouts.traces.operations import Wanted
+from perdure.rollouts.traces.outline import SpanOutline, outline_from
 from perdure.rollouts.traces.records import Trace, TracePage, trace_from
 from perdure.rollouts.traces.sums import MAX_NAME
 
@@ -28,6 +30,7 @@ SEARCHED_SPANS = 2000
 """How many spans of a trace are looked through for attributes."""
 MAX_ATTRIBUTES = 10
 LAST_NS = 2**63 - 1
+_TRACES, _SPANS = "traces", "spans of a trace"
 
 AttributeFilters = Annotated[list[str], Meta(max_length=MAX_ATTRIBUTES)]
 
@@ -65,7 +68,7 @@ class Traces(Service):
             service=optional_text(service, "service"),
             failed=bool(error),
             since=_nanoseconds(since, "since", 0),
-            place=newest if cursor is None else _place(cursor),
+            place=_place(cursor, newest),
         )
         attributes = attributes_from(attribute or ())
         filters = sum((wanted.name is not None, wanted.service is not None, wanted.failed))
@@ -101,18 +104,41 @@ class Traces(Service):
 
     @call(GET("/traces/{trace_id}/spans"), scope="read", errors=(NotFound,))
     async def spans(
-        self, trace_id: Id, *, span_id: str | None = None, limit: Limit = 100, offset: Offset = 0
+        self,
+        trace_id: Id,
+        *,
+        span_id: str | None = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
+        cursor: str | None = None,
     ) -> PaginatedResult[Span]:
         """List the spans of a trace, of whichever rollouts, in the order of their start."""
-        check_page(limit, offset)
+        check_page(limit, offset, cursor)
         check_id(trace_id, "trace_id")
+        place = operations.TRACE_ORDER.place(_SPANS, cursor)
         (rows, total), parts = await self.read(
-            operations.trace_spans, trace_id, optional_text(span_id, "span_id"), limit, offset
+            operations.trace_spans, trace_id, optional_text(span_id, "span_id"), limit, offset, place
         )
         if not total and span_id is None:
             raise NotFound(f"Trace {trace_id} not found")
         items = encoding.spans_from(rows, parts)
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total)
+        after = operations.TRACE_ORDER.cursor(_SPANS, rows, limit)
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
+
+    @call(GET("/traces/{trace_id}/outline"), scope="read", errors=(NotFound,))
+    async def outline(
+        self, trace_id: Id, *, limit: Limit = 100, offset: Offset = 0, cursor: str | None = None
+    ) -> PaginatedResult[SpanOutline]:
+        """List the spans of a trace in the order of their start, without their attributes and events."""
+        check_page(limit, offset, cursor)
+        check_id(trace_id, "trace_id")
+        place = operations.TRACE_ORDER.place(_SPANS, cursor)
+        rows, total = await self.read(operations.trace_outline, trace_id, limit, offset, place)
+        if not total:
+            raise NotFound(f"Trace {trace_id} not found")
+        items = [outline_from(row) for row in rows]
+        after = operations.TRACE_ORDER.cursor(_SPANS, rows, limit)
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
     async def spans_of(self, trace_id: str, *, limit: int, offset: int = 0) -> Sequence[Span]:
         """Some spans of a trace; none if it is unknown."""
@@ -146,11 +172,9 @@ def _nanoseconds(seconds: float | None, what: str, otherwise: int) -> int:
 
 
 def _cursor(place: TracePlace | None) -> str | None:
-    return None if place is None else f"{place.start_ns}-{place.trace_id}"
+    return None if place is None else write_cursor(_TRACES, *place)
 
 
-def _place(cursor: str) -> TracePlace:
-    start, separator, trace_id = check_text(cursor, "cursor").partition("-")
-    if not separator or not (start.isascii() and start.isdecimal() and len(start) < 20):
-        raise InvalidInput(f"{cursor!r} is not a cursor of this list")
-    return TracePlace(min(int(start), LAST_NS), trace_id)
+def _place(cursor: str | None, otherwise: TracePlace) -> TracePlace:
+    found = read_cursor(cursor, _TRACES, int, str)
+    return otherwise if found is None else TracePlace(*found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.kernel.storage.filters import Listing
 from perdure.rollouts import rows
-from perdure.rollouts.tables import ROLLOUT_FIGURES, TRACE_NAMES, TRACES
+from perdure.rollouts.tables import ROLLOUT_FIGURES, TRACE_NAMES, TRACES, USAGE_ADDED
+from perdure.rollouts.traces.outline import SpanOutlineRow
 
 # Add to the figures of rollouts; the reward with the highest number counts.
 ADD_ROLLOUT_FIGURES = BulkInsert(
@@ -17,7 +18,9 @@ ADD_ROLLOUT_FIGURES = BulkInsert(
       output_tokens = rollout_figures.output_tokens + excluded.output_tokens,
       reward = CASE WHEN excluded.reward_at >= rollout_figures.reward_at AND excluded.reward IS NOT NULL
         THEN excluded.reward ELSE rollout_figures.reward END,
-      reward_at = {larger:rollout_figures.reward_at,excluded.reward_at}
+      reward_at = {larger:rollout_figures.reward_at,excluded.reward_at},
+      cached_tokens = rollout_figures.cached_tokens + excluded.cached_tokens,
+      cost = rollout_figures.cost + excluded.cost
     """,
 )
 # Add to traces; a span without a parent, or else the earliest, gives a trace its name.
@@ -46,11 +49,28 @@ ADD_TRACES = BulkInsert(
       output_tokens = traces.output_tokens + excluded.output_tokens,
       reward = CASE WHEN excluded.reward_at >= traces.reward_at AND excluded.reward IS NOT NULL
         THEN excluded.reward ELSE traces.reward END,
-      reward_at = {larger:traces.reward_at,excluded.reward_at}
+      reward_at = {larger:traces.reward_at,excluded.reward_at},
+      cached_tokens = traces.cached_tokens + excluded.cached_tokens,
+      cost = traces.cost + excluded.cost
     """,
 )
 # The names of spans in traces, which may be stored already.
 ADD_TRACE_NAMES = BulkInsert(TRACE_NAMES, rows.TraceNameRow, on_conflict="NOTHING", folds=False)
+# Add to what is to be added to the hours.
+ADD_USAGE = BulkInsert(
+    USAGE_ADDED,
+    rows.UsageRow,
+    folds=False,
+    on_conflict="""
+    UPDATE SET steps = usage_added.steps + excluded.steps,
+      errors = usage_added.errors + excluded.errors,
+      micros = usage_added.micros + excluded.micros,
+      input_tokens = usage_added.input_tokens + excluded.input_tokens,
+      output_tokens = usage_added.output_tokens + excluded.output_tokens,
+      cached_tokens = usage_added.cached_tokens + excluded.cached_tokens,
+      cost = usage_added.cost + excluded.cost
+    """,
+)
 # The figures of rollouts.
 GET_FIGURES = statement(
     "SELECT {columns} FROM rollout_figures WHERE ns = :ns AND rollout_id {among:ids}",
@@ -118,6 +138,8 @@ DROP_TRACES = statement("DELETE FROM traces WHERE " + _TRACES_OF)
 DROP_TRACE_NAMES = statement("DELETE FROM trace_names WHERE " + _TRACES_OF)
 # The spans of a trace.
 LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", rows.SpanView)
+# The same without their bodies.
+OUTLINE_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanOutlineRow)
 DROPS = (DROP_TRACES, DROP_TRACE_NAMES)
 
 name_statements(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.kernel.errors import JobNotFound
-from perdure.kernel.storage.filters import Clause, given, order_by, where
+from perdure.kernel.storage.filters import Clause, given, where
 from perdure.kernel.storage.labels import labelled
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import sql
@@ -59,10 +59,10 @@ async def locked(tx: Tx, name: str) -> ScheduleRow:
     return next(iter(rows))
 
 
-async def firings(tx: Tx, name: str, limit: int, offset: int) -> list[FiringRow]:
-    """The latest firings of a schedule, the newest first."""
+async def firings(tx: Tx, name: str, before: int, limit: int, offset: int) -> list[FiringRow]:
+    """The latest firings of a schedule before a time, the newest first."""
     row = await get(tx, name)
-    return await tx.all(sql.LIST_FIRINGS, id=row.id, limit=limit, offset=offset)
+    return await tx.all(sql.LIST_FIRINGS, id=row.id, before=before, limit=limit, offset=offset)
 
 
 async def get_firing(tx: Tx, schedule_id: str, due_at: int) -> FiringRow:
@@ -76,9 +76,7 @@ async def get_firing(tx: Tx, schedule_id: str, due_at: int) -> FiringRow:
 async def search(tx: Tx, query: Search) -> tuple[list[ScheduleRow], int]:
     """A page of schedules, and how many there are in all."""
     clause = _wanted(query)
-    ties = "created_at DESC, id DESC" if query.sort_order == "desc" else "created_at, id"
-    order = order_by(sql.FIELDS, query.sort_by, query.sort_order, ties)
-    page, values = sql.LIST.page(clause, order, query.limit, query.offset)
+    page, values = sql.LIST.page(clause, query.order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
     await overridden(tx, rows)
     total = await tx.one(sql.LIST.count(clause), **clause.values)

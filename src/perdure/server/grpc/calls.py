@@ -42,6 +42,7 @@ class Calls:
         self.app = app
         self.in_flight = CallsInFlight()
         self._gate = Gate(app)
+        self._arrivals = Arrivals(app.settings.body_timeout)
 
     def unary(self, scope: Scope, answer: Callable[[Caller, bytes], Awaitable[bytes]]) -> Any:
         """The handler of a method with one message and one answer."""
@@ -49,7 +50,7 @@ class Calls:
         async def call(requests: Requests, context: Context) -> bytes:
             caller = await self.admit(context, scope)
             try:
-                return await answer(caller, await self.receive(requests))
+                return await answer(caller, await self._arrivals.receive(context))
             except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
                 await refuse(context, error)
 
@@ -75,19 +76,6 @@ class Calls:
             await self._gate.readmit(header)
             yield request
 
-    async def receive(self, requests: Requests) -> bytes:
-        """The one message of a call."""
-        seconds = self.app.settings.body_timeout
-        try:
-            async with asyncio.timeout(seconds):
-                return await anext(requests)
-        except TimeoutError:
-            raise RequestTimeout(
-                f"the message did not arrive within {seconds:g} s (setting body_timeout)"
-            ) from None
-        except StopAsyncIteration:
-            raise InvalidInput("the call has no message") from None
-
     async def admit(self, context: Context, scope: Scope | None = None) -> Caller:
         """The caller by its metadata, which has the names of the headers; or the call is refused.
 
@@ -100,6 +88,55 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
             await refuse(context, error)
         return caller
+
+
+class Arrivals:
+    """Receives the one message of each call, within so many seconds.
+
+    One timer watches all calls: one for each of them would cost more than all that is done to admit it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waiting: dict[asyncio.Task[Any], float] = {}
+        """When each call has waited for too long, in the order of these times."""
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def receive(self, context: Context) -> bytes:
+        """The message; RequestTimeout if it does not arrive in time."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting[task] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look, loop)
+        try:
+            data: bytes = await context.read()
+        except asyncio.CancelledError:
+            if task not in self._late:
+                raise
+            task.uncancel()
+            raise RequestTimeout(
+                f"the message did not arrive within {self._seconds:g} s (setting body_timeout)"
+            ) from None
+        finally:
+            self._waiting.pop(task, None)
+            self._late.discard(task)
+        if data is grpc.aio.EOF:
+            raise InvalidInput("the call has no message")
+        return data
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop those that have waited for too long, and look again when the next one has."""
+        now, self._timer = loop.time(), None
+        for task, until in [*self._waiting.items()]:
+            if until > now:
+                self._timer = loop.call_at(until, self._look, loop)
+                break
+            del self._waiting[task]
+            self._late.add(task)
+            task.cancel()
 
 
 def parse(kind: Any, data: bytes) -> Any:

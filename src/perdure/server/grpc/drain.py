@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -73,16 +73,15 @@ class CallsInFlight:
             async with asyncio.timeout(seconds):
                 await self._none.wait()
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _begin(self) -> None:
+        if not self.count:
+            self._none.clear()
         self.count += 1
-        self._none.clear()
-        try:
-            yield
-        finally:
-            self.count -= 1
-            if not self.count:
-                self._none.set()
+
+    def _end(self) -> None:
+        self.count -= 1
+        if not self.count:
+            self._none.set()
 
     def counting(self, handler: Any) -> Any:
         """The same handler of a method, which counts each call while it is answered."""
@@ -94,16 +93,22 @@ class CallsInFlight:
 
     def _unary(self, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(request: Any, context: Any) -> Any:
-            with self._counted():
+            self._begin()
+            try:
                 return await behaviour(request, context)
+            finally:
+                self._end()
 
         return call
 
     def _stream(self, behaviour: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            with self._counted():
+            self._begin()
+            try:
                 async for answer in behaviour(request, context):
                     yield answer
+            finally:
+                self._end()
 
         return call
 

@@ -156,6 +156,7 @@ async def get_vector_index_status(services: Services, request: Any) -> Any:
         available=vectors is not None and stats.vectors > 0,
         vector_count=stats.vectors,
         dimension=dimension,
+        last_indexed=stats.vectors_at or "",
         index_path=stats.path,
         size_bytes=4 * dimension * stats.vectors,
     )

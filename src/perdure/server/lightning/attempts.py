@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound
-from perdure.kernel.pages import Page
+from perdure.kernel.pages import QueryPage
 from perdure.rollouts.records import (
     Attempt,
     AttemptedRollout,
@@ -40,7 +40,7 @@ async def start_attempt(call: Call) -> Any:
     "read",
     "List a rollout's attempts",
     query=wire.AttemptSearch,
-    answer=Page[Attempt],
+    answer=QueryPage[Attempt],
     errors=(BadQuery,),
 )
 @attempts.post(
@@ -48,7 +48,7 @@ async def start_attempt(call: Call) -> Any:
     "read",
     "List a rollout's attempts",
     body=wire.AttemptSearch,
-    answer=Page[Attempt],
+    answer=QueryPage[Attempt],
     errors=(BadQuery,),
 )
 async def query_attempts(call: Call) -> Any:

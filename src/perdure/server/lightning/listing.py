@@ -11,7 +11,7 @@ from msgspec import structs
 from starlette.responses import StreamingResponse
 
 from perdure.kernel.errors import BadQuery
-from perdure.kernel.pages import Page
+from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
 from perdure.rollouts.resources import ResourcesUpdate
@@ -51,7 +51,7 @@ async def listed(listing: Listing, store: LightningStore, search: Any, **fixed: 
     size = PAGE if limit == -1 else min(limit, PAGE)
     first: PaginatedResult[Any] = await ask(limit=size, offset=offset)
     if len(first.items) < size or size == limit or offset + size >= first.total:
-        return Page(items=list(first.items), limit=limit, offset=offset, total=first.total)
+        return QueryPage(items=list(first.items), limit=limit, offset=offset, total=first.total)
     return StreamingResponse(_stream(listing, ask, first, limit, offset), media_type="application/json")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadBody, BadQuery, InvalidInput
-from perdure.kernel.pages import Page
+from perdure.kernel.pages import QueryPage
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate_resources
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
@@ -21,7 +21,7 @@ resources = Resource()
     "read",
     "Search resources",
     query=wire.ResourcesSearch,
-    answer=Page[ResourcesUpdate],
+    answer=QueryPage[ResourcesUpdate],
     errors=(BadQuery,),
 )
 async def query_resources(call: Call) -> Any:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound
-from perdure.kernel.pages import Page
+from perdure.kernel.pages import QueryPage
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.records import (
     AttemptedRollout,
@@ -116,14 +116,19 @@ async def _claim(call: Call, wanted: wire.DequeueRollouts, key: dict[str, str]) 
 
 
 @rollouts.get(
-    "/rollouts", "read", "Search rollouts", query=wire.RolloutSearch, answer=Page[Any], errors=(BadQuery,)
+    "/rollouts",
+    "read",
+    "Search rollouts",
+    query=wire.RolloutSearch,
+    answer=QueryPage[Any],
+    errors=(BadQuery,),
 )
 @rollouts.post(
     "/rollouts/search",
     "read",
     "Search rollouts",
     body=wire.RolloutSearch,
-    answer=Page[Any],
+    answer=QueryPage[Any],
     errors=(BadQuery,),
 )
 async def query_rollouts(call: Call) -> Any:

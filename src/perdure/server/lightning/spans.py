@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound, TooLarge
-from perdure.kernel.pages import Page
+from perdure.kernel.pages import QueryPage
 from perdure.rollouts.records import MAX_SPANS, StoredSpans
 from perdure.rollouts.spans import Span
 from perdure.server.http.routes import Call
@@ -64,14 +64,19 @@ def _span_key(span: Span) -> tuple[str, str, str]:
 
 
 @spans.get(
-    "/spans", "read", "Search a rollout's spans", query=wire.SpanSearch, answer=Page[Any], errors=(BadQuery,)
+    "/spans",
+    "read",
+    "Search a rollout's spans",
+    query=wire.SpanSearch,
+    answer=QueryPage[Any],
+    errors=(BadQuery,),
 )
 @spans.post(
     "/spans/search",
     "read",
     "Search a rollout's spans",
     body=wire.SpanSearch,
-    answer=Page[Any],
+    answer=QueryPage[Any],
     errors=(BadQuery,),
 )
 async def query_spans(call: Call) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery
-from perdure.kernel.pages import Page
+from perdure.kernel.pages import QueryPage
 from perdure.rollouts.records import (
     Worker,
 )
@@ -19,14 +19,19 @@ workers = Resource()
 
 
 @workers.get(
-    "/workers", "read", "Search workers", query=wire.WorkerSearch, answer=Page[Worker], errors=(BadQuery,)
+    "/workers",
+    "read",
+    "Search workers",
+    query=wire.WorkerSearch,
+    answer=QueryPage[Worker],
+    errors=(BadQuery,),
 )
 @workers.post(
     "/workers/search",
     "read",
     "Search workers",
     body=wire.WorkerSearch,
-    answer=Page[Worker],
+    answer=QueryPage[Worker],
     errors=(BadQuery,),
 )
 async def query_workers(call: Call) -> Any:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from perdure.access.base import Service
 from perdure.access.endpoints import KEY, PREFIX, Endpoint, Items, WireForm, arguments_of, endpoints
-from perdure.kernel.pages import Page, PaginatedResult
+from perdure.kernel.pages import Page, PaginatedResult, Part
 from perdure.server.http.bodies import encode
 from perdure.server.http.problems import NATIVE
 from perdure.server.http.routes import Call, Handler, Route
@@ -110,6 +110,8 @@ def answer_of(endpoint: Endpoint, answer: Any) -> Any:
         return paged(answer, form)
     if shape.listed:
         return Items(items=_in_form(answer, form))
+    if shape.parted:
+        return Part(items=_in_form(answer, form), next=answer.next)
     return answer if form is None else form.to_wire(answer)
 
 
@@ -120,5 +122,5 @@ def _in_form(items: Iterable[Any], form: WireForm | None) -> list[Any]:
 def paged(page: PaginatedResult[Any], form: WireForm | None = None) -> Response:
     """A page, with its total in a header too."""
     items = _in_form(page.items, form)
-    body = Page(items=items, limit=page.limit, offset=page.offset, total=page.total)
+    body = Page(items=items, limit=page.limit, offset=page.offset, total=page.total, next=page.next)
     return Response(encode(body), headers={TOTAL: str(page.total)}, media_type="application/json")

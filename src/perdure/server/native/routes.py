@@ -10,6 +10,7 @@ from perdure.approvals.service import Approvals
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
+from perdure.graph_requests.graphs import Graphs
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.kernel.errors import (
@@ -35,6 +36,7 @@ from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.sessions.service import Sessions
+from perdure.threads.bulk import Bulk
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 
@@ -90,7 +92,10 @@ _SERVER = (
         answer=wire.HealthDetail,
         errors=(StorageUnavailable,),
     ),
-    _at_root("GET", "/info", health.info, "read", "What this server is", answer=wire.Info),
+    *(
+        _at_root("GET", path, health.info, "read", "What this server is", answer=wire.Info)
+        for path in ("/info", PREFIX + "/info")
+    ),
     _at_root(
         "GET",
         "/metrics",
@@ -173,6 +178,8 @@ ROUTES: tuple[Route, ...] = (
     *ROLLOUT_ROUTES,
     *routes_of(Assistants, lambda call: call.services.assistants),
     *THREAD_ROUTES,
+    *routes_of(Graphs, lambda call: call.app.graphs_for(call.caller)),
+    *routes_of(Bulk, lambda call: call.services.bulk),
     *RUN_QUEUE_ROUTES,
     *GRAPH_REQUEST_ROUTES,
     *routes_of(Items, lambda call: call.services.items),

@@ -60,6 +60,6 @@ def tally_families(tally: Tally) -> Iterator[Metric]:
         yield counter
     for name, (metric, about, label) in DURATIONS.items():
         histogram = HistogramMetricFamily(metric, about, labels=(label,))
-        for value, (buckets, total) in sorted(tally.durations(name).items()):
-            histogram.add_metric((value,), buckets, total)
+        for value, found in sorted(tally.durations(name).items()):
+            histogram.add_metric((value,), found.cumulative(), found.total)
         yield histogram

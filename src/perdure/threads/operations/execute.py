@@ -13,8 +13,8 @@ from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import LIVE
 from perdure.rollouts.operations import workers
-from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append, append, heads
+from perdure.streams.model import NewEvent, SentEvent
+from perdure.streams.operations import Append, append, heads, sent_after
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK
 from perdure.threads.operations.settle import StreamAppend, load_threads, thread_stream
@@ -137,17 +137,17 @@ async def append_events(
 async def _append_fenced(
     tx: Tx, calls: Sequence[StreamAppends], fenced: Mapping[Lease, int | Fenced]
 ) -> list[StreamAppend | int | Fenced | Conflict]:
-    known = await stream_places(tx, [call for call in calls if call.after is not None])
+    streams = await load_streams(tx, calls)
     stored = await stored_before(tx, [(call.held, call.events) for call in calls])
     answers: list[StreamAppend | int | Fenced | Conflict] = []
     appends: list[tuple[int, Append]] = []
     for number, call in enumerate(calls):
         attempt = fenced[call.held]
-        answer = attempt if isinstance(attempt, Fenced) else repeated(call, known)
+        answer = attempt if isinstance(attempt, Fenced) else streams.answer(call, attempt)
         if answer is None and isinstance(attempt, int):
             events = showing_graph(call.events, stored.get(call.held.run_id, set()))
             appends.append((number, events_of(call.held, attempt, events)))
-            known[call.held.run_id] = known.get(call.held.run_id, 0) + len(call.events)
+            streams.add(call, attempt)
         answers.append(0 if answer is None else answer)
     await append_all(tx, appends, answers)
     return answers
@@ -161,23 +161,63 @@ async def append_all(tx: Tx, appends: Sequence[tuple[int, Append]], answers: lis
             answers[number] = (each, place)
 
 
-async def stream_places(tx: Tx, calls: Sequence[StreamAppends]) -> dict[str, int]:
-    """The last number in the stream of each run whose worker says what it knows of it."""
-    if not calls:
-        return {}
-    return {name: head.last_seq for name, head in (await heads(tx, [c.held.run_id for c in calls])).items()}
+class Streams:
+    """The streams of runs whose workers say which event theirs follow: tells new calls from repeated ones."""
 
+    def __init__(self, places: Mapping[str, int], stored: Mapping[tuple[str, int], SentEvent]) -> None:
+        self._places = dict(places)
+        self._events = dict(stored)
 
-def repeated(call: StreamAppends, known: Mapping[str, int]) -> int | Conflict | None:
-    """The answer to a call that was carried out before, and whose answer was lost."""
-    if call.after is None:
-        return None
-    last = known.get(call.held.run_id, 0)
-    if last == call.after + len(call.events) and call.events:
-        return last
-    if last != call.after:
+    def place(self, run_id: str) -> int:
+        """The number of the last event."""
+        return self._places.get(run_id, 0)
+
+    def answer(self, call: StreamAppends, attempt: int) -> int | Conflict | None:
+        """The answer to a call that was carried out before, and whose answer was lost, or to one that does
+        not fit; none for a new one."""
+        last = self.place(call.held.run_id)
+        if call.after is None or call.after == last:
+            return None
+        if last == call.after + len(call.events) and self._holds(call, call.after, attempt):
+            return last
         return Conflict(f"the stream of run {call.held.run_id} is at {last}, not at {call.after}")
-    return None
+
+    def _holds(self, call: StreamAppends, after: int, attempt: int) -> bool:
+        """Whether the events of the call stand there, and not as many of somebody else."""
+        return all(
+            _is_sent(attempt, event, self._events.get((call.held.run_id, seq)))
+            for seq, event in enumerate(call.events, after + 1)
+        )
+
+    def add(self, call: StreamAppends, attempt: int) -> None:
+        """Count the events of a call that is carried out now."""
+        run_id = call.held.run_id
+        first = self.place(run_id) + 1
+        for seq, event in enumerate(call.events, first):
+            self._events[run_id, seq] = SentEvent(seq, attempt, event.event, event.body)
+        self._places[run_id] = first + len(call.events) - 1
+
+
+def _is_sent(attempt: int, event: NewEvent, stored: SentEvent | None) -> bool:
+    """Whether an event is the one that is stored; the data of a reference is not compared."""
+    if stored is None or (stored.attempt, stored.event) != (attempt, event.event):
+        return False
+    return event.shown is not None or stored.body == event.body
+
+
+async def load_streams(tx: Tx, calls: Sequence[StreamAppends]) -> Streams:
+    """Where the streams of runs stand, and what is stored where a call may have been carried out before."""
+    numbered = [(call, call.after) for call in calls if call.after is not None]
+    if not numbered:
+        return Streams({}, {})
+    found = await heads(tx, [call.held.run_id for call, _ in numbered])
+    places = {name: head.last_seq for name, head in found.items()}
+    stored: dict[tuple[str, int], SentEvent] = {}
+    for call, after in numbered:
+        run_id = call.held.run_id
+        if call.events and places.get(run_id) == after + len(call.events):
+            stored |= {(run_id, sent.seq): sent for sent in await sent_after(tx, run_id, after)}
+    return Streams(places, stored)
 
 
 def events_of(held: Lease, attempt: int, events: Sequence[NewEvent]) -> Append:

@@ -21,9 +21,8 @@ from perdure.threads.operations.execute import (
     append_all,
     events_of,
     fence,
+    load_streams,
     new_state,
-    repeated,
-    stream_places,
 )
 from perdure.threads.operations.settle import StreamAppend, load_threads
 from perdure.threads.operations.shown import Checkpoints, are_shown, showing_graph, stored_before
@@ -67,7 +66,7 @@ class ThreadSteps(NamedTuple):
 async def record_steps(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppend | int | Fenced | Conflict]:
     """Keep what graphs have done; the answers are those of `append_events`."""
     fenced = await fence(tx, [call.held for call in calls])
-    known = await stream_places(tx, [call for call in calls if call.after is not None])
+    streams = await load_streams(tx, calls)
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
     stored = await stored_before(tx, [(call.held, unstored(call.events, call.steps)) for call in calls])
     answers: list[StreamAppend | int | Fenced | Conflict] = []
@@ -75,14 +74,14 @@ async def record_steps(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppen
     made: list[ThreadSteps] = []
     for number, call in enumerate(calls):
         attempt, run_id = fenced[call.held], call.held.run_id
-        answer = attempt if isinstance(attempt, Fenced) else repeated(call, known)
+        answer = attempt if isinstance(attempt, Fenced) else streams.answer(call, attempt)
         if answer is None and isinstance(attempt, int):
             made.append(ThreadSteps(threads[call.held.thread_id], run_id, attempt, call.steps))
             if call.events:
                 events = showing_graph(call.events, stored_in(call.steps) | stored.get(run_id, set()))
                 appends.append((number, events_of(call.held, attempt, events)))
-            known[run_id] = known.get(run_id, 0) + len(call.events)
-        answers.append(known.get(run_id, 0) if answer is None else answer)
+            streams.add(call, attempt)
+        answers.append(streams.place(run_id) if answer is None else answer)
     await append_all(tx, appends, answers)
     await put_changes(tx, made)
     await tx.defer(*rows_of(tx, made).writes, moved(made))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import structs
 
+from perdure.kernel.checks import check_page
 from perdure.kernel.clock import to_seconds
+from perdure.kernel.cursors import Place
 from perdure.kernel.errors import NotFound
+from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import LIVE, QUEUED
@@ -16,8 +20,11 @@ from perdure.threads import sql
 from perdure.threads.model import ROLLBACK, RUN, rollouts_of
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.operations.states import states_of
-from perdure.threads.records import RunKind, RunStatus
-from perdure.threads.rows import LatestAttempt, RunRow, ThreadAnswer
+from perdure.threads.records import Run, RunKind, RunStatus
+from perdure.threads.rows import LatestAttempt, RunRow, ThreadAnswer, run_of
+
+RUNS = "runs"
+"""The list that cursors name."""
 
 
 @watched
@@ -71,6 +78,25 @@ class RunSearch(msgspec.Struct, frozen=True):
     undone: bool = True
     """Whether those that were rolled back are among them."""
     kind: RunKind = RUN
+    place: Place | None = None
+    """After which run the page begins."""
+
+
+def from_cursor(search: RunSearch, cursor: str | None) -> RunSearch:
+    """The same search, from the place on that a cursor names."""
+    check_page(search.limit, search.offset, cursor)
+    return structs.replace(search, place=sql.RUN_ORDER.place(RUNS, cursor))
+
+
+def page_of(rows: Sequence[RunRow], total: int, search: RunSearch) -> PaginatedResult[Run]:
+    """The page of runs that was found."""
+    return PaginatedResult(
+        items=[run_of(row) for row in rows],
+        limit=search.limit,
+        offset=search.offset,
+        total=total,
+        next=sql.RUN_ORDER.cursor(RUNS, rows, search.limit),
+    )
 
 
 @watched
@@ -89,7 +115,7 @@ async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
         listing, bound = sql.LIST_THREAD_RUNS, {**bound, "thread_id": search.thread_id}
         if not search.undone:
             listing, bound = sql.LIST_KEPT_RUNS, {**bound, "undone": ROLLBACK}
-    page, values = listing.page(clause, " ORDER BY " + sql.RUN_ORDER, search.limit, search.offset)
+    page, values = listing.page(clause, sql.RUN_ORDER, search.limit, search.offset, search.place)
     rows = await tx.all(page, **bound, **values)
     total = await tx.one(listing.count(clause), **bound, **clause.values)
     return rows, total or 0

@@ -6,19 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
-from perdure.kernel.checks import check_filter, optional_choice, optional_id_filter
+from perdure.kernel.checks import check_filter, check_page, optional_choice, optional_id_filter
+from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import contains
-from perdure.kernel.storage.filters import Clause, given, order_by, where
+from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.storage.filters import Clause, Key, Order, Sorting, given, where
 from perdure.kernel.storage.labels import labelled
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
 from perdure.threads.operations.remove import THREAD
 from perdure.threads.operations.states import states_of
-from perdure.threads.records import THREAD_STATUSES
+from perdure.threads.records import THREAD_STATUSES, Thread
 from perdure.threads.rows import ThreadAnswer, ThreadRow, thread_of
 
+THREADS = Sorting("threads", sql.THREAD_FIELDS, Order((Key("id", "text"),)))
 SCANNED_AT_ONCE = 100
 MAX_SCANNED = 10_000
 """How many threads are looked into for their values; a search that needs more is refused."""
@@ -38,6 +42,12 @@ class ThreadSearch(msgspec.Struct, frozen=True, kw_only=True):
     sort_order: str = "desc"
     limit: int = 10
     offset: int = 0
+    place: Place | None = None
+    """After which thread the page begins."""
+
+    @property
+    def order(self) -> Order:
+        return THREADS.order(self.sort_by, self.sort_order)
 
 
 def check_search(search: ThreadSearch) -> None:
@@ -46,6 +56,23 @@ def check_search(search: ThreadSearch) -> None:
     optional_id_filter(search.ids, "thread_id")
     check_filter(search.metadata, "metadata")
     check_filter(search.having, "values")
+
+
+def from_cursor(search: ThreadSearch, cursor: str | None) -> ThreadSearch:
+    """The same search, from the place on that a cursor names."""
+    check_page(search.limit, search.offset, cursor)
+    return structs.replace(search, place=search.order.place(THREADS.what, cursor))
+
+
+def page_of(found: Sequence[ThreadAnswer], total: int, search: ThreadSearch) -> PaginatedResult[Thread]:
+    """The page of threads that was found."""
+    return PaginatedResult(
+        items=[thread_of(*each) for each in found],
+        limit=search.limit,
+        offset=search.offset,
+        total=total,
+        next=search.order.cursor(THREADS.what, [thread for thread, _ in found], search.limit),
+    )
 
 
 async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int]:
@@ -78,8 +105,7 @@ def _matching(search: ThreadSearch) -> Clause:
 
 
 async def _page(tx: Tx, search: ThreadSearch, clause: Clause, limit: int, offset: int) -> list[ThreadRow]:
-    order = order_by(sql.THREAD_FIELDS, search.sort_by, search.sort_order, "id")
-    page, values = sql.LIST_THREADS.page(clause, order, limit, offset)
+    page, values = sql.LIST_THREADS.page(clause, search.order, limit, offset, search.place)
     return await tx.all(page, **values)
 
 

@@ -278,20 +278,25 @@ async def get_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> StateR
 
 
 async def history(
-    tx: Tx, thread_id: str, limit: int, before: str | None, metadata: Mapping[str, Any]
+    tx: Tx,
+    thread_id: str,
+    limit: int,
+    before: str | None,
+    metadata: Mapping[str, Any],
+    values_too: bool = True,
 ) -> list[StateRow]:
     """The states of a thread, the newest first; filtered, they are read until there are enough."""
     await get_thread(tx, thread_id)
     place = LATEST if before is None else (await load_state(tx, thread_id, before)).position
     found: list[StateRow] = []
     while len(found) < limit:
-        page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), " ORDER BY position DESC", limit, 0)
+        page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), sql.STATE_ORDER, limit, 0)
         rows = await tx.all(page, thread_id=thread_id, before=place, **values)
         found += [row for row in rows if not metadata or has(metadata_of(row.metadata), metadata)]
         if len(rows) < limit or not metadata:
             break
         place = rows[-1].position
-    return await with_values(tx, found[:limit])
+    return await with_values(tx, found[:limit]) if values_too else found[:limit]
 
 
 async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:

@@ -9,6 +9,7 @@ from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
+from perdure.workflows.operations.ends import tell_ends
 from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import CountRow, RunRow
 
@@ -40,5 +41,6 @@ async def save_all(tx: Tx, works: Sequence[RunWork]) -> None:
     if moved != len(runs):
         raise Conflict("a workflow run changed while it was locked")
     await tx.defer(*[(bulk, rows) for bulk, rows in writes.items() if rows], counted(tx, runs))
+    await tell_ends(tx, runs)
     for work in works:
         work.run.was_status = work.run.status

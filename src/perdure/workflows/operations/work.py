@@ -455,21 +455,25 @@ class RunWork:
     async def _became_ready(self, node: NodeRow) -> None:
         """Skip a phase on its own conditions, or begin it; one that needs a worker waits for a place."""
         planned = self.plan[node.node]
-        if planned.skip_conditions and not node.item:
-            scope = await self.values.scope(
-                {path for each in planned.skip_conditions for path in each.paths()}
-            )
-            for condition in planned.skip_conditions:
-                if condition.holds(scope):
-                    # It was started in so far as it was looked at: a retry does not begin it anew.
-                    node.started_at = self.tx.now
-                    self.board.end(node, "skipped")
-                    self._skip(node, f"skipped: {condition.text}")
-                    await self.history.say_done(node)
-                    return
+        reason = None if node.item else await self._skip_reason(planned)
+        if reason is not None:
+            # It was started in so far as it was looked at: a retry does not begin it anew.
+            node.started_at = self.tx.now
+            self.board.end(node, "skipped")
+            self._skip(node, f"skipped: {reason}")
+            await self.history.say_done(node)
+            return
         step = steps.begin(planned, node)
         if not isinstance(step, Execute):
             await self.apply(node, step)
+
+    async def _skip_reason(self, planned: PlannedPhase) -> str | None:
+        """Why a phase is skipped on its own conditions, or None."""
+        lacking = steps.lacking(planned.phase, self.values.config)
+        if lacking is not None or not planned.skip_conditions:
+            return lacking
+        scope = await self.values.scope({path for each in planned.skip_conditions for path in each.paths()})
+        return next((each.text for each in planned.skip_conditions if each.holds(scope)), None)
 
     async def _take_places(self) -> None:
         """Give the places of workers that are free to the nodes that are ready, in their order."""
@@ -568,8 +572,7 @@ class RunWork:
                 node.ended_at, node.dirty = self.tx.now, True
         if self.run.gates:
             await withdraw_gates(self.tx, [self.run.id])
-            self.run.gates = 0
-        self._executing = []
+        self.run.gates, self._executing = 0, []
         self.finish(event, error)
         self.tend()
 

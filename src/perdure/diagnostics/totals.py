@@ -1,0 +1,43 @@
+"""What the runs of a thread took in sum."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perdure.kernel.record import Record
+from perdure.rollouts.traces.records import dollars
+
+
+class ThreadTotals(NamedTuple):
+    """The sums over the runs of a thread; costs are 10⁻⁹ dollars."""
+
+    runs: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: int
+
+
+class ThreadFigures(Record, kw_only=True):
+    """What the runs of a thread took in sum. Runs whose spans have no figures add nothing."""
+
+    thread_id: str
+    runs: int
+    """How many runs there are."""
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    """The part of the input that the provider had in its cache."""
+    cost: float | None
+    """In US dollars, by the price table; none if no price is known."""
+
+
+def thread_figures(thread_id: str, totals: ThreadTotals) -> ThreadFigures:
+    return ThreadFigures(
+        thread_id=thread_id,
+        runs=totals.runs,
+        input_tokens=totals.input_tokens,
+        output_tokens=totals.output_tokens,
+        cached_tokens=totals.cached_tokens,
+        cost=dollars(totals.cost),
+    )

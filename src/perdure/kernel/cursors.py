@@ -1,0 +1,61 @@
+"""Cursors of lists: a text that names the list, its order, and the last row of a page.
+
+A caller gives back what a page has called `next`. A cursor of another list, or of another order, is refused.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import crc32
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.kernel.checks import check_text
+from perdure.kernel.errors import InvalidInput
+
+MAX_CURSOR = 4096
+"""The length of a cursor."""
+Value = str | int | None
+Place = tuple[Value, ...]
+"""The values by which a list is sorted, of the last row of a page."""
+Kinds = Sequence[Any]
+"""The types of the values of a place: `int`, `str`, or one of them `| None`."""
+
+LAST = 2**63 - 1
+"""A number after every other."""
+
+
+def write_cursor(what: str, *values: Value) -> str:
+    """The cursor of a place in a list; `what` names the list and its order."""
+    return urlsafe_b64encode(msgspec.json.encode((crc32(what.encode()), *values))).decode().rstrip("=")
+
+
+def read_cursor(cursor: object, what: str, *kinds: Any) -> tuple[Any, ...] | None:
+    """The place that a cursor names, or None without one. Refused unless it is one of this list and order."""
+    if cursor is None:
+        return None
+    text = check_text(cursor, "cursor", max_length=MAX_CURSOR)
+    try:
+        found = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Value])
+    except (ValueError, msgspec.MsgspecError):
+        raise _foreign(text) from None
+    if len(found) != len(kinds) + 1 or found[0] != crc32(what.encode()):
+        raise _foreign(text)
+    values = tuple(found[1:])
+    if not all(_is_one(value, kind) for value, kind in zip(values, kinds, strict=True)):
+        raise _foreign(text)
+    return values
+
+
+def _is_one(value: Value, kind: Any) -> bool:
+    if not isinstance(value, kind):
+        return False
+    if isinstance(value, str):
+        check_text(value, "cursor", max_length=MAX_CURSOR)
+    return not isinstance(value, int) or -LAST <= value <= LAST
+
+
+def _foreign(cursor: str) -> InvalidInput:
+    return InvalidInput(f"{cursor[:64]!r} is not a cursor of this list; give what `next` of a page has given")

@@ -1,0 +1,76 @@
+"""Holds: queues that are paused, and workers that are drained. A claim gets nothing of or for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from perdure.access.operations import audit
+from perdure.kernel import changes
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts import hold_sql, sql, tables
+from perdure.rollouts.hold_sql import HoldRow
+from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
+
+HoldKind = Literal["queue", "worker"]
+QUEUE: Final = "queue"
+WORKER: Final = "worker"
+MOST_AGENTS = 1000
+"""Workers of how many agents are woken when a queue is resumed; the others look again by themselves."""
+
+
+async def holds(tx: Tx) -> list[HoldRow]:
+    """The holds of a namespace; where there is none at all, as a rule, nothing is read."""
+    return await tx.all(hold_sql.LIST_HOLDS) if await tx.probe(tables.HELD) else []
+
+
+def held(rows: Sequence[HoldRow], kind: HoldKind) -> dict[str, int]:
+    """Since when each queue is paused, or each worker drained."""
+    return {row.name: row.since for row in rows if row.kind == kind}
+
+
+async def pause_queue(tx: Tx, queue: str) -> int:
+    """Let nothing be claimed from a queue; returns since when. A queue that is paused stays as it is."""
+    if await _hold(tx, QUEUE, queue):
+        await audit(tx, "pause_queue", [queue])
+        changes.tell(tx, "queue", [(queue, "paused")])
+    return held(await tx.all(hold_sql.LIST_HOLDS), QUEUE)[queue]
+
+
+async def resume_queue(tx: Tx, queue: str) -> bool:
+    """Let rollouts be claimed from a queue again; returns whether it was paused."""
+    if not await tx.execute(hold_sql.DROP_HOLD, kind=QUEUE, name=queue):
+        return False
+    await audit(tx, "resume_queue", [queue])
+    tx.hint(READY_CHANNEL, ready_key(queue, None))
+    for agent in await tx.all(hold_sql.READY_AGENTS, queue=queue, n=MOST_AGENTS):
+        tx.hint(READY_CHANNEL, ready_key(queue, agent))
+    changes.tell(tx, "queue", [(queue, "resumed")])
+    return True
+
+
+async def drain_worker(tx: Tx, worker_id: str) -> None:
+    """Let a worker claim nothing more until it is registered again; it finishes what it holds."""
+    await _check_worker(tx, worker_id)
+    if await _hold(tx, WORKER, worker_id):
+        await audit(tx, "drain_worker", [worker_id])
+        changes.tell(tx, "worker", [(worker_id, "draining")])
+
+
+async def undrain_worker(tx: Tx, worker_id: str) -> None:
+    """Let a worker claim again."""
+    await _check_worker(tx, worker_id)
+    if await tx.execute(hold_sql.DROP_HOLD, kind=WORKER, name=worker_id):
+        await audit(tx, "undrain_worker", [worker_id])
+        changes.tell(tx, "worker", [(worker_id, "claims again")])
+
+
+async def _check_worker(tx: Tx, worker_id: str) -> None:
+    if not await tx.all(sql.GET_WORKERS, ids=[worker_id]):
+        raise NotFound(f"Worker {worker_id} not found")
+
+
+async def _hold(tx: Tx, kind: HoldKind, name: str) -> bool:
+    """Begin a hold; returns whether it is new."""
+    return bool(await tx.insert_new(hold_sql.ADD_HOLDS, [HoldRow(kind, name, tx.now)]))

@@ -1,0 +1,113 @@
+"""What models cost: a table by the names of models, out of files that people edit."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from perdure.kernel.errors import InvalidInput
+from perdure.rollouts.traces.figures import Figures
+
+FILE_NAME = "prices.toml"
+ENDS = ("-", ":", "@")
+"""What follows a name in the table where it stands for the beginning of a model's name."""
+NANOS_A_MILLIONTH = 1000
+"""A dollar for a million tokens is so many billionths of a dollar for a token."""
+REMEMBERED = 10_000
+
+Dollars = Annotated[float, Meta(ge=0, le=1e6)]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a million tokens cost, in US dollars; cached input costs as much as other input if not told."""
+
+    input: Dollars
+    output: Dollars
+    cached: Dollars | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    models: dict[str, Price] = {}
+
+
+class Prices:
+    """The prices that a process knows: those that perdure ships, and before them those of a file."""
+
+    def __init__(self, models: Mapping[str, Price] | None = None) -> None:
+        self._table: dict[str, Price] = {}
+        self._found: dict[str, Price | None] = {}
+        self.use(models or {})
+
+    def use(self, models: Mapping[str, Price]) -> None:
+        """Use these prices, and the shipped ones for all other models."""
+        self._table = {**shipped(), **{name.lower(): price for name, price in models.items()}}
+        self._found = {}
+
+    def of(self, model: str) -> Price | None:
+        """The price of a model: that of the longest name in the table with which its own begins.
+
+        A provider before a slash, as in `openai/gpt-4o`, is left out where the whole name is not known.
+        """
+        try:
+            return self._found[model]
+        except KeyError:
+            pass
+        name = model.lower()
+        price = self._longest(name) or self._longest(name.rpartition("/")[2])
+        if len(self._found) >= REMEMBERED:
+            self._found = {}
+        self._found[model] = price
+        return price
+
+    def _longest(self, name: str) -> Price | None:
+        for end in range(len(name), 0, -1):
+            if end == len(name) or name[end] in ENDS:
+                price = self._table.get(name[:end])
+                if price is not None:
+                    return price
+        return None
+
+    def cost(self, figures: Figures) -> int | None:
+        """What a call cost in billionths of a dollar: as its span says, or by the table; None if unknown."""
+        if figures.cost is not None or not figures.model:
+            return figures.cost
+        price = self.of(figures.model)
+        if price is None:
+            return None
+        cached = price.input if price.cached is None else price.cached
+        plain = figures.input_tokens - figures.cached_tokens
+        dollars = plain * price.input + figures.cached_tokens * cached + figures.output_tokens * price.output
+        return round(dollars * NANOS_A_MILLIONTH)
+
+
+@cache
+def shipped() -> Mapping[str, Price]:
+    """The prices that perdure ships."""
+    return _read(
+        files("perdure.rollouts.traces").joinpath(FILE_NAME).read_text("utf-8"), "the shipped prices"
+    )
+
+
+def read_prices(path: Path) -> Mapping[str, Price]:
+    """The prices in a file; the error names it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path}: it is not UTF-8") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror or type(error).__name__}") from None
+    return _read(text, str(path))
+
+
+def _read(text: str, what: str) -> Mapping[str, Price]:
+    try:
+        return msgspec.convert(tomllib.loads(text), _File).models
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"{what}: {error}") from None

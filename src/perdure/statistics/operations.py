@@ -1,0 +1,157 @@
+"""Writes and reads the queues by the minute, and the usage by the hour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.access.tables import SYSTEM
+from perdure.kernel.storage.dialect import Statement
+from perdure.kernel.storage.port import Tx
+from perdure.kernel.tally import Place
+from perdure.rollouts.model import CANCELLED, SUCCEEDED
+from perdure.rollouts.operations.overview import depths
+from perdure.rollouts.traces.figures import CALLS
+from perdure.statistics import sql
+from perdure.statistics.model import (
+    ALL,
+    HOUR,
+    MINUTE,
+    USAGE_WINDOW,
+    AddedUsageRow,
+    MinuteRow,
+    QueueHistory,
+    UsageBy,
+    UsageHistory,
+    UsageStepRow,
+    WaitRow,
+    history_of,
+    hours_of,
+    usage_of,
+    window_of,
+)
+
+MOST_ROWS = 50_000
+"""How many rows of steps one call reads."""
+TRIM_ROWS = 500
+USAGE_ROWS = 500
+"""How many rows of usage one transaction adds to the hours."""
+
+
+class Waits(NamedTuple):
+    """What was claimed of a queue: how many after a wait of each length, and how long all of them waited."""
+
+    buckets: Sequence[int]
+    micros: int
+
+
+class Counted(NamedTuple):
+    """What a process counted since it last wrote, by namespace and queue, and ends also by status."""
+
+    waits: Mapping[Place, Waits]
+    ends: Mapping[tuple[int | None, str, str], int]
+
+    def __bool__(self) -> bool:
+        return bool(self.waits or self.ends)
+
+
+async def record_minute(tx: Tx, counted: Counted, look: bool) -> bool:
+    """Add what a process counted to the minute that mostly lies behind; returns whether it read the depths.
+
+    The depths of a minute are read by one process: the first that wants to `look`.
+    """
+    minute = (tx.wall - MINUTE // 2) // MINUTE * MINUTE
+    found: dict[tuple[int, str], MinuteRow] = {}
+    looked = look and bool(
+        await tx.insert_new(sql.TAKE_MINUTE, [MinuteRow(ns=SYSTEM, minute=minute, queue=ALL)])
+    )
+    if looked:
+        for depth in await depths(tx):
+            oldest = 0 if depth.oldest is None else max(tx.now - depth.oldest, 0)
+            found[depth.ns, depth.queue] = MinuteRow(
+                depth.ns, minute, depth.queue, depth.ready, depth.delayed, depth.waiting, oldest
+            )
+    waits = []
+    for (ns, queue), each in counted.waits.items():
+        if ns is None:
+            continue
+        row = found.get((ns, queue)) or MinuteRow(ns, minute, queue)
+        found[ns, queue] = row._replace(claimed=sum(each.buckets), waited=each.micros)
+        waits += [WaitRow(ns, minute, queue, place, n) for place, n in enumerate(each.buckets) if n]
+    for (ns, queue, status), count in counted.ends.items():
+        if ns is None:
+            continue
+        row = found.get((ns, queue)) or MinuteRow(ns, minute, queue)
+        if status == SUCCEEDED:
+            row = row._replace(succeeded=row.succeeded + count)
+        elif status == CANCELLED:
+            row = row._replace(cancelled=row.cancelled + count)
+        else:
+            row = row._replace(failed=row.failed + count)
+        found[ns, queue] = row
+    minutes = [found[key] for key in sorted(found)]
+    await tx.write(sql.ADD_MINUTES.of(minutes), sql.ADD_WAITS.of(sorted(waits)))
+    return looked
+
+
+async def queue_history(tx: Tx, since: float | None, until: float | None) -> QueueHistory:
+    """The queues of a namespace over time."""
+    window = window_of(since, until, tx.wall)
+    terms = {"since": window.since, "until": window.until, "step": window.step, "n": MOST_ROWS}
+    return history_of(
+        window,
+        await tx.all(sql.LOOKED_AT, system=SYSTEM, **terms),
+        await tx.all(sql.LIST_STEPS, **terms),
+        await tx.all(sql.LIST_STEP_WAITS, **terms),
+    )
+
+
+USAGE: Mapping[UsageBy, Statement[UsageStepRow]] = {
+    "model": sql.USAGE_BY_MODEL,
+    "agent": sql.USAGE_BY_AGENT,
+    "user": sql.USAGE_BY_USER,
+    "kind": sql.USAGE_BY_KIND,
+}
+
+
+async def add_usage_to_hours(tx: Tx) -> int:
+    """Add some of what new spans took to the hours, in all namespaces; returns how many rows that were."""
+    rows = await tx.all(sql.TAKE_USAGE, n=USAGE_ROWS)
+    if rows:
+        await tx.execute_many(sql.DROP_USAGE, [_usage_key(row) for row in rows])
+        await tx.write(sql.ADD_HOURS.of(hours_of(rows)))
+    return len(rows)
+
+
+def _usage_key(row: AddedUsageRow) -> dict[str, Any]:
+    return {
+        "ns": row.ns,
+        "rollout_id": row.rollout_id,
+        "hour": row.hour,
+        "kind": row.kind,
+        "model": row.model,
+        "agent": row.agent,
+        "user_id": row.user_id,
+    }
+
+
+async def usage_history(tx: Tx, by: UsageBy, since: float | None, until: float | None) -> UsageHistory:
+    """What was used in a namespace over time."""
+    window = window_of(since, until, tx.wall, shortest=HOUR, usual=USAGE_WINDOW)
+    terms: dict[str, Any] = {"since": window.since, "until": window.until, "step": window.step}
+    if by != "kind":
+        terms["kinds"] = sorted(CALLS)
+    return usage_of(window, by, await tx.all(USAGE[by], n=MOST_ROWS, **terms))
+
+
+async def trim_hours(tx: Tx, age: int) -> int:
+    """Delete some of the hours that are older than `age` microseconds; returns how many."""
+    return await tx.execute(sql.TRIM_HOURS, before=tx.now - age, n=TRIM_ROWS)
+
+
+async def trim(tx: Tx, age: int) -> int:
+    """Delete some of the minutes that are older than `age` microseconds; returns how many rows."""
+    before = tx.now - age
+    return sum(
+        [await tx.execute(each, before=before, n=TRIM_ROWS) for each in (sql.TRIM_MINUTES, sql.TRIM_WAITS)]
+    )

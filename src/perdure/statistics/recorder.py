@@ -1,0 +1,101 @@
+"""Writes statistics: the queues by the minute, and what spans took by the hour."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from perdure.kernel.clock import to_micros
+from perdure.kernel.errors import OutcomeUnknown, StorageError
+from perdure.kernel.storage.port import Storage
+from perdure.kernel.tally import Durations, Place
+from perdure.rollouts.operations.spans import USAGE_WRITTEN
+from perdure.rollouts.operations.work import ENDED_IN_QUEUE, WAITED
+from perdure.statistics.operations import Counted, Waits, add_usage_to_hours, record_minute
+
+LOOK_SECONDS = 5.0
+"""How often it looks whether a minute is over."""
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Each process that has a database open adds what it counted; one of them reads the depths.
+
+    What a process counted since the last full minute is lost if it is killed; when it stops, it is written.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._minute = _minute()
+        self._waits: dict[Place, Durations] = {}
+        self._ends: dict[Place, int] = {}
+        self._usage = 0
+
+    def start(self) -> None:
+        """Write every minute from now on."""
+        self._storage.timers.every(LOOK_SECONDS, self._look)
+
+    async def _look(self) -> None:
+        over = _minute() != self._minute
+        self._minute = _minute()
+        # What another process stored is added by that process, or at the end of a minute.
+        if over or self._storage.tally.counts(USAGE_WRITTEN).get("", 0) != self._usage:
+            await self.add_usage()
+        if over:
+            await self.record()
+
+    async def add_usage(self) -> None:
+        """Add what new spans took to the hours."""
+        self._usage = self._storage.tally.counts(USAGE_WRITTEN).get("", 0)
+        while await self._storage.background(add_usage_to_hours):
+            pass
+
+    async def record(self, *, look: bool = True) -> bool:
+        """Write what was counted since the last time; returns whether the depths were read here too.
+
+        What could not be written is added the next time. A commit whose answer was lost counts as made.
+        """
+        waits = self._storage.tally.durations_by_place(WAITED)
+        ends = self._storage.tally.counts_by_place(ENDED_IN_QUEUE)
+        counted = Counted(_waits_since(self._waits, waits), _ends_since(self._ends, ends))
+        looked = False
+        try:
+            if look or counted:
+                looked = await self._storage.background(record_minute, counted, look)
+        except OutcomeUnknown as error:
+            logger.warning("it is not known whether the last minute of the queues was written: %s", error)
+        self._waits, self._ends = waits, ends
+        return looked
+
+    async def finish(self) -> None:
+        """Write what was counted since the last full minute."""
+        try:
+            await self.record(look=False)
+        except StorageError as error:
+            logger.warning("the last minute of the queues was not written: %s", error)
+
+
+def _minute() -> int:
+    return int(time.time() // 60)
+
+
+def _waits_since(before: dict[Place, Durations], now: dict[Place, Durations]) -> dict[Place, Waits]:
+    found = {}
+    for place, durations in now.items():
+        old = before.get(place) or Durations()
+        buckets = [new - known for new, known in zip(durations.buckets, old.buckets, strict=True)]
+        if any(buckets):
+            found[place] = Waits(buckets, to_micros(max(durations.total - old.total, 0.0)))
+    return found
+
+
+def _ends_since(before: dict[Place, int], now: dict[Place, int]) -> dict[tuple[int | None, str, str], int]:
+    found = {}
+    for place, count in now.items():
+        more = count - before.get(place, 0)
+        if more:
+            ns, label = place
+            status, _, queue = label.partition("/")
+            found[ns, queue, status] = more
+    return found
