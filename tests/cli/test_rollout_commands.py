@@ -127,6 +127,15 @@ def test_a_failure_is_explained_and_its_trace_drawn(server: Server, place: Mappi
     assert document["spans"] == 2
     assert [attempt["status"] for attempt in document["attempts"]] == ["failed"]
 
+    path = said(server.run("rollout", "path", rollout_id, more=place))
+    assert re.search(r"preparing .* worker-1 +claimed by worker worker-1 as attempt 1", path)
+    assert "When a first span arrived is not stored" in path
+    states = server.json("rollout", "path", rollout_id, more=place)["items"]
+    assert [each["status"] for each in states] == ["queuing", "preparing", "running", "failed"]
+    with_itself = said(server.run("rollout", "compare", rollout_id, "1", "1", more=place))
+    assert "Both attempts did the same." in with_itself
+    assert re.search(r"same +agent +agent", with_itself)
+
     tree = said(server.run("span", "list", rollout_id, more=place))
     assert re.search(r"└── attempt 1 by worker-1: failed", tree)
     assert re.search(r"└── agent  2\.50 s  aaaaaaaa\n +└── tool  250 ms  no answer  bbbbbbbb", tree)

@@ -129,8 +129,12 @@ class HeldRow(NamedTuple):
 
 
 class AuditRow(msgspec.Struct):
-    """An entry of the audit: `object` holds ids, separated by commas, and `count` how many there were."""
+    """An entry of the audit: `object` holds ids, separated by commas, and `count` how many there were.
 
+    Its id is its time.
+    """
+
+    id: int
     actor: str
     action: str
     object: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from perdure.access.operations import list_namespaces
@@ -19,6 +20,15 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRows,
 )
+from perdure.diagnostics.path import (
+    MOST_ATTEMPTS,
+    FoundPath,
+    PathAttemptRow,
+    PathRow,
+    Requeue,
+    goes_again,
+    tries_of,
+)
 from perdure.diagnostics.totals import ThreadTotals
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun
 from perdure.graph_requests.model import GRAPH_REQUEST
@@ -27,7 +37,7 @@ from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.model import DEAD, PENDING
 from perdure.outbox.operations import list_effects
-from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED
+from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED, Kinds, limits_of
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.holds import QUEUE, WORKER, held, holds
 from perdure.rollouts.operations.overview import Depth, queues_here
@@ -47,6 +57,12 @@ CANCELLING = ("cancel_run", "delete_run", "delete_thread", "create_run", "update
 A_MOMENT = 1000
 """Within how many microseconds after a change its entry in the audit has its id."""
 AUDIT_ENTRIES = 50
+CREATING = ("enqueue_rollout", "start_rollout", "create_run", "dispatch_workflow", "trigger_schedule")
+CHANGING, STARTING = "update_rollout", "start_attempt"
+SEARCHED_ENTRIES = 1000
+"""How many entries of the audit are looked through for who queued a rollout again."""
+FIRST_SPANS = 1000
+"""How many spans of an attempt are looked at for when the first began."""
 MOST_WORKERS = 1000
 MOST_NODES = 20
 """How many phases and approvals of a workflow run are looked at."""
@@ -156,7 +172,7 @@ async def workers_of(tx: Tx, kind: str) -> WorkerRows:
 # --- who ended it -----------------------------------------------------------------------------------------
 
 
-async def _end_of(tx: Tx, row: RolloutRow, run: RunRow | None) -> AuditMatch:
+async def _end_of(tx: Tx, row: RolloutRow | PathRow, run: RunRow | None) -> AuditMatch:
     if run is not None and run.gone_at is not None and run.temporary is None:
         return await _audit_match(tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread"))
     if row.status != CANCELLED or row.end_time is None:
@@ -183,6 +199,67 @@ async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequenc
         if entry.action in actions and (entry.count > len(named) or not set(named).isdisjoint(about)):
             return AuditMatch(entry.actor, entry.action)
     return AuditMatch()
+
+
+# --- the path of a rollout --------------------------------------------------------------------------------
+
+
+@watched
+async def find_path(tx: Tx, id: str, kinds: Kinds) -> FoundPath | None:
+    """What is stored of the path of a rollout, a run or a phase."""
+    row = await tx.one(sql.PATH_OF, id=id)
+    if row is None:
+        return None
+    run = (await load_runs(tx, [id])).get(id) if row.kind in RUN_KINDS else None
+    attempts = list(reversed(await tx.all(sql.LATEST_ATTEMPTS, id=id, n=MOST_ATTEMPTS)))
+    uncharged = await tx.one(sql.COUNT_UNCHARGED, id=id) or 0
+    final = row.kind in kinds and kinds[row.kind].final
+    return FoundPath(
+        row=row,
+        attempts=attempts,
+        uncharged=uncharged,
+        spans={} if final else await _first_spans(tx, row, attempts),
+        created=await _audit_match(tx, row.start_time, (id,), CREATING),
+        ended=await _end_of(tx, row, run) if row.status in ENDED else await _queued_by(tx, row),
+        requeued={} if final else await _requeues(tx, row, attempts, uncharged),
+    )
+
+
+async def _first_spans(tx: Tx, row: PathRow, attempts: Sequence[PathAttemptRow]) -> dict[str, int]:
+    found = {}
+    for attempt in attempts:
+        terms = {"born": row.start_time, "id": row.id, "attempt_id": attempt.id}
+        first = await tx.one(sql.FIRST_SPAN, **terms, n=FIRST_SPANS)
+        if first is not None:
+            found[attempt.id] = first // 1000
+    return found
+
+
+async def _queued_by(tx: Tx, row: PathRow) -> AuditMatch:
+    """Who put into the queue what waits there again; outside lines, its place is the time."""
+    if row.line is not None or row.status not in QUEUED or row.position == row.start_time:
+        return AuditMatch()
+    return await _audit_match(tx, row.position, (row.id,), (CHANGING,))
+
+
+async def _requeues(
+    tx: Tx, row: PathRow, attempts: Sequence[PathAttemptRow], uncharged: int
+) -> dict[int, Requeue]:
+    """Who queued a rollout again after an attempt whose end the rules do not follow by another."""
+    limits, tries = limits_of(row.config), tries_of(attempts, uncharged)
+    found = {}
+    for attempt, following in pairwise(attempts):
+        if not goes_again(limits, attempt, tries[attempt.sequence_id]):
+            since = attempt.end_time or attempt.start_time
+            terms = {"since": since, "until": following.start_time + A_MOMENT, "n": SEARCHED_ENTRIES}
+            for entry in await tx.all(sql.AUDIT_BEFORE, **terms):
+                about = {each for name in entry.object.split(",") for each in name.split("/")}
+                started = entry.action == STARTING
+                queued = entry.action == CHANGING and entry.id <= following.start_time
+                if (started or queued) and row.id in about:
+                    found[attempt.sequence_id] = Requeue(entry.id, entry.actor, started)
+                    break
+    return found
 
 
 # --- threads ----------------------------------------------------------------------------------------------

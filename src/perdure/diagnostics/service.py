@@ -13,7 +13,8 @@ from perdure.access.endpoints import GET, call
 from perdure.access.model import Caller, token_of
 from perdure.access.tables import SYSTEM
 from perdure.approvals.model import ApprovalRow
-from perdure.diagnostics import doctor, finding, model, operations
+from perdure.diagnostics import comparing, doctor, finding, model, operations
+from perdure.diagnostics.comparison import Comparison, align, comparison_of, readable
 from perdure.diagnostics.doctor import Findings
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
 from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, FoundId, FoundTokens, Kind, Wanted
@@ -26,14 +27,28 @@ from perdure.diagnostics.model import (
     RolloutFacts,
     Why,
 )
+from perdure.diagnostics.path import RolloutPath, path_of
 from perdure.diagnostics.totals import ThreadFigures, thread_figures
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
-from perdure.kernel.checks import MAX_ID, Id, check_choice, check_choices, check_id, check_name, check_number
+from perdure.kernel.checks import (
+    MAX_ID,
+    Id,
+    Limit,
+    Offset,
+    check_choice,
+    check_choices,
+    check_id,
+    check_name,
+    check_number,
+    check_page,
+    optional_text,
+)
 from perdure.kernel.clock import to_micros, to_seconds
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import NotFound, SpansEvicted
 from perdure.kernel.eventlog.port import EventLog, LogName
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.outbox.model import DEAD, PENDING
+from perdure.rollouts.encoding import spans_from
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
@@ -99,6 +114,42 @@ class Diagnostics(WatchedService):
 
     def _facts(self, found: FoundRollout, now: int) -> RolloutFacts:
         return model.facts_of(found, known=found.row.kind in self.kinds, since=now - self._alive)
+
+    @call(GET("/rollouts/{rollout_id}/path"), scope="read", errors=(NotFound,))
+    async def path(self, rollout_id: Id) -> RolloutPath:
+        """Show the statuses that a rollout, a run or a phase was in, when, and what led to each.
+
+        It is derived from what is stored: `exact` is false where a time is only the nearest that is known,
+        and `unknown` says what cannot be told. Of more than 100 attempts, the latest are shown.
+        """
+        found = await self.read(operations.find_path, check_id(rollout_id, "rollout_id"), self.kinds)
+        if found is None:
+            raise NotFound(f"Rollout {rollout_id} not found")
+        return path_of(found, final=found.row.kind in self.kinds and self.kinds[found.row.kind].final)
+
+    @call(GET("/rollouts/{rollout_id}/comparison"), scope="read", errors=(NotFound, SpansEvicted))
+    async def compare(
+        self,
+        rollout_id: Id,
+        *,
+        left: Id | None = None,
+        right: Id | None = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> Comparison:
+        """Compare two attempts of a rollout, a run or a phase, span by span: where they part, and how.
+
+        `left` and `right` are ids or numbers of attempts, by default the last two. The first 500 spans of
+        each are compared; `limit` and `offset` choose the pairs that are shown. Ids and times are no
+        differences. What a span holds is read with `GET /rollouts/{rollout_id}/spans?span_id=`.
+        """
+        check_page(limit, offset)
+        wanted = (optional_text(left, "left"), optional_text(right, "right"))
+        one, other = await self.read(comparing.find, check_id(rollout_id, "rollout_id"), *wanted)
+        pairs = align(one.spans, other.spans)
+        rows, parts = await self.read(comparing.read_spans, rollout_id, readable(pairs))
+        read = {(span.attempt_id, span.span_id): span for span in spans_from(rows, parts)}
+        return comparison_of(rollout_id, one, other, pairs, read, limit=limit, offset=offset)
 
     @call(GET("/find"), scope="read")
     async def find(

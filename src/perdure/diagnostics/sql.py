@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.diagnostics.comparison import SideRow
 from perdure.diagnostics.model import (
     AskedRow,
     AttemptRow,
@@ -13,8 +14,11 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRow,
 )
+from perdure.diagnostics.path import PathAttemptRow, PathRow
 from perdure.diagnostics.totals import ThreadTotals
 from perdure.kernel.storage.dialect import name_statements, statement
+from perdure.rollouts.rows import SpanView
+from perdure.rollouts.traces.outline import SpanOutlineRow
 
 # A rollout.
 GET_ROLLOUT = statement("SELECT {columns} FROM rollouts WHERE ns = :ns AND id = :id", row=RolloutRow)
@@ -33,6 +37,55 @@ LATEST_ATTEMPT = statement(
 # How many attempts of a rollout do not count against its limit.
 COUNT_UNCHARGED = statement(
     "SELECT count(*) FROM attempts WHERE ns = :ns AND rollout_id = :id AND charged = 0", row=int
+)
+# A rollout, for its path.
+PATH_OF = statement("SELECT {columns} FROM rollouts WHERE ns = :ns AND id = :id", row=PathRow)
+# The latest attempts of a rollout, the latest first.
+LATEST_ATTEMPTS = statement(
+    """
+    SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :id ORDER BY sequence_id DESC LIMIT :n
+    """,
+    row=PathAttemptRow,
+)
+# When the first of an attempt's spans began, as far as its first thousand by id tell.
+FIRST_SPAN = statement(
+    """
+    SELECT min(start_ns)
+    FROM (SELECT start_ns FROM spans WHERE ns = :ns AND born = :born AND rollout_id = :id
+      AND attempt_id = :attempt_id ORDER BY span_id LIMIT :n) AS found
+    """,
+    row=int,
+)
+# An attempt by its number.
+SIDE_BY_NUMBER = statement(
+    """
+    SELECT {columns} FROM attempts
+    WHERE ns = :ns AND rollout_id = :rollout_id AND sequence_id = :sequence_id
+    """,
+    row=SideRow,
+)
+# An attempt by its id.
+SIDE_BY_ID = statement(
+    "SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :rollout_id AND id = :id", row=SideRow
+)
+# The outlines of an attempt's first spans.
+OUTLINES = statement(
+    """
+    SELECT {columns} FROM spans
+    WHERE ns = :ns AND born = :born AND rollout_id = :rollout_id AND attempt_id = :attempt_id
+    ORDER BY sequence_id, ordinal
+    LIMIT :n
+    """,
+    row=SpanOutlineRow,
+)
+# Spans of a rollout by their ids.
+SPANS_OF = statement(
+    """
+    SELECT {columns} FROM spans
+    WHERE ns = :ns AND rollout_id = :rollout_id AND span_id {among:ids}
+      AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)
+    """,
+    row=SpanView,
 )
 # The run that holds a line.
 GET_LINE = statement("SELECT {columns} FROM lines WHERE ns = :ns AND line = :line", row=LineRow)
@@ -120,6 +173,17 @@ AUDIT_AT = statement(
     FROM audit
     WHERE ns = :ns AND id >= :since AND id < :until
     ORDER BY id
+    LIMIT :n
+    """,
+    row=AuditRow,
+)
+# The latest entries of the audit between two times, the latest first.
+AUDIT_BEFORE = statement(
+    """
+    SELECT {columns}
+    FROM audit
+    WHERE ns = :ns AND id >= :since AND id < :until
+    ORDER BY id DESC
     LIMIT :n
     """,
     row=AuditRow,

@@ -22,12 +22,14 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import ago, cost_text, shorten, tokens_text, warn
+from perdure.cli.shell.output import ago, cost_text, human_duration, shorten, tokens_text, warn
 from perdure.cli.shell.results import Results, listing, showing
 from perdure.cli.shell.target import Connection
 
 if TYPE_CHECKING:
     from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span
+    from perdure.diagnostics.comparison import Pair
+    from perdure.diagnostics.path import PathState
     from perdure.rollouts.records import RolloutStatus
     from perdure.rollouts.traces.records import RolloutFigures
 
@@ -40,6 +42,8 @@ NOBODY = ("no_worker", "no_agent")
 """The rules by which a rollout waits for somebody who is not there."""
 FIGURES_A_CALL = 100
 """How many ids fit the URL of one request."""
+PATH_COLUMNS = ("status", "since", "for", "attempt", "worker", "cause")
+PAIR_COLUMNS = ("", "left", "right", "differences")
 ATTEMPT_COLUMNS = ("attempt", "attempt_id", "status", "worker", "started", "last heartbeat")
 
 app = CommandGroup("Enqueue, show, watch, cancel and retry rollouts.")
@@ -192,6 +196,58 @@ def _attempt_row(attempt: Attempt) -> tuple[Any, ...]:
         ago(attempt.start_time),
         ago(attempt.last_heartbeat_time),
     )
+
+
+@app.client_command("path")
+async def show_path(context: CommandContext, rollout_id: IdArgument) -> None:
+    """Show the statuses that a rollout, run or phase was in, and what led to each."""
+    async with context.connect() as connection:
+        path = await connection.diagnostics.path(rollout_id)
+    rows = (
+        ("rollout", path.rollout_id),
+        ("kind", path.kind),
+        ("status", path.status),
+        *(("not known", each) for each in path.unknown),
+    )
+    showing(context, path, rows, PATH_COLUMNS, map(_path_row, path.items))
+
+
+def _path_row(state: PathState) -> tuple[Any, ...]:
+    since = None if state.since is None else f"{'' if state.exact else '~'}{ago(state.since)}"
+    took = None
+    if state.since is not None and state.until is not None:
+        took = human_duration(max(state.until - state.since, 0))
+    return state.run_status or state.status, since, took, state.attempt, state.worker_id, state.cause
+
+
+@app.client_command("compare")
+async def compare_attempts(
+    context: CommandContext,
+    rollout_id: IdArgument,
+    left: Annotated[
+        str | None, typer.Argument(metavar="LEFT", help="Number or ID of an attempt; the last but one.")
+    ] = None,
+    right: Annotated[
+        str | None, typer.Argument(metavar="RIGHT", help="Number or ID of another attempt; the last.")
+    ] = None,
+    limit: LimitOption = 100,
+) -> None:
+    """Compare two attempts of a rollout, run or phase, span by span."""
+    async with context.connect() as connection:
+        found = await connection.diagnostics.compare(rollout_id, left=left, right=right, limit=limit)
+    rows = (
+        ("left", f"attempt {found.left.sequence_id}, {found.left.status}"),
+        ("right", f"attempt {found.right.sequence_id}, {found.right.status}"),
+        ("result", found.sentence),
+    )
+    showing(context, found, rows, PAIR_COLUMNS, map(_pair_row, found.items))
+
+
+def _pair_row(pair: Pair) -> tuple[Any, ...]:
+    differences = ", ".join(
+        f"{each.field}: {shorten(each.left, 30)} / {shorten(each.right, 30)}" for each in pair.differences
+    )
+    return pair.kind, pair.left and pair.left.name, pair.right and pair.right.name, differences
 
 
 @app.client_command("watch")

@@ -21,6 +21,7 @@ class SpanOutlineRow(NamedTuple):
     status_code: str
     sequence_id: int
     ordinal: int
+    size: int
 
 
 class SpanOutline(Record, kw_only=True):

@@ -1,0 +1,60 @@
+"""Reads the attempts that are compared, and their spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.diagnostics import sql
+from perdure.diagnostics.comparison import MOST_SPANS, FoundSide, SideRow
+from perdure.diagnostics.path import PathRow
+from perdure.kernel.errors import NotFound, SpansEvicted
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts import sql as rollout_sql
+from perdure.rollouts.operations.queries import shared_parts
+from perdure.rollouts.rows import SpanView
+from perdure.rollouts.traces.outline import SpanOutlineRow
+
+
+async def find(tx: Tx, rollout_id: str, left: str | None, right: str | None) -> tuple[FoundSide, FoundSide]:
+    """Two attempts of a rollout, by id or number, with the outlines of their first spans."""
+    rollout = await tx.one(sql.PATH_OF, id=rollout_id)
+    if rollout is None:
+        raise NotFound(f"Rollout {rollout_id} not found")
+    if await tx.one(rollout_sql.IS_EVICTED, rollout_id=rollout_id):
+        raise SpansEvicted(f"the spans of rollout {rollout_id} were evicted to free memory")
+    one = await _side(tx, rollout_id, left, max(rollout.attempts - 1, 1))
+    other = await _side(tx, rollout_id, right, rollout.attempts)
+    return await _with_spans(tx, rollout, one), await _with_spans(tx, rollout, other)
+
+
+async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> SideRow:
+    number = otherwise if wanted is None else _number(wanted)
+    row = await tx.one(sql.SIDE_BY_NUMBER, rollout_id=rollout_id, sequence_id=number)
+    if wanted is not None and number == 0:
+        row = await tx.one(sql.SIDE_BY_ID, rollout_id=rollout_id, id=wanted)
+    if row is None:
+        raise NotFound(f"Rollout {rollout_id} has no attempt {wanted or otherwise}")
+    return row
+
+
+def _number(text: str) -> int:
+    """The number of an attempt; 0 if the text is an id."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+async def _with_spans(tx: Tx, rollout: PathRow, attempt: SideRow) -> FoundSide:
+    terms = {"born": rollout.start_time, "rollout_id": rollout.id, "attempt_id": attempt.id}
+    rows = await tx.all(sql.OUTLINES, **terms, n=MOST_SPANS + 1)
+    spans = sorted(rows[:MOST_SPANS], key=lambda row: (row.start_ns or 0, row.sequence_id, row.ordinal))
+    return FoundSide(attempt, spans, len(rows) > MOST_SPANS)
+
+
+async def read_spans(
+    tx: Tx, rollout_id: str, wanted: Sequence[SpanOutlineRow]
+) -> tuple[list[SpanView], dict[str, bytes]]:
+    """What these spans hold, and the parts that they share."""
+    ids = sorted({span.span_id for span in wanted})
+    rows = [] if not ids else await tx.all(sql.SPANS_OF, rollout_id=rollout_id, ids=ids)
+    named = {(span.attempt_id, span.span_id) for span in wanted}
+    rows = [row for row in rows if (row.attempt_id, row.span_id) in named]
+    return rows, dict(await shared_parts(tx, rows))

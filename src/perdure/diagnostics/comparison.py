@@ -1,0 +1,267 @@
+"""Two attempts of a rollout side by side, span by span, with the place where they part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from perdure.kernel.clock import to_seconds, to_seconds_or_none
+from perdure.kernel.codec import encode_json
+from perdure.kernel.record import Record
+from perdure.rollouts.records import AttemptStatus
+from perdure.rollouts.spans import Span
+from perdure.rollouts.traces.outline import SpanOutline, SpanOutlineRow, outline_from
+
+MOST_SPANS = 500
+"""How many spans of each attempt are compared, the first ones."""
+MOST_BYTES = 8 * 2**20
+"""How much of what spans hold one comparison reads; what lies beyond is compared by its outline."""
+MOST_DIFFERENCES = 20
+MAX_VALUE = 200
+
+PairKind = Literal["same", "changed", "left", "right"]
+
+_VOLATILE: Final = re.compile(
+    r"(^|[._])(id|ids|uuid|pid|port|seed|time|times|timestamp|duration|latency|thread|created|nano|ns|ms)$"
+)
+"""The names of attributes that are other in every execution."""
+
+
+class ComparedAttempt(Record, kw_only=True):
+    """One side of a comparison."""
+
+    attempt_id: str
+    sequence_id: int
+    status: AttemptStatus
+    worker_id: str | None
+    start_time: float
+    end_time: float | None
+    spans: int
+    """How many of its spans are compared."""
+    more: bool
+    """Whether it has more."""
+
+
+class Difference(Record, kw_only=True):
+    """What differs between two spans: `status`, `error` or an attribute; null is on a side that has none."""
+
+    field: str
+    left: str | None
+    right: str | None
+
+
+class Pair(Record, kw_only=True):
+    """A span of the left attempt beside the one of the right that corresponds to it."""
+
+    kind: PairKind
+    """`left` and `right` are spans of one attempt only."""
+    left: SpanOutline | None = None
+    right: SpanOutline | None = None
+    differences: list[Difference]
+
+
+class Comparison(Record, kw_only=True):
+    """Two attempts of a rollout side by side."""
+
+    rollout_id: str
+    left: ComparedAttempt
+    right: ComparedAttempt
+    sentence: str
+    first_divergence: int | None
+    """The place of the first pair that is not the same, from 0; null if there is none."""
+    same: int
+    changed: int
+    only_left: int
+    only_right: int
+    unread: int
+    """How many pairs were compared by name and status only, since they hold too much."""
+    total: int
+    """How many pairs there are."""
+    items: list[Pair]
+
+
+class SideRow(NamedTuple):
+    """An attempt that is compared."""
+
+    id: str
+    sequence_id: int
+    status: str
+    worker_id: str | None
+    start_time: int
+    end_time: int | None
+
+
+class FoundSide(NamedTuple):
+    """An attempt with the outlines of its first spans, in the order of their start."""
+
+    attempt: SideRow
+    spans: Sequence[SpanOutlineRow]
+    more: bool
+
+
+Spans = Mapping[tuple[str, str], Span]
+"""Spans by their attempt and id."""
+Aligned = tuple[SpanOutlineRow | None, SpanOutlineRow | None]
+
+
+def align(left: Sequence[SpanOutlineRow], right: Sequence[SpanOutlineRow]) -> list[Aligned]:
+    """Lay two lists side by side by the longest common subsequence of names."""
+    start, most = 0, min(len(left), len(right))
+    while start < most and left[start].name == right[start].name:
+        start += 1
+    end = 0
+    while end < most - start and left[-1 - end].name == right[-1 - end].name:
+        end += 1
+    pairs: list[Aligned] = list(zip(left[:start], right[:start], strict=True))
+    pairs += _align(left[start : len(left) - end], right[start : len(right) - end])
+    pairs += zip(left[len(left) - end :], right[len(right) - end :], strict=True)
+    return pairs
+
+
+def _align(left: Sequence[SpanOutlineRow], right: Sequence[SpanOutlineRow]) -> list[Aligned]:
+    ours, theirs = [each.name for each in left], [each.name for each in right]
+    best = [[0] * (len(theirs) + 1)]
+    for name in reversed(ours):
+        below, row, found = best[-1], [0] * (len(theirs) + 1), 0
+        for place in range(len(theirs) - 1, -1, -1):
+            found = below[place + 1] + 1 if theirs[place] == name else max(below[place], found)
+            row[place] = found
+        best.append(row)
+    best.reverse()
+    pairs: list[Aligned] = []
+    i = j = 0
+    while i < len(ours) or j < len(theirs):
+        if i < len(ours) and j < len(theirs) and ours[i] == theirs[j]:
+            pairs.append((left[i], right[j]))
+            i, j = i + 1, j + 1
+        elif j >= len(theirs) or (i < len(ours) and best[i + 1][j] >= best[i][j + 1]):
+            pairs.append((left[i], None))
+            i += 1
+        else:
+            pairs.append((None, right[j]))
+            j += 1
+    return pairs
+
+
+def readable(pairs: Sequence[Aligned]) -> list[SpanOutlineRow]:
+    """The spans that have a counterpart, as many as may be read."""
+    found: list[SpanOutlineRow] = []
+    left_to_read = MOST_BYTES
+    for one, other in pairs:
+        if one is not None and other is not None:
+            left_to_read -= one.size + other.size
+            if left_to_read < 0:
+                break
+            found += (one, other)
+    return found
+
+
+def comparison_of(
+    rollout_id: str,
+    left: FoundSide,
+    right: FoundSide,
+    pairs: Sequence[Aligned],
+    read: Spans,
+    *,
+    limit: int,
+    offset: int,
+) -> Comparison:
+    """What two attempts have in common, and what not."""
+    compared = [_pair(one, other, read) for one, other in pairs]
+    parting = next((place for place, pair in enumerate(compared) if pair.kind != "same"), None)
+    counts = {
+        kind: sum(1 for pair in compared if pair.kind == kind)
+        for kind in ("same", "changed", "left", "right")
+    }
+    matched = counts["same"] + counts["changed"]
+    return Comparison(
+        rollout_id=rollout_id,
+        left=_side(left),
+        right=_side(right),
+        sentence=_sentence(compared, parting),
+        first_divergence=parting,
+        same=counts["same"],
+        changed=counts["changed"],
+        only_left=counts["left"],
+        only_right=counts["right"],
+        unread=matched - len(read) // 2,
+        total=len(compared),
+        items=compared[offset : offset + limit],
+    )
+
+
+def _side(found: FoundSide) -> ComparedAttempt:
+    attempt = found.attempt
+    return ComparedAttempt.model_validate(
+        {
+            "attempt_id": attempt.id,
+            "sequence_id": attempt.sequence_id,
+            "status": attempt.status,
+            "worker_id": attempt.worker_id,
+            "start_time": to_seconds(attempt.start_time),
+            "end_time": to_seconds_or_none(attempt.end_time),
+            "spans": len(found.spans),
+            "more": found.more,
+        }
+    )
+
+
+def _pair(one: SpanOutlineRow | None, other: SpanOutlineRow | None, read: Spans) -> Pair:
+    if one is None or other is None:
+        assert one is not None or other is not None
+        return Pair(
+            kind="left" if other is None else "right",
+            left=None if one is None else outline_from(one),
+            right=None if other is None else outline_from(other),
+            differences=[],
+        )
+    found = _differences(one, other, read)
+    return Pair(
+        kind="changed" if found else "same",
+        left=outline_from(one),
+        right=outline_from(other),
+        differences=found[:MOST_DIFFERENCES],
+    )
+
+
+def _differences(one: SpanOutlineRow, other: SpanOutlineRow, read: Spans) -> list[Difference]:
+    found = []
+    if one.status_code != other.status_code:
+        found.append(Difference(field="status", left=one.status_code, right=other.status_code))
+    ours, theirs = read.get((one.attempt_id, one.span_id)), read.get((other.attempt_id, other.span_id))
+    if ours is None or theirs is None:
+        return found
+    if (ours.status.description or "") != (theirs.status.description or ""):
+        error, other_error = _text(ours.status.description), _text(theirs.status.description)
+        found.append(Difference(field="error", left=error, right=other_error))
+    for name in dict.fromkeys((*ours.attributes, *theirs.attributes)):
+        mine, other_value = ours.attributes.get(name), theirs.attributes.get(name)
+        if mine != other_value and not _VOLATILE.search(name):
+            found.append(Difference(field=name, left=_text(mine), right=_text(other_value)))
+    return found
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else encode_json(value)
+    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
+
+
+def _sentence(pairs: Sequence[Pair], parting: int | None) -> str:
+    if not pairs:
+        return "Neither attempt has spans."
+    if parting is None:
+        return "Both attempts did the same."
+    alike = "1 span" if parting == 1 else f"{parting} spans"
+    pair = pairs[parting]
+    span = pair.left or pair.right
+    assert span is not None
+    if pair.kind == "changed":
+        first = pair.differences[0].field
+        how = f"which differs in {first}"
+    else:
+        how = f"which only the {pair.kind} attempt has"
+    begun = "They part at the first span" if parting == 0 else f"They are alike for {alike}, and part at"
+    return f"{begun}{' ' if parting else ', '}“{span.name}”, {how}."
