@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from bench import (
+    command_rows,
     graph_rows,
     growth_rows,
     grpc_rows,
@@ -44,6 +45,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         _waits(sizes, "sqlite"),
         _waits(sizes, "postgres"),
         _opening(sizes),
+        *command_rows.measures(sizes),
         *http_rows.measures(sizes),
         *run_rows.measures(sizes),
         *graph_rows.measures(sizes),

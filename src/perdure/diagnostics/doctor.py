@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.diagnostics.model import LiveWorkers
 from perdure.kernel.clock import human_duration
 from perdure.kernel.record import Record
+
+if TYPE_CHECKING:
+    from perdure.diagnostics.model import LiveWorkers
 
 State = Literal["ok", "note", "failed"]
 LOW_SPACE = 512 << 20

@@ -1,70 +1,91 @@
-"""A group whose commands are loaded when they are used, so that each command pays for itself alone."""
+"""Groups whose commands are loaded and built when they are used: each command pays for itself alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from copy import copy
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command_from_info, get_group_from_info
+from typer.main import get_command_from_info, get_command_name, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
+
+Maker = Callable[[], Any]
 
 
 class LazyCommands(MutableMapping[str, Any]):
-    """Commands by name. `panels` has, for each panel of the help, where its commands stand."""
+    """Commands by name, each made when it is first asked for."""
 
-    def __init__(self, panels: Mapping[str, Mapping[str, str]]) -> None:
-        self._places = {name: (panel, place) for panel, own in panels.items() for name, place in own.items()}
-        self._loaded: dict[str, Any] = {}
+    def __init__(self, makers: Mapping[str, Maker]) -> None:
+        self._makers = dict(makers)
+        self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = _load(name, *self._places[name])
-        return self._loaded[name]
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._makers
 
     def __setitem__(self, name: str, command: Any) -> None:
-        self._places.setdefault(name, ("", ""))
-        self._loaded[name] = command
+        self._makers[name] = lambda: command
+        self._made[name] = command
 
     def __delitem__(self, name: str) -> None:
-        del self._places[name]
-        self._loaded.pop(name, None)
+        del self._makers[name]
+        self._made.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._makers)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._makers)
 
 
 def _load(name: str, panel: str, place: str) -> Any:
+    """The command or the group that stands at a place."""
     module, _, attribute = place.partition(":")
     found = getattr(import_module(module), attribute)
-    if isinstance(found, typer.Typer):
-        return get_group_from_info(
-            TyperInfo(found, name=name, rich_help_panel=panel),
-            pretty_exceptions_short=True,
-            suggest_commands=True,
-            rich_markup_mode="rich",
-        )
-    return get_command_from_info(
-        CommandInfo(name, callback=found, rich_help_panel=panel),
+    if not isinstance(found, typer.Typer):
+        return _command(CommandInfo(name, callback=found, rich_help_panel=panel))
+    without_commands = copy(found)
+    without_commands.registered_commands = []
+    group = get_group_from_info(
+        TyperInfo(without_commands, name=name, rich_help_panel=panel),
         pretty_exceptions_short=True,
+        suggest_commands=True,
         rich_markup_mode="rich",
     )
+    makers = {_name(each): partial(_command, each) for each in found.registered_commands}
+    commands = LazyCommands(makers)
+    commands.update(group.commands)
+    group.commands = commands
+    return group
+
+
+def _name(info: CommandInfo) -> str:
+    return info.name or get_command_name(info.callback.__name__ if info.callback else "")
+
+
+def _command(info: CommandInfo) -> Any:
+    return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode="rich")
 
 
 def lazy_group(panels: Mapping[str, Mapping[str, str]]) -> type[TyperGroup]:
-    """The class of a group with these commands, listed in this order."""
+    """The class of a group with these commands: for each panel of its help, where each command stands."""
+    makers = {
+        name: partial(_load, name, panel, place)
+        for panel, own in panels.items()
+        for name, place in own.items()
+    }
 
     class LazyGroup(TyperGroup):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
-            self.commands = LazyCommands(panels)
+            self.commands = LazyCommands(makers)
 
     return LazyGroup
