@@ -7,6 +7,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
+from docs import stubs
 from docs.references import PAGES
 
 from perdure.diagnostics.machines import MACHINES
@@ -71,3 +72,5 @@ if __name__ == "__main__":
     (DOCS / "reference").mkdir(exist_ok=True)
     for name in (*blocks(), *PAGES):
         (DOCS / name).write_text(page_as_generated(name), encoding="utf-8")
+    for path, text in stubs.files().items():
+        path.write_text(text(), encoding="utf-8")

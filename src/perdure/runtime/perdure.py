@@ -13,6 +13,7 @@ from perdure.jobs.model import JobFunction
 from perdure.jobs.service import Jobs
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import StorageClosed
+from perdure.kernel.setting_options import SettingOptions
 from perdure.kernel.storage.port import Storage
 from perdure.memory.service import Memory
 from perdure.outbox.model import Consumer
@@ -50,7 +51,7 @@ class Perdure:
         consumers: Sequence[Consumer] = (),
         handlers: Mapping[str, JobFunction] | None = None,
         conditions: Mapping[str, Predicate] | None = None,
-        **options: Any,
+        **options: Unpack[SettingOptions],
     ) -> None:
         self.settings: Settings = load_settings({**options, **({} if url is None else {"database_url": url})})
         self._agents = agents

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
 from perdure.access.service import start_retention
@@ -261,7 +261,30 @@ def _threshold(name: str, value: float | int | None, default: float, memory: int
     return value
 
 
-def open_store(url: str | None = None, **options: Any) -> DatabaseLightningStore:
+class StoreOptions(TypedDict, total=False):
+    """The options of the classes of stores; which of them a store takes, its class says."""
+
+    namespace: str
+    timeout: float
+    watchdog_interval: float | None
+    retention: Retention | None
+    clock: Clock | None
+    ids: Ids | None
+    synchronous: str
+    served_at: str | None
+    pool_size: int
+    pgbouncer: bool
+    redis_url: str | None
+    redis_key_prefix: str
+    redis_max_connections: int
+    thread_safe: bool
+    eviction_memory_threshold: float | int | None
+    safe_memory_threshold: float | int | None
+    span_size_estimator: Callable[[Span], int] | None
+    scan_debounce_seconds: float
+
+
+def open_store(url: str | None = None, **options: Unpack[StoreOptions]) -> DatabaseLightningStore:
     """Open a store by its URL, or the one that the environment and `perdure.toml` name.
 
     `memory:` is a store in memory, `sqlite:///path/to/file` (or just a path) a SQLite file, and
@@ -270,18 +293,19 @@ def open_store(url: str | None = None, **options: Any) -> DatabaseLightningStore
     """
     if url is None:
         return open_configured(load_settings(), **options)
+    given: dict[str, Any] = {**options}
     if url in MEMORY_URLS:
-        return InMemoryLightningStore(**options)
+        return InMemoryLightningStore(**given)
     file = sqlite_file(url)
     if file is not None:
-        return SqliteLightningStore(file, **options)
+        return SqliteLightningStore(file, **given)
     scheme = url.partition("://")[0]
     if scheme in ("postgresql", "postgres"):
-        return PostgresLightningStore(url, **options)
+        return PostgresLightningStore(url, **given)
     raise InvalidInput(f"no store for {scheme}://; use memory:, sqlite:///path or postgresql://host/database")
 
 
-def open_configured(settings: Settings, **options: Any) -> DatabaseLightningStore:
+def open_configured(settings: Settings, **options: Unpack[StoreOptions]) -> DatabaseLightningStore:
     """Open the store that the settings name, as they want it; options win over them."""
     names = ["namespace", "watchdog_interval", "timeout"]
     if settings.database_url.startswith(("postgresql://", "postgres://")):
@@ -289,8 +313,9 @@ def open_configured(settings: Settings, **options: Any) -> DatabaseLightningStor
         names += ["redis_url", "redis_key_prefix", "redis_max_connections"]
     elif not settings.database_url.startswith(("memory:", ":memory:")):
         names += ["synchronous"]
-    options = {"retention": Retention.of(settings), **options}
-    return open_store(settings.database_url, **{name: getattr(settings, name) for name in names} | options)
+    chosen: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    chosen |= {"retention": Retention.of(settings), **options}
+    return open_store(settings.database_url, **cast(StoreOptions, chosen))
 
 
 def sqlite_file(url: str) -> str | None:

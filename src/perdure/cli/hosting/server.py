@@ -29,7 +29,7 @@ from perdure.runtime.app import App
 from perdure.runtime.components import add_handlers, components_of
 from perdure.runtime.local_secret import LocalSecret
 from perdure.runtime.process import ServiceProcess, Work
-from perdure.runtime.stores import open_configured, sqlite_file
+from perdure.runtime.stores import StoreOptions, open_configured, sqlite_file
 from perdure.server.http.connections import ConnectionLimits
 from perdure.server.http.server import HttpServer, HttpService, bind
 from perdure.server.table import application_of
@@ -81,7 +81,7 @@ def open_app(settings: Settings, url: str | None = None, place: str | os.PathLik
 
     `place` is the directory of the project's `langgraph.json`, or that file.
     """
-    options = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
+    options: StoreOptions = {"served_at": url} if sqlite_file(settings.database_url) is not None else {}
     auth, items, http = auth_here(place), items_here(place), http_here(place)
     app = App(open_configured(settings, **options), settings, items, http, lifetime_here(place))
     app.auth = auth

@@ -69,9 +69,17 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         self._codec = GraphCodec(self.serde)
 
     @classmethod
-    def from_url(cls, url: str, **options: Any) -> PerdureSaver:
+    def from_url(
+        cls,
+        url: str,
+        *,
+        namespace: str | None = None,
+        allowed: Iterable[type | tuple[str, ...]] = (),
+        packages: Iterable[str] = (),
+        serde: SerializerProtocol | None = None,
+    ) -> Self:
         """A saver on the database of a URL: `sqlite:///path`, `postgresql://host/database` or `memory:`."""
-        return cls(url, **options)
+        return cls(url, namespace=namespace, allowed=allowed, packages=packages, serde=serde)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[str]:
         """The same saver, which gives back these types too."""
