@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+
+from perdure.agents.records import AgentSpec
+from perdure.runtime.perdure import Perdure
 
 from .command import ROOT, run_here
 
@@ -25,6 +29,34 @@ def test_files_are_checked_and_mistakes_have_their_lines(tmp_path: Path) -> None
     document = json.loads(run_here(tmp_path, "workflow", "validate", "--json").stdout)
     assert [item["name"] for item in document["items"]] == [None, "good", "daily"]
     assert document["items"][0]["problems"][0]["line"] == 4
+
+
+def test_assistants_are_looked_up_where_a_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "workflows").mkdir()
+    (tmp_path / "workflows" / "w.yaml").write_text(
+        "name: w\nphases:\n  - name: a\n    prompt: x\n    assistant: coder\n"
+    )
+    database = f"sqlite:///{tmp_path / 'p.db'}"
+    note = "note: --url or --database looks up the assistants that phases name: coder"
+    offline = run_here(tmp_path, "workflow", "validate")
+    assert (offline.returncode, offline.stdout.splitlines()[0]) == (0, note)
+
+    async def register() -> None:
+        async with Perdure(str(tmp_path / "p.db")) as opened:
+            await opened.assistants.register([AgentSpec(name="coder")])
+
+    asyncio.run(_touch(tmp_path / "p.db"))
+    unknown = run_here(tmp_path, "workflow", "validate", "--database", database)
+    error = "error: workflows/w.yaml:5: phase 'a': there is no assistant or agent 'coder'"
+    assert (unknown.returncode, unknown.stdout.splitlines()[0]) == (1, error)
+    asyncio.run(register())
+    known = run_here(tmp_path, "workflow", "validate", "--database", database)
+    assert (known.returncode, known.stdout.strip()) == (0, "1 file is valid, 0 have mistakes.")
+
+
+async def _touch(path: Path) -> None:
+    async with Perdure(str(path)):
+        pass
 
 
 def test_a_folder_without_files_teaches(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 import pytest_asyncio
 from tests.kernel.support import PATIENCE, until_true
 
+from perdure.agents.records import AgentSpec
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings, config_file
-from perdure.kernel.errors import JobNotFound
+from perdure.kernel.errors import JobNotFound, NotFound
 from perdure.runtime.definition_files import Definitions, folders_of, read_definitions
 from perdure.runtime.perdure import Perdure
 from perdure.worker.registry import Agents
@@ -56,25 +57,47 @@ async def perdure(tmp_path: Path, crons: Folder) -> AsyncIterator[Perdure]:
         yield opened
 
 
-async def test_an_assistant_that_nobody_has_is_told_with_its_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def _workflow(folder: Path, *assistants: str) -> None:
+    phases = "".join(
+        f"  - name: p{number}\n    prompt: x\n    assistant: '{name}'\n"
+        for number, name in enumerate(assistants)
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / "w.yaml").write_text("name: w\nphases:\n" + phases)
+
+
+async def _names(perdure: Perdure) -> list[str]:
+    return [each.name for each in await perdure.services.workflows.list()]
+
+
+async def test_a_file_with_an_unknown_assistant_is_refused_until_there_is_one(
+    engine_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "workflows"
-    folder.mkdir()
-    names = ("mine", "stored", "{{context.who}}", "nobody")
-    phases = "".join(
-        f"  - name: p{number}\n    prompt: x\n    assistant: '{name}'\n" for number, name in enumerate(names)
-    )
-    (folder / "w.yaml").write_text("name: w\nphases:\n" + phases)
+    _workflow(folder, "mine", "stored", "{{context.who}}", "nobody")
     agents = Agents()
     agents.register("mine", _nothing)
-    url = str(tmp_path / "p.db")
-    async with Perdure(url, agents=agents) as opened:
+    async with Perdure(engine_url, agents=agents, workflow_dir=str(folder)) as opened:
+        told = [each.getMessage() for each in caplog.records if "no assistant" in each.getMessage()]
+        assert [each.split("; ")[0] for each in told] == [
+            f"{folder}/w.yaml:8: phase 'p1': there is no assistant or agent 'stored'",
+            f"{folder}/w.yaml:14: phase 'p3': there is no assistant or agent 'nobody'",
+        ]
+        assert await _names(opened) == []
+        with pytest.raises(NotFound, match=r"Workflow w not found: workflows/w\.yaml:8: phase"):
+            await opened.services.workflows.run("w")
         await opened.assistants.create("mine", assistant_id="stored")
-    async with Perdure(url, agents=agents, workflow_dir=str(folder)) as opened:
-        assert [each.name for each in await opened.services.workflows.list()] == ["w"]
-    (told,) = [each.getMessage() for each in caplog.records if "no assistant" in each.getMessage()]
-    assert told.startswith(f"{folder}/w.yaml:14: phase 'p3': there is no assistant 'nobody'")
+        # An agent of a worker of another namespace counts, too.
+        await opened.services.assistants.in_namespace("other").register([AgentSpec(name="nobody")])
+
+        async def is_loaded() -> bool:
+            return await _names(opened) == ["w"]
+
+        await until_true(is_loaded)
+        # What a file said before stays when it names an assistant that is unknown.
+        _workflow(folder, "gone")
+        assert await _reload(opened) is None
+        assert len((await opened.services.workflows.list())[0].phases) == 4
 
 
 async def _nothing(ctx: Any, input: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -29,6 +30,7 @@ from perdure.streams import sql as stream_sql
 from perdure.testing.clock import ManualClock
 from perdure.threads import sql as thread_sql
 from perdure.workflows import override_sql, sql, tables
+from perdure.workflows.rows import CountRow
 from perdure.workflows.timer import WorkflowTimer
 
 RUNS = 50_000
@@ -200,6 +202,10 @@ async def _fill(tx: Tx, first: int) -> None:
     numbers = range(first, first + CHUNK)
     # Those that have ended are older, so that the newest are found among many.
     await tx.insert_many(tables.RUNS, [_run(number, tx.ns, tx.now) for number in numbers])
+    counts = Counter((f"workflow-{number % 50}", STATUSES[number % len(STATUSES)]) for number in numbers)
+    await tx.write(
+        sql.ADD_COUNTS.of([CountRow(*each, tx.shard, total) for each, total in sorted(counts.items())])
+    )
     some = [number for number in numbers if number // len(STATUSES) % PHASES_EACH == 0]
     for table, make in ((tables.NODES, _nodes), (tables.HISTORY, _history)):
         await tx.insert_many(table, [row for number in some for row in make(number, tx.ns, tx.now)])

@@ -29,6 +29,8 @@ from perdure.kernel.storage.labels import drop_labels, labelled, set_labels
 from perdure.kernel.storage.port import Tx
 
 KIND = "assistant"
+CHANNEL = "assistants"
+"""Its one key is hinted when assistants of any namespace have changed."""
 
 
 # --- creating and changing ---------------------------------------------------------------------------------
@@ -73,6 +75,12 @@ async def known_agents(tx: Tx, agents: Sequence[str]) -> set[str]:
     """Those of the agents that a worker has registered."""
     known = await tx.all(sql.KNOWN_AGENTS, ids=sorted({system_id(agent) for agent in agents}))
     return set(known).intersection(agents)
+
+
+async def known_anywhere(tx: Tx, names: Sequence[str]) -> set[str]:
+    """Those of the names that are assistants or registered agents, in whichever namespace."""
+    by_id = {each: name for name in names for each in (name, system_id(name))}
+    return {by_id[each] for each in await tx.all(sql.KNOWN_ANYWHERE, ids=sorted(by_id))}
 
 
 async def update(tx: Tx, assistant_id: str, known: Body, version: Version) -> AssistantRow | None:
@@ -264,6 +272,8 @@ async def _save(tx: Tx, row: AssistantRow, version: Version, number: int, *, sys
 async def _written(tx: Tx, action: str, ids: Sequence[str], status: str) -> None:
     """Publish what was changed, and write the audit entry last."""
     changes.tell(tx, KIND, [(assistant_id, status) for assistant_id in ids])
+    if ids:
+        tx.hint(CHANNEL, "")
     await audit(tx, action, ids)
 
 

@@ -19,6 +19,13 @@ LOCK_MANY = statement(
 KNOWN_AGENTS = statement(
     "SELECT agent FROM assistants WHERE ns = :ns AND id {among:ids} AND system = 1", row=str
 )
+# Those of the ids that are assistants in any namespace; those of agents are system assistants.
+KNOWN_ANYWHERE = statement(
+    """
+    SELECT DISTINCT a.id FROM namespaces AS n JOIN assistants AS a ON a.ns = n.id WHERE a.id {among:ids}
+    """,
+    row=str,
+)
 # Create an assistant, unless its id is taken.
 CREATE = statement(
     """

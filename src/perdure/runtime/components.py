@@ -14,7 +14,7 @@ from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.retention.service import RETENTION_JOB, SCHEDULE
 from perdure.runtime.app import App
 from perdure.runtime.backup_job import BACKUP_JOB, BACKUP_SECONDS, ScheduledBackup
-from perdure.runtime.definition_files import AssistantCheck
+from perdure.runtime.definition_files import KnownAssistants
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
 from perdure.runtime.memory_feed import run_feed, workflow_feed
 from perdure.runtime.memory_work import MemoryWork
@@ -66,7 +66,7 @@ def components_of(app: App, agents: Agents | None = None, *, files: bool = True)
     read: list[Component] = []
     if files:
         read = [services.definition_files]
-        services.definition_files.add(AssistantCheck(services.assistants, agents or ()).take)
+        services.definition_files.check_assistants(KnownAssistants(services.storage, agents or ()))
         names = ["workflow_dir", "cron_dir"]
         app.reloads.add("workflow and cron files", services.definition_files.reload, settings=names)
     components: list[Component] = [

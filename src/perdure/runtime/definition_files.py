@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from perdure.assistants.operations import resolve
-from perdure.assistants.service import Assistants
+from perdure.assistants.operations import CHANNEL, known_anywhere
 from perdure.kernel.config import Settings, config_file
+from perdure.kernel.errors import PerdureError
+from perdure.kernel.signals.port import until
+from perdure.kernel.storage.port import Storage
 from perdure.workflows.definition import Cron, Workflow
 from perdure.workflows.loading import Loaded, Problem, load_folder
 
 WORKFLOWS = "workflows"
 CRONS = "crons"
+LOOK_SECONDS = 5.0
+"""How often unknown assistants are looked up without a hint."""
 
 D = TypeVar("D", Workflow, Cron)
 
@@ -33,6 +37,21 @@ class Definitions(NamedTuple):
     broken: Sequence[str]
     assistants: Sequence[tuple[str, Problem]] = ()
     """The assistants that workflows name, each with what is told if there is none of that name."""
+    refused: Mapping[str, str] = {}
+    """The workflows whose assistants are unknown, by name, each with its mistake."""
+
+    def without(self, problems: Sequence[Problem]) -> Definitions:
+        """The same with these mistakes, too: their files are broken."""
+        broken = {_short(each.file): each for each in reversed(problems)}
+        return self._replace(
+            workflows=[each for each in self.workflows if each[0] not in broken],
+            broken=[*self.broken, *broken],
+            refused={
+                workflow.name: str(broken[file]._replace(file=file))
+                for file, workflow in self.workflows
+                if file in broken
+            },
+        )
 
 
 Taker = Callable[[Definitions], Awaitable[str | None]]
@@ -90,48 +109,99 @@ def _short(file: str) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-class AssistantCheck:
-    """Tells of phases whose assistant is neither in the database nor among the agents of this process.
+class KnownAssistants:
+    """Which assistants there are: those of the database, and the agents of this process."""
 
-    Their workflows are taken all the same: a worker that starts later may bring the agent.
-    """
-
-    def __init__(self, assistants: Assistants, agents: Collection[str]) -> None:
-        self._assistants = assistants
+    def __init__(self, storage: Storage, agents: Collection[str]) -> None:
+        self._storage = storage
         self._agents = agents
 
-    async def take(self, found: Definitions) -> None:
-        names = sorted({name for name, _ in found.assistants if name not in self._agents})
-        known = await self._assistants.read(resolve, names) if names else {}
-        for name, problem in found.assistants:
-            if name in names and name not in known:
-                logger.warning("%s", problem)
+    async def unknown(self, names: Iterable[str]) -> set[str]:
+        """Those of the names that are no assistant and no agent of a worker, in any namespace."""
+        asked = {name for name in names if name not in self._agents}
+        return asked - await self._storage.read(known_anywhere, sorted(asked)) if asked else asked
+
+    async def until_known(self, wanted: Callable[[], Collection[str]]) -> None:
+        """Wait until one of the wanted ones is known: a worker registered it, or it was created."""
+
+        async def look(_: frozenset[str]) -> bool:
+            names = wanted()
+            try:
+                return len(await self.unknown(names)) < len(names)
+            except PerdureError as error:
+                logger.debug("the assistants of workflow files were not looked up: %s", error)
+                return False
+
+        await until(self._storage.signals, CHANNEL, [""], look, timeout=None, poll=LOOK_SECONDS)
 
 
 class DefinitionFiles:
-    """Reads the files at the start of a process and at each reload, and gives them to those who take them."""
+    """Reads the files at the start of a process and at each reload, and gives them to those who take them.
+
+    A workflow file that names an unknown assistant is refused; it is tried again when that one is known.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._takers: list[Taker] = []
+        self._known: KnownAssistants | None = None
+        self._missing: set[str] = set()
+        self._retrying: asyncio.Task[None] | None = None
+        self._reading = asyncio.Lock()
 
     def add(self, taker: Taker) -> None:
         """Give the definitions to one more."""
         self._takers.append(taker)
 
+    def check_assistants(self, known: KnownAssistants) -> None:
+        """Refuse files that name an unknown assistant; before `start`."""
+        self._known = known
+
     async def start(self) -> None:
         """Read the files."""
+        await self._read_and_log()
+        if self._known is not None:
+            self._retrying = asyncio.create_task(self._read_when_known(self._known))
+
+    async def stop(self) -> None:
+        """Do not try refused files again."""
+        retrying, self._retrying = self._retrying, None
+        if retrying is not None:
+            retrying.cancel()
+            await asyncio.wait([retrying])
+
+    async def _read_and_log(self) -> None:
         changed = await self.reload(self._settings)
         if changed is not None:
             logger.info("workflow and cron files: %s", changed)
 
-    async def stop(self) -> None:
-        """Nothing runs."""
+    async def _read_when_known(self, known: KnownAssistants) -> None:
+        while True:
+            await known.until_known(lambda: self._missing)
+            try:
+                await self._read_and_log()
+            except PerdureError as error:
+                logger.warning("workflow files were not read again; retrying: %s", error)
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def reload(self, settings: Settings) -> str | None:
         """Read the files again; gives what has changed in one sentence, or None."""
-        definitions = await asyncio.to_thread(read_definitions, settings)
-        if definitions is None:
-            return None
-        told = [await take(definitions) for take in self._takers]
-        return "; ".join(each for each in told if each) or None
+        async with self._reading:
+            self._settings = settings
+            definitions = await asyncio.to_thread(read_definitions, settings)
+            if definitions is None:
+                self._missing = set()
+                return None
+            definitions, self._missing = await self._checked(definitions)
+            told = [await take(definitions) for take in self._takers]
+            return "; ".join(each for each in told if each) or None
+
+    async def _checked(self, found: Definitions) -> tuple[Definitions, set[str]]:
+        """The definitions without the files that name unknown assistants, and the names of those."""
+        if self._known is None:
+            return found, set()
+        missing = await self._known.unknown(name for name, _ in found.assistants)
+        problems = [problem for name, problem in found.assistants if name in missing]
+        for problem in problems:
+            logger.error("%s; the file is read again when there is", problem)
+        return found.without(problems), missing

@@ -179,7 +179,7 @@ class Services:
 
     async def _take_workflows(self, found: Definitions) -> str | None:
         """Take the workflows of files, before the crons that start them."""
-        return self.definitions.load(found.workflows, found.broken)
+        return self.definitions.load(found.workflows, found.broken, found.refused)
 
     @property
     def rollouts(self) -> Rollouts:

@@ -476,10 +476,7 @@ def _assistants(definition: Workflow | Cron) -> Iterator[tuple[str, _Wrong]]:
     """The assistants that phases name, without those that a template gives."""
     for number, phase in enumerate(definition.phases if isinstance(definition, Workflow) else ()):
         if phase.assistant is not None and not templates.parse(phase.assistant).paths():
-            message = (
-                f"phase {phase.name!r}: there is no assistant {phase.assistant!r}; "
-                "it fails unless a worker brings that agent before it runs"
-            )
+            message = f"phase {phase.name!r}: there is no assistant or agent {phase.assistant!r}"
             yield phase.assistant, _Wrong(message, ("phases", number, "assistant"))
 
 

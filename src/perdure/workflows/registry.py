@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.kernel.errors import NotFound
@@ -26,6 +26,7 @@ class WorkflowRegistry:
     def __init__(self, workflows: Iterable[Workflow] = ()) -> None:
         self._python: dict[str, Known] = {}
         self._files: dict[str, Known] = {}
+        self._refused: dict[str, str] = {}
         for workflow in workflows:
             self.add(workflow)
 
@@ -33,12 +34,18 @@ class WorkflowRegistry:
         """Take a workflow that was written in Python."""
         self._python[workflow.name] = Known(workflow)
 
-    def load(self, found: Iterable[tuple[str, Workflow]], broken: Iterable[str] = ()) -> str | None:
+    def load(
+        self,
+        found: Iterable[tuple[str, Workflow]],
+        broken: Iterable[str] = (),
+        refused: Mapping[str, str] | None = None,
+    ) -> str | None:
         """Take the workflows of files, each with its file, in place of those that were read before.
 
-        A file with a mistake leaves the workflow that it had before. Gives what has changed in one sentence,
-        or None.
+        A file with a mistake leaves the workflow that it had before; `refused` gives the mistakes of some by
+        name, which callers are told. Gives what has changed in one sentence, or None.
         """
+        self._refused = dict(refused or {})
         before, wrong = self._files, set(broken)
         kept = {name: known for name, known in before.items() if known.file in wrong}
         self._files = {**kept, **{each.name: Known(each, file) for file, each in found}}
@@ -69,9 +76,11 @@ class WorkflowRegistry:
         """A workflow; NotFound if there is none of that name."""
         found = self._known.get(name)
         if found is None:
-            raise NotFound(f"Workflow {name} not found")
+            reason = self._refused.get(name)
+            raise NotFound(f"Workflow {name} not found" + (f": {reason}" if reason else ""))
         return found
 
     def snapshot(self, name: str) -> Snapshot:
         """A workflow with all that it starts, as runs store it."""
+        self.get(name)
         return snapshot(name, self.workflows)

@@ -206,6 +206,13 @@ class NameCount(NamedTuple):
     total: int
 
 
+class StatusCount(NamedTuple):
+    """How many runs have a status."""
+
+    status: str
+    total: int
+
+
 class LogRow(NamedTuple):
     """An execution whose error or output was searched for."""
 

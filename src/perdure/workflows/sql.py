@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Key, Listing, Order
 from perdure.workflows import rows
@@ -275,17 +277,21 @@ NEXT_NODE = statement("SELECT min(due_at) FROM workflow_nodes WHERE due_at > 0",
 ADD_COUNTS = BulkInsert(
     COUNTS, rows.CountRow, on_conflict="UPDATE SET total = workflow_counts.total + excluded.total"
 )
-# How many runs have some statuses.
+# How many runs have each of some statuses.
 COUNT = statement(
-    "SELECT sum(total) FROM workflow_counts WHERE ns = :ns AND status {among:statuses}", row=int
+    """
+    SELECT status, sum(total) AS total FROM workflow_counts
+    WHERE ns = :ns AND status {among:statuses} GROUP BY status
+    """,
+    row=rows.StatusCount,
 )
-# How many runs of a workflow have some statuses.
+# How many runs of a workflow have each of some statuses.
 COUNT_NAMED = statement(
     """
-    SELECT sum(total) FROM workflow_counts
-    WHERE ns = :ns AND workflow_name = :name AND status {among:statuses}
+    SELECT status, sum(total) AS total FROM workflow_counts
+    WHERE ns = :ns AND workflow_name = :name AND status {among:statuses} GROUP BY status
     """,
-    row=int,
+    row=rows.StatusCount,
 )
 # How many runs of each workflow have each status.
 COUNTS_BY_NAME = statement(
@@ -298,14 +304,24 @@ COUNTS_BY_NAME = statement(
 
 # --- lists ------------------------------------------------------------------------------------------------
 
-# The runs of one status.
-LIST = Listing("{columns}", "workflow_runs WHERE ns = :ns AND status = :status", rows.RunRow)
 # The runs of a namespace, to be counted.
 ALL_RUNS = Listing("{columns}", "workflow_runs WHERE ns = :ns", rows.RunRow)
 BEFORE = "(started_at, id) < (:at, :last)"
 IN_STATUSES = "status {among:statuses}"
 NEWEST_FIRST = Order((Key("started_at", "time", descending=True), Key("id", "text", descending=True)))
 CONDITIONS = {"name": "workflow_name = :name", "repo": "repo = :repo", "since": "started_at >= :since"}
+# The runs after a place, by the filters that are given.
+LISTS = {
+    given: Listing(
+        "{columns}",
+        " AND ".join(
+            ["workflow_runs WHERE ns = :ns AND " + BEFORE, *(CONDITIONS[each] for each in sorted(given))]
+        ),
+        rows.RunRow,
+    )
+    for size in range(len(CONDITIONS) + 1)
+    for given in map(frozenset, combinations(CONDITIONS, size))
+}
 # Runs whose ids begin with some digits.
 BY_PREFIX = statement(
     "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2",
@@ -373,4 +389,6 @@ _SEARCH_BOTH = statement(
 )
 SEARCH_LOGS = {"errors": _SEARCH_ERRORS, "outputs": _SEARCH_OUTPUTS, "all": _SEARCH_BOTH}
 
+for _list in LISTS.values():
+    _list.take_name("workflows.LISTS")
 name_statements(globals())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.commands import workflow_runs
-from perdure.cli.shell.options import CommandGroup, JsonOption, NoColorOption
-from perdure.cli.shell.output import Output, print_json
+from perdure.cli.shell.options import CommandContext, CommandGroup, JsonOption
+from perdure.cli.shell.output import Output, print_json, printable
 
 if TYPE_CHECKING:
+    from perdure.assistants.service import Assistants
     from perdure.workflows.loading import Loaded
 
 FOLDERS = ("workflows", "crons")
@@ -28,29 +30,52 @@ FilesArgument = Annotated[
 ]
 
 
-@app.command("validate")
-def validate(
-    files: FilesArgument = None, as_json: JsonOption = False, no_color: NoColorOption = False
-) -> None:
+@app.client_command("validate")
+async def validate(context: CommandContext, files: FilesArgument = None) -> None:
     """Check workflow and cron files, and explain each mistake with its line.
 
-    Without arguments, the files in workflows/ and crons/ are checked. The exit code is 1 if one is wrong.
+    Without arguments, the files in workflows/ and crons/ are checked. With --url or --database, the
+    assistants that phases name are looked up there. The exit code is 1 if a file is wrong.
     """
     from perdure.workflows.loading import load_file, load_folder
 
-    output = Output(as_json=as_json, no_color=no_color)
     places = files or [Path(name) for name in FOLDERS]
     loaded = [
         each for place in places for each in ([load_file(place)] if place.is_file() else load_folder(place))
     ]
-    if as_json:
-        output.document({"items": [_document(each) for each in loaded]})
+    named = sorted({name for each in loaded for name, _ in each.assistants})
+    online = context.target.is_given
+    if named and online:
+        async with context.connect() as connection:
+            missing = {name for name in named if not await _exists(connection.assistants, name)}
+        loaded = [_without(each, missing) for each in loaded]
+    if context.as_json:
+        context.output.document({"items": [_document(each) for each in loaded]})
     elif not loaded:
-        output.print(NOTHING)
+        context.output.print(NOTHING)
     else:
-        _report(output, loaded)
+        _report(context.output, loaded, [] if online else named)
     if any(each.problems for each in loaded) or (files and not loaded):
         raise typer.Exit(1)
+
+
+async def _exists(assistants: Assistants, name: str) -> bool:
+    """Whether there is an assistant of this id, or an agent of this name."""
+    from perdure.assistants.model import system_id
+    from perdure.kernel.errors import NotFound
+
+    for assistant_id in (name, system_id(name)):
+        try:
+            await assistants.get(assistant_id)
+        except NotFound:
+            continue
+        return True
+    return False
+
+
+def _without(loaded: Loaded, missing: set[str]) -> Loaded:
+    problems = [problem for name, problem in loaded.assistants if name in missing]
+    return loaded._replace(problems=[*loaded.problems, *problems])
 
 
 def _document(loaded: Loaded) -> dict[str, Any]:
@@ -62,12 +87,15 @@ def _document(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def _report(output: Output, loaded: list[Loaded]) -> None:
+def _report(output: Output, loaded: list[Loaded], unchecked: Sequence[str]) -> None:
     for each in loaded:
         for problem in each.problems:
             output.print(f"error: {problem}")
         for warning in each.warnings:
             output.print(f"note: {warning}")
+    if unchecked:
+        names = printable(", ".join(unchecked))
+        output.print(f"note: --url or --database looks up the assistants that phases name: {names}")
     wrong = sum(1 for each in loaded if each.problems)
     good = len(loaded) - wrong
     valid = "1 file is valid" if good == 1 else f"{good} files are valid"

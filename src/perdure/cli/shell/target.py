@@ -100,6 +100,11 @@ class Target:
     namespace: str | None = None
     database: str | None = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line or the environment names a server or a database."""
+        return self.url is not None or self.database is not None
+
     @asynccontextmanager
     async def open(self, *, create: bool = False) -> AsyncIterator[Connection]:
         """Connect; `create` makes a database file that does not exist."""

@@ -13,7 +13,7 @@ from perdure.workflows.inputs import Reading
 from perdure.workflows.model import RUN_STATUSES, SUCCEEDED
 from perdure.workflows.operations.runs import not_found, plans_of
 from perdure.workflows.planner import Plan
-from perdure.workflows.rows import HistoryRow, LogPlace, LogRow, NameCount, NodeRow, RunRow
+from perdure.workflows.rows import HistoryRow, LogPlace, LogRow, NameCount, NodeRow, RunRow, StatusCount
 from perdure.workflows.views import Place, rank_of, statuses_after
 
 MAX_NODES: Final = 2000
@@ -36,62 +36,55 @@ class Search(NamedTuple):
 async def search(tx: Tx, query: Search) -> list[RunRow]:
     """A page of runs: running, paused, queued, then the rest, each the newest first.
 
-    Each status has its runs in the order of an index, whichever filter is given; what comes first of all is
-    taken from the first ones of each.
+    Each status has its runs in the order of an index, whichever filter is given; what comes first of the
+    rest is taken from the first ones of each status.
     """
+    filters = _filters(query)
     found: list[RunRow] = []
-    for group in _groups(query):
-        rows: list[RunRow] = []
-        for status, place in group:
-            page, values = _page(query, status, place)
-            rows += await tx.all(page, **values)
-        rows.sort(key=lambda row: (row.started_at, row.id), reverse=True)
-        found += rows
-        if len(found) >= query.limit:
+    for place, statuses in _groups(query):
+        left = query.limit - len(found)
+        page, values = sql.LISTS[frozenset(filters)].heads("status", statuses, sql.NEWEST_FIRST, left, 0)
+        found += await tx.all(page, at=place.at, last=place.id, **filters, **values)
+        if len(found) == query.limit:
             break
-    return found[: query.limit]
+    return found
 
 
 async def page(tx: Tx, query: Search) -> tuple[int, list[RunRow]]:
     """How many runs match in all, and a page of them."""
-    return await count(tx, query), await search(tx, query) if query.limit else []
+    query = query._replace(statuses=list(query.statuses or RUN_STATUSES))
+    if query.repo is None and query.since is None:
+        counted = await _counts(tx, query)
+        total = sum(int(each.total) for each in counted)
+        # A status without runs is not looked up.
+        query = query._replace(statuses=[each.status for each in counted if each.total > 0])
+    else:
+        filters = _filters(query)
+        conditions = [sql.IN_STATUSES, *(sql.CONDITIONS[name] for name in filters)]
+        clause = Clause(" AND ".join(conditions), {**filters, "statuses": query.statuses})
+        total = int(await tx.one(sql.ALL_RUNS.count(clause), **clause.values) or 0)
+    return total, await search(tx, query) if query.limit and query.statuses else []
 
 
-def _groups(query: Search) -> list[list[tuple[str, Place]]]:
-    """The statuses that may come, those together that are one list."""
-    groups: dict[int, list[tuple[str, Place]]] = {}
+async def _counts(tx: Tx, query: Search) -> list[StatusCount]:
+    """The stored counts of the statuses that match."""
+    if query.workflow_name is None:
+        return await tx.all(sql.COUNT, statuses=query.statuses)
+    return await tx.all(sql.COUNT_NAMED, statuses=query.statuses, name=query.workflow_name)
+
+
+def _groups(query: Search) -> list[tuple[Place, list[str]]]:
+    """The statuses that may come, those together that are one list, with the place in that list."""
+    groups: dict[int, tuple[Place, list[str]]] = {}
     for status, place in statuses_after(query.statuses or RUN_STATUSES, query.place):
-        groups.setdefault(rank_of(status), []).append((status, place))
+        groups.setdefault(rank_of(status), (place, []))[1].append(status)
     return [groups[rank] for rank in sorted(groups)]
 
 
-def _page(query: Search, status: str, place: Place) -> tuple[Any, dict[str, Any]]:
-    """The runs of one status that match."""
-    clause = _matching(query, sql.BEFORE, at=place.at, last=place.id)
-    page, values = sql.LIST.page(clause, sql.NEWEST_FIRST, query.limit, 0)
-    return page, {**values, "status": status}
-
-
-def _matching(query: Search, first: str, **values: Any) -> Clause:
-    """What runs must have: a first condition, and those of the filters that are given."""
-    parts = [first]
+def _filters(query: Search) -> dict[str, Any]:
+    """The filters that are given."""
     given = {"name": query.workflow_name, "repo": query.repo, "since": query.since}
-    for name, value in given.items():
-        if value is not None:
-            parts.append(sql.CONDITIONS[name])
-            values[name] = value
-    return Clause(" AND ".join(parts), values)
-
-
-async def count(tx: Tx, query: Search) -> int:
-    """How many runs match in all: from the stored counts, unless a filter has none."""
-    statuses = list(query.statuses or RUN_STATUSES)
-    if query.repo is None and query.since is None:
-        if query.workflow_name is None:
-            return int(await tx.one(sql.COUNT, statuses=statuses) or 0)
-        return int(await tx.one(sql.COUNT_NAMED, statuses=statuses, name=query.workflow_name) or 0)
-    clause = _matching(query, sql.IN_STATUSES, statuses=statuses)
-    return int(await tx.one(sql.ALL_RUNS.count(clause), **clause.values) or 0)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 async def counts(tx: Tx) -> list[NameCount]:
