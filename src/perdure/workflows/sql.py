@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Key, Listing, Order
 from perdure.workflows import rows
@@ -304,24 +302,12 @@ COUNTS_BY_NAME = statement(
 
 # --- lists ------------------------------------------------------------------------------------------------
 
-# The runs of a namespace, to be counted.
+# The runs of a namespace.
 ALL_RUNS = Listing("{columns}", "workflow_runs WHERE ns = :ns", rows.RunRow)
 BEFORE = "(started_at, id) < (:at, :last)"
 IN_STATUSES = "status {among:statuses}"
 NEWEST_FIRST = Order((Key("started_at", "time", descending=True), Key("id", "text", descending=True)))
 CONDITIONS = {"name": "workflow_name = :name", "repo": "repo = :repo", "since": "started_at >= :since"}
-# The runs after a place, by the filters that are given.
-LISTS = {
-    given: Listing(
-        "{columns}",
-        " AND ".join(
-            ["workflow_runs WHERE ns = :ns AND " + BEFORE, *(CONDITIONS[each] for each in sorted(given))]
-        ),
-        rows.RunRow,
-    )
-    for size in range(len(CONDITIONS) + 1)
-    for given in map(frozenset, combinations(CONDITIONS, size))
-}
 # Runs whose ids begin with some digits.
 BY_PREFIX = statement(
     "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2",
@@ -389,6 +375,4 @@ _SEARCH_BOTH = statement(
 )
 SEARCH_LOGS = {"errors": _SEARCH_ERRORS, "outputs": _SEARCH_OUTPUTS, "all": _SEARCH_BOTH}
 
-for _list in LISTS.values():
-    _list.take_name("workflows.LISTS")
 name_statements(globals())

@@ -225,11 +225,13 @@ class Listing(Generic[R_co]):
         limit: int,
         offset: int,
         place: Place | None = None,
+        clause: Clause | None = None,
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
         """A page out of the first rows after a place for each value of a column, as an index has them."""
         after = order.after(place)
+        held = Clause("", {}) if clause is None else Clause(" AND " + clause.sql, clause.values)
         branch = "SELECT * FROM (SELECT " + self.view + " FROM " + self.source + " AND " + column + " = :h"
-        rest = ("" if place is None else " AND " + after.sql) + order.sql + " LIMIT :top) AS b"
+        rest = held.sql + ("" if place is None else " AND " + after.sql) + order.sql + " LIMIT :top) AS b"
         branches = [branch + str(number) + rest for number in range(len(values))]
         text = (
             "SELECT * FROM ("
@@ -239,7 +241,7 @@ class Listing(Generic[R_co]):
             + " LIMIT :limit OFFSET :offset"
         )
         bound: dict[str, Any] = {"h" + str(number): value for number, value in enumerate(values)}
-        bound |= {"top": limit + offset, "limit": limit, "offset": offset, **after.values}
+        bound |= {"top": limit + offset, "limit": limit, "offset": offset, **after.values, **held.values}
         return _named(text, self.row, self.name), bound
 
 

@@ -39,12 +39,12 @@ async def search(tx: Tx, query: Search) -> list[RunRow]:
     Each status has its runs in the order of an index, whichever filter is given; what comes first of the
     rest is taken from the first ones of each status.
     """
-    filters = _filters(query)
     found: list[RunRow] = []
-    for place, statuses in _groups(query):
+    for place, statuses in _groups(query).items():
+        clause = _matching(query, sql.BEFORE, at=place.at, last=place.id)
         left = query.limit - len(found)
-        page, values = sql.LISTS[frozenset(filters)].heads("status", statuses, sql.NEWEST_FIRST, left, 0)
-        found += await tx.all(page, at=place.at, last=place.id, **filters, **values)
+        page, values = sql.ALL_RUNS.heads("status", statuses, sql.NEWEST_FIRST, left, 0, clause=clause)
+        found += await tx.all(page, **values)
         if len(found) == query.limit:
             break
     return found
@@ -59,9 +59,7 @@ async def page(tx: Tx, query: Search) -> tuple[int, list[RunRow]]:
         # A status without runs is not looked up.
         query = query._replace(statuses=[each.status for each in counted if each.total > 0])
     else:
-        filters = _filters(query)
-        conditions = [sql.IN_STATUSES, *(sql.CONDITIONS[name] for name in filters)]
-        clause = Clause(" AND ".join(conditions), {**filters, "statuses": query.statuses})
+        clause = _matching(query, sql.IN_STATUSES, statuses=query.statuses)
         total = int(await tx.one(sql.ALL_RUNS.count(clause), **clause.values) or 0)
     return total, await search(tx, query) if query.limit and query.statuses else []
 
@@ -73,18 +71,23 @@ async def _counts(tx: Tx, query: Search) -> list[StatusCount]:
     return await tx.all(sql.COUNT_NAMED, statuses=query.statuses, name=query.workflow_name)
 
 
-def _groups(query: Search) -> list[tuple[Place, list[str]]]:
-    """The statuses that may come, those together that are one list, with the place in that list."""
-    groups: dict[int, tuple[Place, list[str]]] = {}
+def _groups(query: Search) -> dict[Place, list[str]]:
+    """The statuses that may come, those together that are one list, by the place in that list."""
+    groups: dict[Place, list[str]] = {}
     for status, place in statuses_after(query.statuses or RUN_STATUSES, query.place):
-        groups.setdefault(rank_of(status), (place, []))[1].append(status)
-    return [groups[rank] for rank in sorted(groups)]
+        groups.setdefault(place._replace(rank=rank_of(status)), []).append(status)
+    return groups
 
 
-def _filters(query: Search) -> dict[str, Any]:
-    """The filters that are given."""
+def _matching(query: Search, first: str, **values: Any) -> Clause:
+    """What runs must have: a first condition, and those of the filters that are given."""
+    parts = [first]
     given = {"name": query.workflow_name, "repo": query.repo, "since": query.since}
-    return {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if value is not None:
+            parts.append(sql.CONDITIONS[name])
+            values[name] = value
+    return Clause(" AND ".join(parts), values)
 
 
 async def counts(tx: Tx) -> list[NameCount]:
