@@ -132,25 +132,27 @@ class PostgresCrashes:
 
     async def _kill_backend(self) -> None:
         """SIGKILL one working backend: the server ends all connections and recovers by itself."""
-        connection = await asyncpg.connect(self._url)
+        connection, ended = await self._connected(), asyncio.Event()
+        connection.add_termination_listener(lambda _: ended.set())
         try:
             async with asyncio.timeout(TIMEOUT):
                 while (pid := await connection.fetchval(ONE_BACKEND)) is None:
                     continue
-            os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+                # The server takes connections until it has seen the end of its process.
+                await ended.wait()
         finally:
             connection.terminate()
-        async with asyncio.timeout(TIMEOUT):
-            await self._until_up()
+        await (await self._connected()).close()
 
-    async def _until_up(self) -> None:
-        while True:
-            try:
-                connection = await asyncpg.connect(self._url)
-                await connection.close()
-                return
-            except (OSError, asyncpg.PostgresError):
-                await asyncio.sleep(0.01)
+    async def _connected(self) -> asyncpg.Connection:
+        """A connection, once the server takes any: it may be in recovery still."""
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                try:
+                    return await asyncpg.connect(self._url)
+                except (OSError, asyncpg.PostgresError):
+                    await asyncio.sleep(0.01)
 
     def _recover(self, number: int) -> None:
         """Each child must get an answer soon after the server is back, storms of cut connections included."""
@@ -164,7 +166,7 @@ class PostgresCrashes:
     async def _storm(self) -> None:
         """Cut every connection again and again."""
         for _ in range(STORM):
-            connection = await asyncpg.connect(self._url)
+            connection = await self._connected()
             try:
                 self._run.facts["connections cut"] += len(await connection.fetch(CUT))
             finally:

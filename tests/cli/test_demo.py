@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 import signal
 from collections.abc import Mapping
@@ -13,9 +14,10 @@ import pytest
 
 from perdure import open_store
 from perdure.cli.commands.spans import span_duration
+from perdure.cli.demo import play as demo
 from perdure.cli.demo.agents import CONFIG, Plan
 
-from .command import COLOR, Terminal, new_perdure, perdure, start
+from .command import COLOR, Terminal, new_perdure, perdure, run_here, start
 
 FEW = ("--rollouts", "3")
 
@@ -120,7 +122,25 @@ async def test_json_is_one_document_about_a_file_that_stays(tmp_path: Path) -> N
 def test_json_on_a_terminal_is_json_too(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "demo", "--json", *FEW)
     assert terminal.end() == 0
+    assert terminal.output.startswith("{"), terminal.output
     assert_is_whole(json.loads(terminal.output))
+
+
+def test_a_warning_stays_out_of_what_the_demo_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that the clock was set, which may happen at any moment."""
+    log, play = logging.getLogger("perdure.kernel.storage"), demo.play
+
+    async def warning_play(*arguments: Any) -> demo.Report:
+        log.warning("the clock was set")
+        log.error("the disk is full")
+        return await play(*arguments)
+
+    monkeypatch.setattr(demo, "play", warning_play)
+    # Without pytest's own, as in a process of the command.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    ended = run_here(tmp_path, "demo", "--json", "--rollouts", "1", "--database", "memory:")
+    assert (ended.returncode, ended.stderr) == (0, "the disk is full\n")
+    assert_is_whole(json.loads(ended.stdout))
 
 
 async def test_on_postgresql_in_a_namespace_of_its_own(tmp_path: Path, database_url: str) -> None:

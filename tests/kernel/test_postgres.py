@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -359,6 +360,34 @@ async def test_a_read_whose_connection_is_cut_is_read_again(proxy: Proxy) -> Non
     proxy.trouble = "lose answer"
     assert await soon(stored(storage)) == ["before"]
     await storage.close()
+
+
+def _calls(storage: PostgresStorage) -> list[str]:
+    """What the thread of the driver works on."""
+    loop = storage.timers._loop
+    assert loop is not None
+    return [name for task in asyncio.all_tasks(loop) if "_contained" in (name := repr(task.get_coro()))]
+
+
+async def test_a_read_that_is_cancelled_during_its_commit_leaves_no_error_behind(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is left to take an error, so that the loop would print it when the call is collected."""
+    storage = opened(proxy.url)
+    await storage.run(put, "before", ns=NS)
+    before = proxy.commits
+    proxy.trouble = "silence at commit"
+    call = asyncio.ensure_future(stored(storage))
+    await until(lambda: proxy.commits > before)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(call)
+    await until(lambda: not _calls(storage))
+    proxy.trouble = "none"
+    assert await soon(stored(storage)) == ["before"]
+    await storage.close()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_backends_that_are_ended_cost_nobody_an_answer(

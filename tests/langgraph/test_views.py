@@ -221,8 +221,12 @@ async def test_a_busy_thread_is_left_alone(perdure: Perdure, views: GraphViews, 
     request = RunRequest(assistant_id="slow", thread_id=thread, input={"said": ["0"]})
     run = await perdure.threads.create_run(request)
     assert await asyncio.to_thread(graphs.begun.wait, PATIENCE)
-    with pytest.raises(Conflict):
-        await views.update_state(thread, {"said": ["x"]}, as_node="one")
+    # A node of the thread's graph before this run, or of none: the graph is not asked.
+    for node in ("one", "nowhere"):
+        with pytest.raises(Conflict, match="busy"):
+            await views.update_state(thread, {"said": ["x"]}, as_node=node)
+    with pytest.raises(Conflict, match="busy"):
+        await views.supersteps(thread, [{"updates": [{"values": {"said": ["x"]}, "as_node": "nowhere"}]}])
     graphs.go_on.set()
     end = await perdure.threads.join_run(run.run_id, PATIENCE)
     assert end.values["said"] == ["0", "one", "waited", "two"]

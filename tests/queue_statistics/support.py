@@ -6,13 +6,18 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.statistics.model import MINUTE
 
-OLDER = (
-    statement("UPDATE queue_minutes SET minute = minute - :age"),
-    statement("UPDATE queue_waits SET minute = minute - :age"),
+# By way of numbers that no minute has: PostgreSQL checks a key row by row, and the next may have it still.
+OLDER = tuple(
+    (
+        statement(f"UPDATE {table} SET minute = -minute"),
+        statement(f"UPDATE {table} SET minute = -minute - :age"),
+    )
+    for table in ("queue_minutes", "queue_waits")
 )
 
 
 async def age(tx: Tx, minutes: int) -> None:
     """Let all minutes of queues be so many minutes earlier."""
-    for each in OLDER:
-        await tx.execute(each, age=minutes * MINUTE)
+    for aside, back in OLDER:
+        await tx.execute(aside)
+        await tx.execute(back, age=minutes * MINUTE)

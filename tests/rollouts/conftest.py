@@ -1,4 +1,4 @@
-"""Rollouts on each engine, in a namespace of their own."""
+"""Rollouts on each engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from perdure.testing.clock import ManualClock
 
 
 @pytest.fixture
-async def house(shared_engine_url: str) -> AsyncIterator[House]:
+async def house(engine_url: str) -> AsyncIterator[House]:
+    """Alone in its database: the watchdog would tell a kind's handlers of what other tests left behind."""
     clock = ManualClock()
-    storage = open_storage(shared_engine_url, clock=clock)
+    storage = open_storage(engine_url, clock=clock)
     yield House(storage, clock)
     await storage.close()

@@ -124,9 +124,11 @@ class World:
         self.threads = Threads(storage, kinds, policy=policy, namespace=namespace)
         self.queue = RunQueue.beside(self.threads)
         self.rollouts = Rollouts(storage, kinds, kind="run", namespace=namespace)
+        self.ns: int | None = None
 
     async def begin(self) -> World:
         await self.queue.register("w1", AGENTS)
+        self.ns = await self.threads.ns("write")
         return self
 
     def others(self, count: int) -> list[Threads]:

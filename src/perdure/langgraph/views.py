@@ -26,7 +26,7 @@ from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graphs.rows import tuple_of
 from perdure.items.service import Items
-from perdure.kernel.errors import AgentUnavailable, InvalidInput, NotFound, NotSupported
+from perdure.kernel.errors import AgentUnavailable, Conflict, InvalidInput, NotFound, NotSupported
 from perdure.langgraph.descriptions import (
     GRAPH,
     GRAPH_ID,
@@ -162,6 +162,7 @@ class GraphViews:
         Gives `{"checkpoint", "configurable", "checkpoint_id"}`. `values` may be None, an object, or a list of
         objects. Conflict while the thread is busy, and InvalidInput for an update that the graph refuses.
         """
+        await self._refuse_busy(thread_id)
         if checkpoint is not None and not checkpoint.checkpoint_ns:
             # A graph would take a missing state for an empty one.
             await self._threads.peek_state(thread_id, checkpoint.checkpoint_id)
@@ -220,11 +221,20 @@ class GraphViews:
         Each superstep is `{"updates": [{"values", "command", "as_node"}]}`. `graph_id` names the graph if the
         thread's metadata does not.
         """
+        await self._refuse_busy(thread_id)
         found = await self._threads.peek_state(thread_id)
         graph = await self._graph_of(thread_id, found, graph_id)
         if graph is None:
             raise InvalidInput(f"thread {thread_id} has no graph to apply supersteps to: give its graph_id")
         return dict(await self._perform(graph, thread_id, found, ApplySupersteps(supersteps=supersteps)))
+
+    async def _refuse_busy(self, thread_id: str) -> None:
+        """Conflict while the thread is busy: a run may be of another graph, which would refuse the change.
+
+        A run that starts later is met when the change is stored.
+        """
+        if (await self._threads.get_thread(thread_id)).status == "busy":
+            raise Conflict(f"Thread {thread_id} is busy with a run; its state can be changed afterwards")
 
     async def _perform(
         self, graph: GraphAgent | str, thread_id: str, found: Checkpoint | None, call: GraphCall

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import tempfile
 import time
@@ -74,7 +75,7 @@ def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_col
     place = _place(database)
     plan = Plan(rollouts, seed)
     console = make_console(no_color=no_color, quiet=as_json)
-    with _stopped_cleanly(console, place):
+    with _without_warnings(), _stopped_cleanly(console, place):
         report = asyncio.run(_play_in(place, plan, console))
     if as_json:
         where = {"database": place.shown_url, "namespace": place.namespace}
@@ -107,6 +108,18 @@ def _stopped_cleanly(console: Console, place: Place) -> Iterator[None]:
         kept = "" if place.in_memory else f" The data is in {place.path or place.shown_url}"
         console.print(f"\nStopped.{kept}", soft_wrap=True)
         raise
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Log errors alone: on a terminal a line between those of the table or of the JSON spoils both."""
+    log, handler = logging.getLogger("perdure"), logging.StreamHandler()
+    handler.setLevel(logging.ERROR)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 async def _play_in(place: Place, plan: Plan, console: Console) -> Report:

@@ -201,6 +201,10 @@ class PostgresStorage:
             if xid is not None and not await self._was_committed(xid, deadline, error):
                 raise ConnectionResetError("the transaction was lost before its commit") from error
         except asyncio.CancelledError:
+            _discard(connection)
+            if xid is None:
+                # A read has no outcome; its caller has gone, and nobody would take an error.
+                raise
             raise errors.OutcomeUnknown(f"PostgreSQL at {self.where}: closed during the commit") from None
         if tx.notes:
             self.tally.add(tx.notes)
