@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.workflows.support import Done, WorkflowWorld
+from tests.workflows.support import Done, WorkflowWorld, workflow
 
 from perdure.access.model import Caller
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
@@ -49,6 +49,31 @@ async def test_the_live_run_of_a_workflow_and_a_trigger_is_used_again(world: Wor
     await world.work()
     new = await world.workflows.run("one", trigger_id="repo#1")
     assert not new.reused
+
+
+async def test_a_run_shows_the_definition_that_it_began_with(world: WorkflowWorld) -> None:
+    world.add(
+        "name: one\nphases:\n  - name: a\n    prompt: |\n      Say x: 1,\n      then 'y'.\n  - {name: b}\n"
+    )
+    run_id = (await world.workflows.run("one")).workflow_run_id
+    assert run_id is not None
+    begun = await world.workflows.run_definition(run_id)
+    assert begun.current is True
+    world.add(ONE)
+    found = await world.workflows.run_definition(run_id)
+    assert (found.workflow_name, found.current, found.digest) == ("one", False, begun.digest)
+    assert found.yaml == begun.yaml
+    lines = found.yaml.text.splitlines()
+    assert [(each.phase, each.first, each.last) for each in found.yaml.phases] == [("a", 3, 6), ("b", 7, 7)]
+    assert [line.strip() for line in lines] == [
+        "name: one", "phases:", "- name: a", "prompt: |", "Say x: 1,", "then 'y'.", "- name: b"
+    ]  # fmt: skip
+    again = workflow(found.yaml.text)
+    assert again.phases[0].prompt == "Say x: 1,\nthen 'y'.\n"
+    shown = await world.workflows.show("one")
+    assert [each.phase for each in shown.yaml.phases] == ["a", "b"]
+    with pytest.raises(NotFound):
+        await world.workflows.run_definition("none")
 
 
 async def test_many_dispatches_at_once_make_one_run(world: WorkflowWorld) -> None:

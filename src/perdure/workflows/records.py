@@ -33,10 +33,39 @@ class WorkflowInfo(Record, kw_only=True):
     phases: list[PhaseInfo]
 
 
+class PhaseLines(Record, kw_only=True):
+    """Where a phase stands in the text of a definition: its first and its last line, from 1."""
+
+    phase: str
+    first: int
+    last: int
+
+
+class DefinitionText(Record, kw_only=True):
+    """A definition as YAML. It is written from what is stored: prompts are texts, and comments are gone."""
+
+    text: str
+    phases: list[PhaseLines]
+
+
 class WorkflowDetail(WorkflowInfo, kw_only=True):
     """A workflow with its definition, as its file says it."""
 
     definition: dict[str, Any]
+    yaml: DefinitionText
+
+
+class RunDefinition(Record, kw_only=True):
+    """The definition that a run uses, whatever its file says now."""
+
+    workflow_run_id: str
+    workflow_name: str
+    digest: str
+    """The same for runs of the same definition."""
+    current: bool | None
+    """Whether it is the one that new runs use; null if this server has no such workflow."""
+    definition: dict[str, Any]
+    yaml: DefinitionText
 
 
 class Dispatch(Record, kw_only=True):

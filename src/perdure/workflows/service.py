@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from msgspec import Meta
+from msgspec import Meta, to_builtins
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, PATCH, POST, Acknowledged, call
@@ -46,6 +46,7 @@ from perdure.workflows.records import (
     HistoryEntry,
     LogMatch,
     LogPage,
+    RunDefinition,
     RunDiff,
     StatusCount,
     WorkflowDetail,
@@ -230,6 +231,20 @@ class Workflows(Service):
         """
         whole = await self.read(queries.get_whole, check_id(workflow_run_id, "workflow_run_id"))
         return run_of(whole)
+
+    @call(GET("/workflow-runs/{workflow_run_id}/definition"), scope="read", errors=(NotFound, Conflict))
+    async def run_definition(self, workflow_run_id: Id) -> RunDefinition:
+        """Get the definition that a run uses, as it was when the run began, with the lines of its phases."""
+        run, plan = await self.read(queries.get_definition, check_id(workflow_run_id, "workflow_run_id"))
+        now = self.definitions.workflows.get(run.workflow_name)
+        return RunDefinition(
+            workflow_run_id=run.id,
+            workflow_name=run.workflow_name,
+            digest=run.definition,
+            current=None if now is None else now == plan.workflow,
+            definition=to_builtins(plan.workflow),
+            yaml=views.text_of(plan.workflow),
+        )
 
     async def get_by_trigger(self, trigger_id: str, *, live: bool = True) -> WorkflowRunSummary:
         """Get the newest run of a trigger: the newest that has not ended, or any."""

@@ -24,6 +24,7 @@ from perdure.workflows.model import (
     parse_label,
 )
 from perdure.workflows.records import (
+    DefinitionText,
     Difference,
     HistoryEntry,
     NodeInfo,
@@ -135,7 +136,16 @@ def info_of(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowI
 def detail_of(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowDetail:
     """The record of a workflow with its definition."""
     definition = msgspec.to_builtins(workflow)
-    return WorkflowDetail(**_info_fields(workflow, file, enabled), definition=definition)
+    fields = _info_fields(workflow, file, enabled)
+    return WorkflowDetail(**fields, definition=definition, yaml=text_of(workflow))
+
+
+def text_of(workflow: Workflow) -> DefinitionText:
+    """A workflow as YAML."""
+    # A client imports these records, and needs no YAML.
+    from perdure.workflows.text import text_of
+
+    return text_of(workflow)
 
 
 def _info_fields(workflow: Workflow, file: str | None, enabled: bool) -> dict[str, Any]:

@@ -135,6 +135,12 @@ async def get_whole(tx: Tx, run_id: str) -> WholeRun:
     return WholeRun(run, plan, nodes, history, context, scratch, message)
 
 
+async def get_definition(tx: Tx, run_id: str) -> tuple[RunRow, Plan]:
+    """A run, and the plan that it follows."""
+    run = await find(tx, run_id)
+    return run, (await plans_of(tx, [run]))[run.id]
+
+
 async def history(tx: Tx, run_id: str, after: int, limit: int) -> list[HistoryRow]:
     """The entries of a run's history after a number, in their order."""
     run = await find(tx, run_id)
