@@ -7,10 +7,13 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, ParamSpec, TypeVar
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -25,6 +28,9 @@ BLOCKED_SECONDS = 1.0
 """A loop that has not responded for this long gets no more runs."""
 CLOSE_SECONDS = 2.0
 
+IDLE_SECONDS = 10.0
+"""How long a thread waits for another call before it ends."""
+
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
@@ -35,24 +41,60 @@ class Ended(msgspec.Struct, frozen=True):
     error: BaseException | None = None
 
 
+class _Call(NamedTuple):
+    """A function to be called, and who gets its result."""
+
+    future: Future[Any]
+    function: Callable[[], Any]
+
+
 class DaemonThreads(ThreadPoolExecutor):
-    """Runs each call in its own daemon thread, so that a call that never ends does not block the exit."""
+    """Runs each call at once, in a daemon thread of its own while it lasts, so that a call that never ends
+    blocks neither the others nor the exit. A thread whose call has ended takes another one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[SimpleQueue[_Call]] = deque()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - the caller gets it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        threading.Thread(target=call, name="perdure-agent-call", daemon=True).start()
+        call = _Call(future, partial(fn, *args, **kwargs))
+        try:
+            calls = self._waiting.pop()
+        except IndexError:
+            calls = SimpleQueue()
+            work = partial(self._work, calls)
+            threading.Thread(target=work, name="perdure-agent-call", daemon=True).start()
+        calls.put(call)
         return future
+
+    def _work(self, calls: SimpleQueue[_Call]) -> None:
+        while True:
+            try:
+                call = calls.get(timeout=IDLE_SECONDS)
+            except Empty:
+                try:
+                    self._waiting.remove(calls)
+                except ValueError:
+                    # A call was given to this thread just now.
+                    continue
+                return
+            self._run(call, calls)
+            del call
+
+    def _run(self, call: _Call, calls: SimpleQueue[_Call]) -> None:
+        if not call.future.set_running_or_notify_cancel():
+            self._waiting.append(calls)
+            return
+        try:
+            result = call.function()
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self._waiting.append(calls)
+            call.future.set_exception(error)
+        else:
+            self._waiting.append(calls)
+            call.future.set_result(result)
 
 
 class AgentLoop:
