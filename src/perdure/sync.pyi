@@ -36,10 +36,12 @@ from perdure.assistants.records import Assistant
 from perdure.assistants.records import IfExists
 from perdure.assistants.service import SortField as SortField2
 from perdure.client.tls import ClientTls
+from perdure.diagnostics.comparison import Comparison
 from perdure.diagnostics.doctor import Findings
 from perdure.diagnostics.finding import FoundId
 from perdure.diagnostics.finding import Kind
 from perdure.diagnostics.model import Why
+from perdure.diagnostics.path import RolloutPath
 from perdure.diagnostics.service import Beginning
 from perdure.diagnostics.service import FindLimit
 from perdure.diagnostics.service import Moment
@@ -1308,6 +1310,16 @@ class WorkflowOverrides:
 
 class Diagnostics:
     def why(self, id: Id) -> Why: ...
+    def path(self, rollout_id: Id) -> RolloutPath: ...
+    def compare(
+        self,
+        rollout_id: Id,
+        *,
+        left: Id | None = ...,
+        right: Id | None = ...,
+        limit: Limit = ...,
+        offset: Offset = ...,
+    ) -> Comparison: ...
     def find(
         self, q: Beginning, *, kind: list[Kind] | None = ..., limit: FindLimit = ...
     ) -> list[FoundId]: ...
