@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command import ROOT, Server, Terminal, commands, run_here, settings
 from typer.core import TyperGroup
 
 from perdure.cli import PANELS
+from perdure.cli.shell.ids import AMONG, KINDS
 from perdure.cli.shell.lazy import lazy_group
 from perdure.cli.shell.output import make_table
 from perdure.jobs.model import new_job
@@ -31,6 +33,7 @@ SERVER_PARTS += [f"perdure.{part}" for part in ("server", "runtime.services", "w
 MOST_MODULES = 600
 """With this many modules a command takes about 0.25 s of CPU on a quiet machine, under the 0.4 s that it may;
 `./dev bench --only command` measures the time itself."""
+SUMMARY = "{name: summary, phases: [{name: write, prompt: Write it.}]}"
 LOADED = "import sys; import perdure.cli; sys.argv = ['perdure', *sys.argv[1:]]; " + (
     "import atexit; atexit.register(lambda: print('\\n'.join(sys.modules), file=sys.stderr)); "
     "perdure.cli.main()"
@@ -40,7 +43,10 @@ LOADED = "import sys; import perdure.cli; sys.argv = ['perdure', *sys.argv[1:]];
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     agents = f"{ROOT / 'examples' / 'agents.py'}:agents"
-    with Server(tmp_path_factory.mktemp("server"), "serve", "--agents", agents) as server:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "workflows").mkdir()
+    (folder / "workflows" / "summary.yaml").write_text(SUMMARY)
+    with Server(folder, "serve", "--agents", agents) as server:
         server.run("thread", "create", "trip-to-rome")
         server.run("thread", "create", "trip-to-oslo")
         for name in ("Ann", "Bo"):
@@ -234,6 +240,65 @@ def test_nobody_alive_is_said_before_waiting(server: Server) -> None:
     assert "no worker is alive for queue 'nobody'" in ended.stderr
 
 
+NEW = {
+    "thread create thread_id",
+    "assistant create assistant_id",
+    "session import session_id",
+    "memory ingest id",
+    "memory ingest session",
+    "run create key",
+    "rollout enqueue key",
+}
+"""Ids and keys that name something new."""
+POSITIONS = {"run watch after", "find id"}
+"""A place in a stream; and `find`, which takes beginnings itself."""
+
+
+def test_every_id_is_taken_by_its_beginning() -> None:
+    """A new id parameter uses id_argument, id_option or the functions for parts beside them."""
+    missing = []
+    for path, parameter in _parameters(commands(), ""):
+        described = f"{parameter.name} {parameter.metavar}".lower()
+        looks = re.search(r"(^|_)(id|ids|job|subject|checkpoint|attempt|left|right)( |$)|_id$", described)
+        info = parameter.type_descriptor.parameter_info
+        if looks and not (hasattr(info, KINDS) or hasattr(info, AMONG)):
+            missing.append(f"{path}{parameter.name}")
+    assert set(missing) - NEW - POSITIONS == set()
+
+
+def _parameters(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _parameters(command, f"{path}{name} ")
+        elif not command.hidden:
+            yield from ((f"{path}{name} ", each) for each in command.params)
+
+
+def test_parts_are_taken_by_their_beginnings(server: Server) -> None:
+    run = next(each for each in server.json("run", "list")["items"] if each["status"] == "success")
+    attempt = server.json("rollout", "show", run["run_id"])["attempts"][-1]["attempt_id"]
+    spans = server.json("span", "list", run["run_id"])["items"]
+    assert {span["attempt_id"] for span in spans} == {attempt}
+    for start in (attempt[:-2], "last"):
+        found = server.json("span", "list", run["run_id"], "--attempt", start)["items"]
+        assert found == spans
+    wanted = spans[0]["span_id"]
+    assert server.json("span", "show", run["run_id"], wanted[:-1])["span_id"] == wanted
+    newest = max(spans, key=lambda span: span["start_time"])
+    assert server.json("span", "show", run["run_id"], "last")["span_id"] == newest["span_id"]
+    ended = server.run("span", "show", run["run_id"], "ffff")
+    assert (ended.returncode, "no span has the ID ffff" in ended.stderr) == (4, True)
+    states = server.json("thread", "history", run["thread_id"])["items"]
+    checkpoint = states[0]["checkpoint_id"]
+    for start in (checkpoint[:-1], "last"):
+        found = server.json("thread", "state", run["thread_id"], "--checkpoint", start)
+        assert found["checkpoint_id"] == checkpoint
+    assert server.json("outbox", "list", "--subject", run["run_id"][:-1])["items"] == []
+    assistant = server.json("assistant", "list")["items"][0]["assistant_id"]
+    made = server.json("run", "create", assistant[:-1], '{"name": "Cy"}')
+    assert made["assistant_id"] == assistant
+
+
 def _completed(server: Server, line: str, url: str | None = None) -> list[str]:
     words = line.split(" ")
     more = {
@@ -249,6 +314,16 @@ def test_shells_complete_ids_and_names(server: Server) -> None:
     assert _completed(server, "perdure thread show trip") == ["trip-to-oslo", "trip-to-rome"]
     assert "nightly" in _completed(server, "perdure cron show ")
     assert "greet" in _completed(server, "perdure run create gr")
+    assert "greet" in _completed(server, "perdure chat gr")
+    assert _completed(server, "perdure assistant create gr") == ["greet"]
+    assert _completed(server, "perdure assistant list --agent gr") == ["greet"]
+    assert _completed(server, "perdure workflow run sum") == ["summary"]
+    assert _completed(server, "perdure workflow list --workflow s") == ["summary"]
+    assert _completed(server, "perdure override set workflow s") == ["summary"]
+    assert _completed(server, "perdure override set cron ni") == ["nightly"]
+    assert _completed(server, "perdure scheduler pause ni") == ["nightly"]
+    assert _completed(server, "perdure queue pause ag") == ["agents"]
+    assert _completed(server, "perdure rollout enqueue 1 --queue def") == ["default"]
     assert _completed(server, "perdure thread show trip", url="http://127.0.0.1:1") == []
     assert _completed(server, "perdure thr") == ["thread"]
     for shell in ("bash", "zsh", "fish"):

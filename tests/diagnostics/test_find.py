@@ -37,6 +37,7 @@ from perdure.threads.records import RunRequest
 
 GATED = "{name: gated, phases: [{name: gate, type: approval}, {name: after, prompt: go}]}"
 EVENT_MS = 1_768_000_000_000
+GRIP = f"grip:{EVENT_MS}:01KEJ6A8000000000000000000"
 
 
 @pytest.fixture
@@ -53,6 +54,8 @@ async def _rows(tx: Tx, ns: int) -> None:
     await tx.insert_many(rollout_tables.TRACES, [trace])
     node = (ns, "toc:day:2026-01-10", 4, None, EVENT_MS, EVENT_MS + 1, "complete", 1, 0, 0, None, None, None)
     await tx.insert_many(memory_tables.NODES, [(*node, 0, None, None, None, None, 0, 0, None, None, None)])
+    grip = (ns, GRIP, "toc:day:2026-01-10", EVENT_MS, "s", "bullet", "[]", "A walk")
+    await tx.insert_many(memory_tables.GRIPS, [grip])
     version = (ns, "toc:day:2026-01-10", 1, 0, "A day in January", "{}")
     await tx.insert_many(memory_tables.NODE_VERSIONS, [version])
 
@@ -94,6 +97,7 @@ async def seed(services: Services) -> dict[Kind, str]:
     (found["effect"],) = await services.outbox.write(put, [NewEffect("webhook", "run-1", "{}")])
     await services.storage.run(_rows, await services.outbox.ns())
     found["trace"], found["memory_node"] = "abcd" * 8, "toc:day:2026-01-10"
+    found["memory_grip"] = GRIP
     found["token"] = (await services.access.create_token("laptop", scopes=["admin"])).token_id
     return found
 
@@ -114,6 +118,7 @@ EXPECTED: dict[Kind, tuple[str | None, str | None]] = {
     "span": ("step 1", "ok"),
     "memory_node": ("A day in January", "complete"),
     "memory_event": (None, None),
+    "memory_grip": ("A walk", None),
     "worker": (None, "unknown"),
     "effect": ("webhook", "pending"),
     "resources": (None, None),
@@ -126,6 +131,7 @@ PARENTS: dict[Kind, Kind] = {
     "attempt": "rollout",
     "span": "rollout",
     "approval": "workflow_run",
+    "memory_grip": "memory_node",
 }
 WITHOUT_NEWEST = {"span", "request"}
 

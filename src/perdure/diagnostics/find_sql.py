@@ -33,7 +33,8 @@ class FoundRollout(NamedTuple):
     outcome: str | None
 
 
-_RANGE = "id >= :first AND id < :last ORDER BY id LIMIT :n"
+_FIRST = "id >= :first AND id < :last ORDER BY id LIMIT "
+_RANGE = _FIRST + ":n"
 
 _ROLLOUT = """
     SELECT id, coalesce(agent, queue) AS title, status, start_time AS time, line AS within, kind, outcome
@@ -44,12 +45,9 @@ _ROLLOUT = """
 ROLLOUTS = statement(_ROLLOUT + _RANGE, row=FoundRollout)
 # Rollouts of some kinds, among the first ones in the range.
 ROLLOUTS_OF_KINDS = statement(
-    """
-    SELECT {columns}
-    FROM (SELECT id, coalesce(agent, queue) AS title, status, start_time AS time, line AS within, kind,
-      outcome FROM rollouts WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT :most) AS r
-    WHERE kind {among:kinds} ORDER BY id LIMIT :n
-    """,
+    "SELECT {columns} FROM ("
+    + (_ROLLOUT + _FIRST + ":most) AS r ")
+    + "WHERE kind {among:kinds} ORDER BY id LIMIT :n",
     row=FoundRollout,
 )
 # The newest rollout of a kind with a status.
@@ -219,6 +217,16 @@ MEMORY_NODES = statement(
 NEWEST_MEMORY_NODES = statement(
     _NODE + "n.level = :level ORDER BY n.start_ms DESC, n.id DESC LIMIT 1", row=FoundRow
 )
+
+_GRIP = """
+    SELECT id, excerpt AS title, NULL AS status, timestamp_ms * 1000 AS time, node_id AS within
+    FROM memory_grips
+    WHERE ns = :ns AND """
+
+# Grips of memory.
+MEMORY_GRIPS = statement(_GRIP + _RANGE, row=FoundRow)
+# The latest grip of memory: the time stands first in an id.
+NEWEST_MEMORY_GRIPS = statement(_GRIP + "TRUE ORDER BY id DESC LIMIT 1", row=FoundRow)
 
 _EFFECT = """
     SELECT id, consumer AS title, status, created_at AS time,

@@ -37,6 +37,7 @@ Kind = Literal[
     "span",
     "memory_node",
     "memory_event",
+    "memory_grip",
     "worker",
     "effect",
     "resources",
@@ -74,6 +75,7 @@ _STARTING: Final[dict[Kind, Sequence[Statement[FoundRow]]]] = {
     "assistant": [sql.ASSISTANTS],
     "memory_event": [sql.MEMORY_EVENTS],
     "memory_node": [sql.MEMORY_NODES],
+    "memory_grip": [sql.MEMORY_GRIPS],
     "effect": [sql.EFFECTS],
     "resources": [sql.RESOURCES],
 }
@@ -88,6 +90,7 @@ _NEWEST: Final[dict[Kind, tuple[Statement[FoundRow], Sequence[dict[str, Any]]]]]
     "assistant": (sql.NEWEST_ASSISTANTS, [{}]),
     "memory_event": (sql.NEWEST_MEMORY_EVENTS, [{}]),
     "memory_node": (sql.NEWEST_MEMORY_NODES, [{"level": level + 1} for level, _ in enumerate(LEVELS)]),
+    "memory_grip": (sql.NEWEST_MEMORY_GRIPS, [{}]),
     "effect": (sql.NEWEST_EFFECTS, [{}]),
     "resources": (sql.NEWEST_RESOURCES, [{}]),
 }

@@ -11,6 +11,7 @@ WORDS = {
     "messaging_session": "chat session",
     "memory_node": "node of memory",
     "memory_event": "event of memory",
+    "memory_grip": "grip of memory",
     "trace": "trace",
 }
 

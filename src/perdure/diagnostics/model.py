@@ -36,6 +36,7 @@ WhyKind = Literal[
     "span",
     "memory_node",
     "memory_event",
+    "memory_grip",
     "worker",
     "effect",
     "resources",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import metadata_of, object_of
-from perdure.cli.shell.ids import id_argument
+from perdure.cli.shell.ids import complete_agent, id_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -17,6 +17,7 @@ from perdure.cli.shell.options import (
     MetadataFilter,
     MetadataOption,
     YesOption,
+    name_argument,
     number,
     text,
 )
@@ -46,7 +47,7 @@ DescriptionOption = Annotated[str | None, text("TEXT", "Description.", "--descri
 @app.client_command("list")
 async def list_assistants(
     context: CommandContext,
-    agent: Annotated[str | None, text("NAME", "Filter by agent.", "--agent")] = None,
+    agent: Annotated[str | None, text("NAME", "Filter by agent.", "--agent", complete=complete_agent)] = None,
     metadata: MetadataFilter = None,
     limit: LimitOption = 20,
 ) -> None:
@@ -100,7 +101,7 @@ async def show_assistant(context: CommandContext, assistant_id: IdArgument) -> N
 @app.client_command("create")
 async def create_assistant(
     context: CommandContext,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Agent that the assistant runs.")],
+    agent: Annotated[str, name_argument("AGENT", "Agent that the assistant runs.", complete_agent)],
     assistant_id: Annotated[
         str | None, text("ASSISTANT_ID", "ID of the assistant (generated if omitted).", "--id")
     ] = None,
@@ -128,7 +129,7 @@ async def create_assistant(
 async def update_assistant(
     context: CommandContext,
     assistant_id: IdArgument,
-    agent: Annotated[str | None, text("NAME", "New agent.", "--agent")] = None,
+    agent: Annotated[str | None, text("NAME", "New agent.", "--agent", complete=complete_agent)] = None,
     name: NameOption = None,
     description: DescriptionOption = None,
     config: ConfigOption = None,

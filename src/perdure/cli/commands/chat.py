@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.shell.ids import AssistantArgument
 from perdure.cli.shell.options import CommandContext, client_command, flag, text
 from perdure.cli.shell.output import printable, shorten, warn
 
@@ -31,10 +32,6 @@ HELP = """/history [N]  show the last N messages (20)
 /help         show this
 /exit         leave (Ctrl-D does the same)
 Ctrl-C cancels the answer that is being written."""
-
-AssistantArgument = Annotated[
-    str, typer.Argument(metavar="ASSISTANT", help="Assistant ID or agent name.", show_default=False)
-]
 
 
 @client_command

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from perdure.cli.commands.runs import AssistantArgument, InputArgument, strategy_of
+from perdure.cli.commands.runs import InputArgument, strategy_of
 from perdure.cli.shell.arguments import choice_of, input_of, metadata_of, object_of
-from perdure.cli.shell.ids import ThreadFilter, id_argument, id_option
+from perdure.cli.shell.ids import AssistantArgument, ThreadFilter, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,

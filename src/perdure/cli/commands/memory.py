@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.ids import id_argument
+from perdure.cli.shell.ids import complete_agent, id_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -64,7 +64,9 @@ async def ingest(
     session: Annotated[str, text("ID", "Session that the event belongs to.", "--session")] = "cli",
     role: Annotated[str, text("ROLE", "user, assistant, system or tool.", "--role")] = "user",
     kind: Annotated[str | None, text("TYPE", "Event type, such as tool_result.", "--type")] = None,
-    agent: Annotated[str | None, text("NAME", "Agent that it is about.", "--agent")] = None,
+    agent: Annotated[
+        str | None, text("NAME", "Agent that it is about.", "--agent", complete=complete_agent)
+    ] = None,
     at: Annotated[str | None, text("TIME", "When it happened (ISO 8601; default: now).", "--time")] = None,
     id: Annotated[str | None, text("ULID", "Id of the event (default: a new one).", "--id")] = None,
 ) -> None:
@@ -138,7 +140,9 @@ async def search(
     context: CommandContext,
     query: Annotated[str, typer.Argument(metavar="QUERY", help='Words, "phrases", prefix* and -excluded.')],
     kind: Annotated[str | None, text("KIND", "Only event, node or grip.", "--kind")] = None,
-    agent: Annotated[str | None, text("NAME", "Only what this agent did.", "--agent")] = None,
+    agent: Annotated[
+        str | None, text("NAME", "Only what this agent did.", "--agent", complete=complete_agent)
+    ] = None,
     since: Annotated[float | None, duration("Only the last", "--since")] = None,
     mode: Annotated[str, text("MODE", "text, vector or hybrid.", "--mode")] = "hybrid",
     limit: Annotated[int, number("Maximum number of results.", "--limit", min=1, max=100)] = 10,
@@ -226,7 +230,12 @@ async def show(context: CommandContext, node_id: NodeArgument) -> None:
 @app.client_command("expand")
 async def expand(
     context: CommandContext,
-    grip_id: Annotated[str, typer.Argument(metavar="GRIP_ID", help="As `perdure memory show` prints it.")],
+    grip_id: Annotated[
+        str,
+        id_argument(
+            "GRIP_ID", "memory_grip", help="As `perdure memory show` prints it, its beginning, or `last`."
+        ),
+    ],
     before: Annotated[int, number("Events before it.", "--before", min=0, max=100)] = 3,
     after: Annotated[int, number("Events after it.", "--after", min=0, max=100)] = 3,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import optional_choice
-from perdure.cli.shell.ids import id_argument
+from perdure.cli.shell.ids import EXPLAINED, id_argument, id_option
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, text
 from perdure.cli.shell.output import ago, in_time, shorten
 from perdure.cli.shell.results import listing, pages, showing
@@ -24,7 +24,8 @@ app = CommandGroup("Show the outbox and retry what failed.")
 IdArgument = Annotated[str, id_argument("ENTRY_ID", "effect")]
 ConsumerOption = Annotated[str | None, text("NAME", "Filter by consumer, such as webhook.", "--consumer")]
 SubjectOption = Annotated[
-    str | None, text("ID", "Filter by what it is about, such as a run id.", "--subject")
+    str | None,
+    id_option("ID", "Filter by what it is about, such as a run ID.", "--subject", kinds=EXPLAINED),
 ]
 
 

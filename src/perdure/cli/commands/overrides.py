@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import choice_of
-from perdure.cli.shell.options import CommandContext, CommandGroup, flag, text
+from perdure.cli.shell.ids import complete_schedule, complete_workflow
+from perdure.cli.shell.options import CommandContext, CommandGroup, flag, name_argument, text
 from perdure.cli.shell.output import ago
 from perdure.cli.shell.results import listing
 from perdure.cli.shell.times import seconds_of
@@ -26,8 +27,14 @@ COLUMNS = ("kind", "name", "enabled", "schedule", "updated", "by")
 
 app = CommandGroup("Switch workflows and crons on or off, whatever their files say.")
 
+
+def _complete_name(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    complete = complete_workflow if ctx.params.get("kind") == "workflow" else complete_schedule
+    return complete(ctx, incomplete)
+
+
 KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="workflow or cron.", show_default=False)]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+NameArgument = Annotated[str, name_argument("NAME", "Name of the workflow or cron.", _complete_name)]
 
 
 @app.client_command("list")

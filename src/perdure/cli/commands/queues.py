@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from perdure.cli.shell.options import CommandContext, CommandGroup
+from perdure.cli.shell.ids import complete_queue
+from perdure.cli.shell.options import CommandContext, CommandGroup, name_argument
 from perdure.cli.shell.output import ago, human_duration
 from perdure.cli.shell.results import listing
 
@@ -18,7 +17,7 @@ EMPTY = """Nothing is queued. A run is in the queue agents until a worker claims
   perdure run create ASSISTANT --input '{"question": "why"}'"""
 COLUMNS = ("queue", "ready", "delayed", "waiting", "oldest", "paused")
 
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue, such as agents.")]
+QueueArgument = Annotated[str, name_argument("QUEUE", "Name of a queue, such as agents.", complete_queue)]
 
 app = CommandGroup("List, pause and resume queues.")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.shell.arguments import choices_of, confirm, inputs_of, json_of
-from perdure.cli.shell.ids import ROLLOUTS, id_argument, id_option
+from perdure.cli.shell.ids import ROLLOUTS, complete_queue, id_argument, id_option, part_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -60,6 +60,12 @@ def _statuses(given: Sequence[str] | None) -> list[RolloutStatus] | None:
     from perdure.rollouts.records import ROLLOUT_STATUSES
 
     return choices_of(given, ROLLOUT_STATUSES, "--status")
+
+
+async def attempt_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+    """The attempts of a rollout, the newest first."""
+    attempts = await connection.store.query_attempts(given["rollout_id"])
+    return [each.attempt_id for each in reversed(list(attempts))]
 
 
 @app.client_command("list")
@@ -225,10 +231,10 @@ async def compare_attempts(
     context: CommandContext,
     rollout_id: IdArgument,
     left: Annotated[
-        str | None, typer.Argument(metavar="LEFT", help="Number or ID of an attempt; the last but one.")
+        str | None, part_argument("LEFT", "Number or ID of an attempt; the last but one.", attempt_ids)
     ] = None,
     right: Annotated[
-        str | None, typer.Argument(metavar="RIGHT", help="Number or ID of another attempt; the last.")
+        str | None, part_argument("RIGHT", "Number or ID of another attempt; the last.", attempt_ids)
     ] = None,
     limit: LimitOption = 100,
 ) -> None:
@@ -345,7 +351,7 @@ async def enqueue_rollouts(
         str | None, id_option("RESOURCES_ID", "Resources to use.", "--resources", kinds=["resources"])
     ] = None,
     metadata: MetadataOption = None,
-    queue: Annotated[str, text("NAME", "Queue name.", "--queue")] = "default",
+    queue: Annotated[str, text("NAME", "Queue name.", "--queue", complete=complete_queue)] = "default",
     priority: Annotated[int, number("Higher priorities are claimed first.", "--priority")] = 0,
     delay: Annotated[float | None, duration("Delay before the start")] = None,
     max_attempts: Annotated[int, number("Maximum number of attempts.", "--max-attempts", min=1)] = 1,

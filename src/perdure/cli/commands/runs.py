@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.shell.arguments import choice_of, confirm, input_of, json_of, object_of, optional_choice
-from perdure.cli.shell.ids import ThreadFilter, complete_assistant, id_argument, id_option
+from perdure.cli.shell.ids import AssistantArgument, ThreadFilter, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -43,15 +43,6 @@ app = CommandGroup("Create, show, watch and cancel runs.")
 
 IdArgument = Annotated[str, id_argument("RUN_ID", "run")]
 IdsArgument = Annotated[list[str] | None, id_argument("RUN_ID", "run", help="IDs of runs.")]
-AssistantArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="ASSISTANT",
-        help="Assistant ID or agent name.",
-        show_default=False,
-        autocompletion=complete_assistant,
-    ),
-]
 InputArgument = Annotated[
     str | None, typer.Argument(metavar="INPUT", help="Input as JSON, or @FILE to read it from a file.")
 ]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from perdure.cli.commands.crons import FIRING_COLUMNS, firing_row, print_fired, print_next
+from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption
 from perdure.cli.shell.output import printable
 from perdure.cli.shell.results import listing, pages
@@ -25,7 +24,9 @@ RULE = "-" * sum(WIDTHS)
 
 app = CommandGroup("Show, trigger, pause and resume the named schedules of a server.")
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
+JobArgument = Annotated[
+    str, id_argument("JOB", "schedule", help="Name of the job, its first characters, or `last`.")
+]
 
 
 @app.client_command("status")

@@ -6,11 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from perdure.cli.commands.rollouts import IdArgument, find
-from perdure.cli.shell.ids import ROLLOUTS, id_argument
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
+from perdure.cli.commands.rollouts import IdArgument, attempt_ids, find
+from perdure.cli.shell.ids import ROLLOUTS, id_argument, part_argument, part_option
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption
 from perdure.cli.shell.output import STYLES, ago, shorten, tokens_text
 from perdure.cli.shell.results import more_hint, pages, showing
 from perdure.cli.shell.target import Connection
@@ -33,12 +31,24 @@ LONGEST_ATTRIBUTE = 2000
 app = CommandGroup("Show spans.")
 
 
+async def span_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+    """The spans of a rollout or trace, the one that began last first."""
+    if len(start) == SPAN_DIGITS:
+        return [start]
+    spans = await _spans_like(connection, given["id"], start)
+    newest_first = sorted(spans, key=lambda span: span.start_time or 0.0, reverse=True)
+    return list(dict.fromkeys(span.span_id for span in newest_first))
+
+
 @app.client_command("list")
 async def list_spans(
     context: CommandContext,
     rollout_id: IdArgument,
     attempt: Annotated[
-        str | None, text("ATTEMPT_ID", "Show this attempt only; `latest` is the newest.", "--attempt")
+        str | None,
+        part_option(
+            "ATTEMPT_ID", "Show this attempt only; `last` is the newest.", "--attempt", among=attempt_ids
+        ),
     ] = None,
     limit: LimitOption = 1000,
 ) -> None:
@@ -65,7 +75,7 @@ async def show_span(
     context: CommandContext,
     id: Annotated[str, id_argument("ID", *ROLLOUTS, "trace", help="ID of the rollout, run or trace.")],
     span_id: Annotated[
-        str, typer.Argument(metavar="SPAN_ID", help="ID of the span, or the first digits of it.")
+        str, part_argument("SPAN_ID", "ID of the span, its first digits, or `last`.", span_ids)
     ],
 ) -> None:
     """Show a span with its attributes, events and exceptions."""
@@ -97,26 +107,25 @@ async def show_span(
 
 
 async def _find_span(connection: Connection, id: str, span_id: str) -> Span:
-    """The span of a rollout or a trace whose id begins so."""
     from perdure.errors import NotFound
 
-    trace_id = id.replace("-", "").lower()
-    found: Sequence[Span]
+    found = [span for span in await _spans_like(connection, id, span_id) if span.span_id == span_id]
+    if not found:
+        raise NotFound(f"{id}: no span has the ID {span_id}")
+    return found[0]
+
+
+async def _spans_like(connection: Connection, id: str, start: str) -> Sequence[Span]:
+    """Spans of a rollout or a trace, those whose ids begin so among them."""
     if await connection.store.get_rollout_by_id(id) is not None:
-        found = await connection.store.query_spans(id, span_id_contains=span_id, limit=MOST_SPANS)
-    else:
-        exact = span_id if len(span_id) == SPAN_DIGITS else None
-        found = await pages(
-            lambda limit, cursor: connection.traces.spans(
-                trace_id, span_id=exact, limit=limit, cursor=cursor
-            ),
-            MOST_SPANS,
-        )
-    matching = [span for span in found if span.span_id.startswith(span_id)]
-    if len(matching) != 1:
-        problem = f"{len(matching)} spans have IDs that begin with" if matching else "no span has the ID"
-        raise NotFound(f"{id}: {problem} {span_id}")
-    return matching[0]
+        page = await connection.store.query_spans(id, span_id_contains=start or None, limit=MOST_SPANS)
+        return page.items
+    trace_id = id.replace("-", "").lower()
+    exact = start if len(start) == SPAN_DIGITS else None
+    return await pages(
+        lambda limit, cursor: connection.traces.spans(trace_id, span_id=exact, limit=limit, cursor=cursor),
+        MOST_SPANS,
+    )
 
 
 def _status(span: Span) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.commands.runs import ActionOption, cancel_action, print_cancelled
 from perdure.cli.shell.arguments import choice_of, json_of, metadata_of, object_of, optional_choice
-from perdure.cli.shell.ids import id_argument
+from perdure.cli.shell.ids import id_argument, part_option
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
@@ -20,6 +21,7 @@ from perdure.cli.shell.options import (
 )
 from perdure.cli.shell.output import ago, cost_text, error_text, printable, shorten, tokens_text
 from perdure.cli.shell.results import listing, pages, removing, showing
+from perdure.cli.shell.target import Connection
 
 if TYPE_CHECKING:
     from perdure.threads.records import Checkpoint, Thread
@@ -34,6 +36,7 @@ ROLES = {"human": "user", "ai": "assistant"}
 SHOWN_MESSAGES = 50
 LONGEST_MESSAGE = 2000
 COLUMNS = ("thread_id", "status", "created", "updated", "metadata")
+MOST_CHECKPOINTS = 1000
 STATE_COLUMNS = ("checkpoint_id", "step", "saved", "run_id", "values")
 
 app = CommandGroup("Create, show and delete threads and their states.")
@@ -119,12 +122,21 @@ async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
     showing(context, {"thread": thread, "why": why, "figures": figures}, rows)
 
 
+async def checkpoint_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+    """The checkpoints of a thread, the newest first, as far as one answer holds them."""
+    states = await connection.threads.history(given["thread_id"], limit=MOST_CHECKPOINTS, values=False)
+    return [each.checkpoint_id for each in states]
+
+
 @app.client_command("state")
 async def show_state(
     context: CommandContext,
     thread_id: IdArgument,
     checkpoint: Annotated[
-        str | None, text("CHECKPOINT_ID", "Show the state at this checkpoint.", "--checkpoint")
+        str | None,
+        part_option(
+            "CHECKPOINT_ID", "Show the state at this checkpoint.", "--checkpoint", among=checkpoint_ids
+        ),
     ] = None,
 ) -> None:
     """Show the latest state of a thread, or the state at a checkpoint."""

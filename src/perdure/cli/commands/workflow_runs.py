@@ -8,13 +8,14 @@ import typer
 
 from perdure.cli.commands.workflow_watch import SHORT, drawing, follow, print_gates
 from perdure.cli.shell.arguments import choice_of, choices_of, object_of
-from perdure.cli.shell.ids import id_argument
+from perdure.cli.shell.ids import complete_workflow, id_argument
 from perdure.cli.shell.options import (
     CommandContext,
     CommandGroup,
     LimitOption,
     TimeoutOption,
     flag,
+    name_argument,
     number,
     text,
 )
@@ -37,7 +38,10 @@ FIGURES = ("executions", "succeeded", "skipped", "deferred", "failed", "mean", "
 COLUMNS = ("run_id", "workflow", "status", "phase", "trigger", "started", "cost")
 
 IdArgument = Annotated[str, id_argument("RUN_ID", "workflow_run")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a workflow.", show_default=False)]
+NameArgument = Annotated[str, name_argument("NAME", "Name of a workflow.", complete_workflow)]
+WorkflowFilter = Annotated[
+    str | None, text("NAME", "Filter by workflow.", "--workflow", "-w", complete=complete_workflow)
+]
 
 
 def add_to(app: CommandGroup) -> None:
@@ -63,7 +67,7 @@ def add_to(app: CommandGroup) -> None:
 async def list_runs(
     context: CommandContext,
     files: Annotated[bool, flag("--files", "-f", help="List the workflows that can be run.")] = False,
-    workflow: Annotated[str | None, text("NAME", "Filter by workflow.", "--workflow", "-w")] = None,
+    workflow: WorkflowFilter = None,
     status: Annotated[
         list[str] | None,
         text("STATUS", "Filter by status; repeatable.", "--status", "-s"),
@@ -116,7 +120,7 @@ async def stats(
     by: Annotated[
         str, text("WHAT", "What is counted by: status, workflow, phase, day or hour.", "--by", "-b")
     ] = "status",
-    workflow: Annotated[str | None, text("NAME", "Filter by workflow.", "--workflow", "-w")] = None,
+    workflow: WorkflowFilter = None,
     last: Annotated[
         int | None, number("How many days, or hours (default: 30 days, 24 hours).", "--last", min=1)
     ] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -19,6 +20,12 @@ SHOWN = 8
 """How many candidates an ambiguous beginning names."""
 OFFERED = 50
 """How many ids a shell offers."""
+MOST_NAMES = 1000
+"""How many assistants are looked through."""
+QUEUES = ("default", "agents", "workflows")
+"""Queues that every server has."""
+BEGINNING = re.compile(r"[0-9a-f][0-9a-f-]{3,34}")
+"""What can be the beginning of an assistant's id; a whole one is a UUID of 36 characters."""
 COMPLETION_SECONDS = 1.0
 """How long a shell waits for a server."""
 ROLLOUTS: tuple[Kind, ...] = ("rollout", "run", "phase", "job")
@@ -26,13 +33,19 @@ ROLLOUTS: tuple[Kind, ...] = ("rollout", "run", "phase", "job")
 EXPLAINED: tuple[Kind, ...] = (
     *ROLLOUTS,
     *("thread", "attempt", "workflow_run", "approval", "schedule", "assistant", "session", "trace", "span"),
-    *("memory_node", "memory_event", "worker", "effect", "resources", "token"),
+    *("memory_node", "memory_event", "memory_grip", "worker", "effect", "resources", "token"),
 )
 """What `perdure why` explains."""
 KINDS = "id_kinds"
 """The attribute of an argument or option that says of which kinds its ids are."""
 UNLESS = "unless"
 """The attribute that names the option with which an id is taken as it is."""
+AMONG = "among"
+"""The attribute with the function that gives the ids of which one is meant, the newest first."""
+LOOKS = "looks"
+"""The attribute with the function that tells whether a text looks like the beginning of an id."""
+Among = Callable[[Connection, Mapping[str, Any], str], Awaitable[Sequence[str]]]
+"""Gets the connection, what the command was given, and the beginning of an id."""
 
 
 class Ambiguous(InvalidInput):
@@ -55,14 +68,35 @@ def id_option(metavar: str, help: str, *names: str, kinds: Sequence[Kind], unles
     return made
 
 
+def part_argument(metavar: str, help: str, among: Among) -> Any:
+    """An argument that takes the id of a part, such as a span of a trace."""
+    made = typer.Argument(
+        metavar=metavar, help=help, show_default=False, autocompletion=_part_completer(among)
+    )
+    setattr(made, AMONG, among)
+    return made
+
+
+def part_option(metavar: str, help: str, *names: str, among: Among) -> Any:
+    """An option that takes the id of a part, such as an attempt of a rollout."""
+    made = typer.Option(*names, metavar=metavar, help=help, autocompletion=_part_completer(among))
+    setattr(made, AMONG, among)
+    return made
+
+
 # --- from what was typed to an id -------------------------------------------------------------------------
+
+
+def to_resolve(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
+    """Whether something that was given may be the beginning of an id."""
+    return any(given[name] and getattr(info, LOOKS, bool)(given[name]) for name, info in parameters.items())
 
 
 def kinds_of(hints: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a command that take ids."""
     found = {}
     for name, hint in hints.items():
-        info = next((each for each in get_args(hint) if hasattr(each, KINDS)), None)
+        info = next((each for each in get_args(hint) if hasattr(each, KINDS) or hasattr(each, AMONG)), None)
         if info is not None:
             found[name] = info
     return found
@@ -74,11 +108,15 @@ async def resolve_all(
     """What a command was given, with whole ids. With --yes only whole ids and `last` are taken."""
     found = dict(given)
     whole = bool(given.get("yes"))
-    for name, info in parameters.items():
+    # A part is looked for in what it belongs to, whose id is therefore taken before.
+    for name, info in sorted(parameters.items(), key=lambda each: hasattr(each[1], AMONG)):
         value, unless = given.get(name), getattr(info, UNLESS, None)
         if unless is not None and given.get(unless):
             continue
-        if isinstance(value, str):
+        if hasattr(info, AMONG):
+            if value and getattr(info, LOOKS, bool)(value):
+                found[name] = await _resolve_part(connection, value, getattr(info, AMONG), found)
+        elif isinstance(value, str):
             found[name] = await resolve(connection, value, getattr(info, KINDS), whole=whole)
         elif value:
             kinds = getattr(info, KINDS)
@@ -109,6 +147,22 @@ async def resolve(connection: Connection, text: str, kinds: Sequence[Kind], *, w
     if len(found) > 1:
         raise Ambiguous(_ambiguous(text, found))
     return text
+
+
+async def _resolve_part(connection: Connection, text: str, among: Among, given: Mapping[str, Any]) -> str:
+    """The id of a part that begins with a text; what no part has stays, and the command reports it."""
+    ids = await among(connection, given, "" if text == LAST else text)
+    if text == LAST:
+        if not ids:
+            raise NotFound("there is none yet")
+        return ids[0]
+    matching = [each for each in ids if each.startswith(text)]
+    if text in matching or not matching:
+        return text
+    if len(matching) > 1:
+        named = ", ".join(matching[:SHOWN]) + (" and more" if len(matching) > SHOWN else "")
+        raise Ambiguous(f"{text!r} is the beginning of several ids: {named}; give more characters")
+    return matching[0]
 
 
 def _id(found: FoundId) -> str:
@@ -148,6 +202,17 @@ def completer(ask: Callable[[Connection, str], Awaitable[Sequence[Offer]]]) -> C
     return complete
 
 
+def _part_completer(among: Among) -> Callable[..., list[Offer]]:
+    def complete(ctx: typer.Context, incomplete: str) -> list[Offer]:
+        async def ask(connection: Connection, incomplete: str) -> list[Offer]:
+            ids = await among(connection, ctx.params, incomplete)
+            return [(each, "") for each in ids[:OFFERED]]
+
+        return completer(ask)(ctx, incomplete)
+
+    return complete
+
+
 def _completer(kinds: Sequence[Kind]) -> Callable[..., list[Offer]]:
     async def ask(connection: Connection, incomplete: str) -> list[Offer]:
         found = await connection.diagnostics.find(
@@ -166,13 +231,49 @@ def _about(found: FoundId) -> str:
     return " ".join(part for part in parts if part and part != _id(found))
 
 
+async def _agents(connection: Connection, incomplete: str) -> list[Offer]:
+    page = await connection.assistants.search(limit=MOST_NAMES)
+    return list({each.agent: "agent" for each in page.items}.items())
+
+
 async def _assistants(connection: Connection, incomplete: str) -> list[Offer]:
-    page = await connection.assistants.search(limit=OFFERED)
+    page = await connection.assistants.search(limit=MOST_NAMES)
     offers = {each.agent: "agent" for each in page.items}
     return [*offers.items(), *((each.assistant_id, each.name) for each in page.items)]
 
 
+async def _workflows(connection: Connection, incomplete: str) -> list[Offer]:
+    return [(each.name, each.description or "workflow") for each in await connection.workflows.list()]
+
+
+async def _queues(connection: Connection, incomplete: str) -> list[Offer]:
+    found = {each.queue: f"{each.ready} ready" for each in await connection.rollouts.queues()}
+    return list({**dict.fromkeys(QUEUES, "queue"), **found}.items())
+
+
+complete_agent = completer(_agents)
 complete_assistant = completer(_assistants)
+complete_workflow = completer(_workflows)
+complete_queue = completer(_queues)
+complete_schedule = _completer(["schedule"])
+complete_thread = _completer(["thread"])
+
+
+async def _assistant_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+    """The ids of assistants, and the names of agents, which are taken as they are."""
+    page = await connection.assistants.search(limit=MOST_NAMES)
+    return [*(each.assistant_id for each in page.items), *(each.agent for each in page.items)]
+
+
+def assistant_argument() -> Any:
+    """An argument that takes the name of an agent, or the id of an assistant."""
+    made = part_argument("ASSISTANT", "Agent name, or assistant ID or its first characters.", _assistant_ids)
+    made.autocompletion = complete_assistant
+    setattr(made, LOOKS, lambda given: given == LAST or BEGINNING.fullmatch(given) is not None)
+    return made
+
+
+AssistantArgument = Annotated[str, assistant_argument()]
 ThreadFilter = Annotated[
     str | None, id_option("THREAD_ID", "Filter by thread.", "--thread", kinds=["thread"])
 ]

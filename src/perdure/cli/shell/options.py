@@ -12,7 +12,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hin
 import typer
 from typer.models import Default
 
-from perdure.cli.shell.ids import kinds_of, resolve_all
+from perdure.cli.shell.ids import kinds_of, resolve_all, to_resolve
 from perdure.cli.shell.output import Output, parse_duration
 from perdure.cli.shell.target import Connection, Target
 
@@ -33,10 +33,28 @@ def flag(*names: str, help: str, panel: str | None = None) -> Any:
     return typer.Option(*names, metavar="", help=help, rich_help_panel=panel)
 
 
-def text(metavar: str, help: str, *names: str, panel: str | None = None, variable: str | None = None) -> Any:
+def text(
+    metavar: str,
+    help: str,
+    *names: str,
+    panel: str | None = None,
+    variable: str | None = None,
+    complete: Callable[..., Any] | None = None,
+) -> Any:
     """An option with a text; one with an environment variable is about the connection."""
-    panel = CONNECTION if variable else panel
-    return typer.Option(*names, metavar=metavar, help=help, envvar=variable, rich_help_panel=panel)
+    return typer.Option(
+        *names,
+        metavar=metavar,
+        help=help,
+        envvar=variable,
+        rich_help_panel=CONNECTION if variable else panel,
+        autocompletion=complete,
+    )
+
+
+def name_argument(metavar: str, help: str, complete: Callable[..., Any]) -> Any:
+    """An argument with a name that shells complete."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=complete)
 
 
 def number(help: str, *names: str, min: int | None = None, max: int | None = None) -> Any:
@@ -179,7 +197,7 @@ def client_command(function: ClientCommand[P]) -> Callable[..., None]:
     taken = kinds_of(get_type_hints(function, include_extras=True))
 
     async def call(context: CommandContext, given: dict[str, Any]) -> None:
-        if not any(given[name] for name in taken):
+        if not to_resolve(given, taken):
             await function(context, **given)  # type: ignore[call-arg]
             return
         async with context.connect() as connection:
