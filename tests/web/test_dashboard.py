@@ -202,8 +202,9 @@ async def test_an_unknown_id_gets_a_page_that_says_so(browser: Browser, world: W
         for path in ("/rollouts/nobody", "/runs/nobody", "/workers/nobody", "/no/such/page"):
             await screen.open(path)
             await screen.sees("There is nothing here")
-            await screen.press("Find something else")
-            await screen.page.get_by_role("combobox").wait_for()
+            await screen.page.get_by_label("Find something else").fill(world.succeeded[:9])
+            await screen.press("Find")
+            await screen.page.get_by_role("option").filter(has_text=world.succeeded).wait_for()
         screen.errors = [error for error in screen.errors if "404" not in error]
 
 

@@ -71,7 +71,7 @@ export function Shell({ children }: { children: ReactNode }) {
       <Modal opened={help} onClose={() => setHelp(false)} title="Keys" closeButtonProps={{ "aria-label": "Close" }}>
         <dl className="facts">
           {help && allKeys().map(([key, what]) => (
-            <div key={key} style={{ display: "contents" }}>
+            <div key={key}>
               <dt><kbd>{KEY_NAMES[key] ?? key}</kbd></dt>
               <dd>{what}</dd>
             </div>

@@ -27,6 +27,9 @@ const resolved = (color: string): string => {
   return name ? getComputedStyle(document.body).getPropertyValue(name).trim() : color;
 };
 
+const clock = (time: number, step: number): string =>
+  new Date(time * 1000).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(step < 60 ? { second: "2-digit" } : {}) });
+
 export function Chart({ label, times, series, height = 150, format = compact }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const { colorScheme } = useMantineColorScheme();
@@ -46,12 +49,12 @@ export function Chart({ label, times, series, height = 150, format = compact }: 
       {
         width: element.clientWidth,
         height,
-        padding: [8, 4, 0, 0],
+        padding: [8, 22, 0, 0],
         cursor: { y: false, points: { size: 6 } },
         legend: { show: false },
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
         axes: [
-          { ...axis, grid: { show: false }, space: 70 },
+          { ...axis, grid: { show: false }, space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) },
           { ...axis, size: 50, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))) },
         ],
         series: [
@@ -79,5 +82,12 @@ export function Chart({ label, times, series, height = 150, format = compact }: 
     // The chart is made again when its shape changes, and gets new data below.
   }, [shape]);
   useEffect(() => drawn.current?.setData(latest.current), [data]);
-  return <div ref={place} className="chart" role="img" aria-label={label} style={{ height }} />;
+  return (
+    <>
+      <div ref={place} className="chart" role="img" aria-label={label} style={{ height }} />
+      <div className="legend">
+        {series.map((each) => <span key={each.label}><span className="dot" style={{ color: each.color }} />{each.label}</span>)}
+      </div>
+    </>
+  );
 }

@@ -96,7 +96,7 @@ export function Composer({ assistants, assistant_id, onAssistant, onSend, isBusy
             Configure{Object.keys(own).length ? ` (${Object.keys(own).length})` : ""}
           </Button>
         )}
-        <span className="quiet cut" style={{ marginLeft: "auto" }}>{note}</span>
+        <span className="quiet cut end-cell">{note}</span>
         <Button type="submit" disabled={!assistant || isEmpty} loading={isBusy}>Send</Button>
       </div>
     </form>

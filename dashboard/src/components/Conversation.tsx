@@ -57,7 +57,7 @@ function Said({ message, results, isWaiting, place }: { message: ChatMessage; re
         <b>{message.name && role !== "user" ? `${role} · ${message.name}` : role}</b>
         {message.failed && <span style={{ color: "var(--bad)" }}>failed</span>}
         {message.note && <span className="faint">{message.note}</span>}
-        {message.time ? <span className="faint" style={{ marginLeft: "auto" }}><Ago time={message.time} /></span> : null}
+        {message.time ? <span className="faint end-cell"><Ago time={message.time} /></span> : null}
       </header>
       {reasoning && <Folded title="Reasoning"><LongText text={reasoning} /></Folded>}
       {text && <LongText text={text} />}
@@ -74,7 +74,7 @@ function Called({ call, result, isWaiting }: { call: Call; result: ChatMessage |
   const colour = { failed: "var(--bad)", done: "var(--ok)", runs: "var(--run)", "no result": "var(--off)" }[state];
   return (
     <Folded
-      title={<><span className="dot" style={{ color: colour }} /> <b className="mono">{call.name}</b> <span className="quiet cut mono">{oneLine(call.arguments, 100)}</span><span className="faint nowrap" style={{ marginLeft: "auto" }}>{state}</span></>}
+      title={<><span className="dot" style={{ color: colour }} /> <b className="mono">{call.name}</b> <span className="quiet cut mono">{oneLine(call.arguments, 100)}</span><span className="faint nowrap end-cell">{state}</span></>}
       kind="call"
     >
       <div className="faint">Arguments</div>

@@ -19,9 +19,10 @@ const TONES: Record<string, Tone> = {
 };
 const LIVE = new Set(["running", "busy", "preparing", "delivering"]);
 
-export function Status({ status }: { status: string }) {
+/** A status as a word and a colour; `tone` is another status whose colour it has. */
+export function Status({ status, tone = status }: { status: string; tone?: string | undefined }) {
   return (
-    <span className={`badge tone-${TONES[status] ?? "off"}${LIVE.has(status) ? " is-live" : ""}`} data-status={status}>
+    <span className={`badge tone-${TONES[tone] ?? "off"}${LIVE.has(status) ? " is-live" : ""}`} data-status={status}>
       <span className="dot" />
       {status}
     </span>
@@ -127,18 +128,23 @@ export function Figure(props: { label: ReactNode; value: ReactNode; note?: React
   return props.to === undefined ? <div className={name}>{inside}</div> : <Link href={props.to} className={name}>{inside}</Link>;
 }
 
-export function Facts({ facts }: { facts: [string, ReactNode][] }) {
+/** What is known of an object; what is not is left out. As a strip they stand beside one another. */
+export function Facts({ facts, strip = false }: { facts: [string, ReactNode][]; strip?: boolean }) {
+  const known = facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
   return (
-    <dl className="facts">
-      {facts.map(([name, value]) => (
-        <div key={name} style={{ display: "contents" }}>
+    <dl className={strip ? "facts is-strip" : "facts"}>
+      {known.map(([name, value]) => (
+        <div key={name}>
           <dt>{name}</dt>
-          <dd>{value ?? <span className="faint">–</span>}</dd>
+          <dd>{value}</dd>
         </div>
       ))}
     </dl>
   );
 }
+
+/** A time among facts, if there is one. */
+export const when = (time: number | string | null | undefined): ReactNode => (time === null || time === undefined ? null : <Ago time={time} />);
 
 export function Loading() {
   const [late, setLate] = useState(false);
@@ -161,12 +167,12 @@ export function Empty(props: { title: string; text?: ReactNode; snippet?: string
   );
 }
 
-export function Snippet({ code }: { code: string }) {
+export function Snippet({ code, label = "Copy the snippet" }: { code: string; label?: string }) {
   return (
-    <pre className="code" tabIndex={0}>
-      <span style={{ position: "absolute", right: 6, top: 6 }}><CopyButton text={code} label="Copy the snippet" /></span>
-      {code}
-    </pre>
+    <div className="snippet">
+      <pre className="code" tabIndex={0}>{code}</pre>
+      <CopyButton text={code} label={label} />
+    </div>
   );
 }
 

@@ -4,7 +4,7 @@ import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status } from "../components/basics";
+import { Card, Facts, Head, Id, Loading, Status, when } from "../components/basics";
 import { LongText } from "../components/LongText";
 import { Problem } from "../components/Problem";
 
@@ -29,9 +29,29 @@ export default function ApprovalScreen({ params }: { params: Params }) {
       </Head>
       <div className="body">
         <div className="grid">
-          <Card title={approval.kind === "reply" ? "Asks for a reply" : "Asks for an approval"} className="span8">
+          <div className="stack span8">
+          <Card title={approval.kind === "reply" ? "Asks for a reply" : "Asks for an approval"}>
             <LongText text={approval.summary || "It says nothing more."} />
           </Card>
+          {approval.artifact && <Card title="What it is about"><LongText text={approval.artifact} mono /></Card>}
+          {mayWrite && approval.status === "pending" && (
+            <Card title="Your answer">
+              <Textarea
+                aria-label={approval.kind === "reply" ? "Reply" : "Comment"} autosize minRows={3} maxRows={14} value={text}
+                placeholder={approval.kind === "reply" ? "The phase goes on with this text." : "A comment, or the reason; may be empty."}
+                onChange={(event) => setText(event.currentTarget.value)}
+              />
+              <div style={{ display: "flex", gap: 8, marginTop: 10, justifyContent: "flex-end" }}>
+                {approval.kind === "reply" && approval.artifact && <Button variant="subtle" disabled={isBusy} onClick={() => setText(approval.artifact ?? "")}>Edit what it is about</Button>}
+                <Button variant="default" disabled={isBusy} onClick={() => reject.mutate(undefined)}>Reject</Button>
+                {approval.kind === "reply"
+                  ? <Button disabled={isBusy || !comment} onClick={() => reply.mutate(undefined)}>Reply</Button>
+                  : <Button disabled={isBusy} onClick={() => approve.mutate(undefined)}>Approve</Button>}
+              </div>
+            </Card>
+          )}
+          {approval.response && <Card title="Answer"><LongText text={approval.response} /></Card>}
+          </div>
           <Card title="Facts" className="span4">
             <Facts
               facts={[
@@ -40,32 +60,15 @@ export default function ApprovalScreen({ params }: { params: Params }) {
                 ["Gate", approval.gate],
                 ["Approval", <Id id={approval.approval_id} />],
                 ["For", approval.assignees.join(", ") || null],
-                ["Asked", <Ago time={approval.created_at} />],
+                ["Asked", when(approval.created_at)],
                 ["Asked by", approval.requested_by],
-                ["Expires", <Ago time={approval.expires_at} />],
+                ["Expires", when(approval.expires_at)],
                 ["On expiry", approval.expires_at ? approval.on_expiry : null],
-                ["Answered", <Ago time={approval.responded_at} />],
+                ["Answered", when(approval.responded_at)],
                 ["Answered by", approval.responded_by],
               ]}
             />
           </Card>
-          {mayWrite && approval.status === "pending" && (
-            <Card title="Your answer" className="span8">
-              <Textarea
-                aria-label={approval.kind === "reply" ? "Reply" : "Comment"} autosize minRows={3} maxRows={14} value={text}
-                placeholder={approval.kind === "reply" ? "The phase goes on with this text." : "A comment, or the reason; may be empty."}
-                onChange={(event) => setText(event.currentTarget.value)}
-              />
-              <div style={{ display: "flex", gap: 8, marginTop: 10, justifyContent: "flex-end" }}>
-                <Button variant="default" disabled={isBusy} onClick={() => reject.mutate(undefined)}>Reject</Button>
-                {approval.kind === "reply"
-                  ? <Button disabled={isBusy || !comment} onClick={() => reply.mutate(undefined)}>Reply</Button>
-                  : <Button disabled={isBusy} onClick={() => approve.mutate(undefined)}>Approve</Button>}
-              </div>
-            </Card>
-          )}
-          {approval.response && <Card title="Answer" className="span8"><LongText text={approval.response} /></Card>}
-          {approval.artifact && <Card title="What it is about" className="span12"><LongText text={approval.artifact} mono /></Card>}
         </div>
       </div>
     </>

@@ -4,6 +4,7 @@ import { useFilter } from "../app/filters";
 import { Ago, Empty, Head, Id, Status } from "../components/basics";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { oneLine } from "../lib/format";
 
 type Approval = Schema<"Approval">;
@@ -34,7 +35,7 @@ export default function Approvals() {
   ];
   return (
     <>
-      <Head title="Approvals" />
+      <Head title="Approvals"><Views screen="approvals" /></Head>
       <div className="bar">
         <Choices single label="Status" choices={STATUSES} chosen={status ? [status] : []} onChange={([one]) => choose(one ?? "any")} />
       </div>

@@ -10,7 +10,8 @@ import { Conversation } from "../components/Conversation";
 import { Icon } from "../components/Icon";
 import { LongText } from "../components/LongText";
 import { Problem } from "../components/Problem";
-import { count, plural } from "../lib/format";
+import { Views } from "../components/Views";
+import { count, exact, plural } from "../lib/format";
 import type { ChatMessage } from "../lib/messages";
 import { sessionLink } from "./Session";
 
@@ -32,7 +33,7 @@ export default function Memory({ params }: { params: Params }) {
   const node_id = params.node_id ?? null;
   return (
     <>
-      {node_id === null ? <Head title="Memory" /> : <NodeHead node_id={node_id} />}
+      {node_id === null ? <Head title="Memory"><Views screen="memory" /></Head> : <NodeHead node_id={node_id} />}
       <div className="bar">
         <TextInput
           aria-label="Search memory" placeholder="What did we decide about…" leftSection={<Icon name="search" size={13} />} w={320}
@@ -82,7 +83,7 @@ function Nodes({ nodes }: { nodes: readonly Node[] }) {
           <Link href={nodeLink(node.node_id)}>
             <span style={{ minWidth: 110 }}>{node.title}</span>
             <span className="quiet cut">{node.summary}</span>
-            <span className="faint nowrap" style={{ marginLeft: "auto" }}>{node.status === "complete" ? "" : node.status}</span>
+            <span className="faint nowrap end-cell">{node.status === "complete" ? "" : node.status}</span>
           </Link>
         </li>
       ))}
@@ -120,8 +121,8 @@ function NodeBody({ node_id }: { node_id: string }) {
         <Facts
           facts={[
             ["Level", node.level],
-            ["From", <Ago time={node.start_time_ms / 1000} />],
-            ["To", <Ago time={node.end_time_ms / 1000} />],
+            ["From", exact(node.start_time_ms / 1000)],
+            ["To", exact(node.end_time_ms / 1000)],
             ["Agents", node.agents.join(", ") || null],
             ["Keywords", node.keywords.join(", ") || null],
             ["Version", node.version],

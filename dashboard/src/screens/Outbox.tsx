@@ -8,6 +8,7 @@ import { Choices } from "../components/Choices";
 import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { oneLine, plural } from "../lib/format";
 
 type Effect = Schema<"Effect">;
@@ -37,6 +38,7 @@ export default function Outbox() {
   return (
     <>
       <Head title="Outbox">
+        <Views screen="outbox" />
         {mayWrite && (
           <Button
             variant="default" leftSection={<Icon name="retry" size={14} />} loading={retryAll.isPending}

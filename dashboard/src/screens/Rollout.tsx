@@ -4,7 +4,7 @@ import { api, type Schema } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import type { Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
+import { Ago, Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
@@ -46,8 +46,8 @@ export default function RolloutScreen({ params }: { params: Params }) {
           <Card title="Facts" className="span5">
             <Facts
               facts={[
-                ["Started", <Ago time={rollout.data.start_time} />],
-                ["Ended", <Ago time={rollout.data.end_time} />],
+                ["Started", when(rollout.data.start_time)],
+                ["Ended", when(rollout.data.end_time)],
                 ["Took", <Took from={rollout.data.start_time} to={rollout.data.end_time} />],
                 ["Attempts", `${rollout.data.attempt?.sequence_id ?? 0} of ${rollout.data.config?.max_attempts ?? 1}`],
                 ["Retried after", rollout.data.config?.retry_condition?.join(", ") || "nothing"],
@@ -106,7 +106,7 @@ function Attempts({ attempts }: { attempts: Attempt[] }) {
             <span className="quiet cut">
               {attempt.worker_id && <Link href={`/workers/${encodeURIComponent(attempt.worker_id)}`}>{attempt.worker_id}</Link>}
             </span>
-            <span className="quiet nowrap" style={{ marginLeft: "auto" }}>
+            <span className="quiet nowrap end-cell">
               <Ago time={attempt.start_time} /> · <Took from={attempt.start_time} to={attempt.end_time} />
             </span>
           </div>

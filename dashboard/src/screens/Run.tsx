@@ -4,7 +4,7 @@ import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
+import { Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
@@ -59,7 +59,7 @@ export default function RunScreen({ params }: { params: Params }) {
                 ["Assistant", <Id id={run.assistant_id} />],
                 ["Thread", <Id id={run.thread_id} {...(thread ? { to: thread } : {})} />],
                 ["Attempt", run.attempt || null],
-                ["Created", <Ago time={run.created_at} />],
+                ["Created", when(run.created_at)],
                 ["Took", <Took from={run.created_at} to={run.ended_at ?? (isLive ? null : run.updated_at)} />],
                 ["Tokens", own && `${count(own.input_tokens)} in, ${count(own.output_tokens)} out`],
                 ["Cost", own?.cost == null ? null : dollars(own.cost)],

@@ -3,7 +3,7 @@ import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status } from "../components/basics";
+import { Ago, Card, Facts, Head, Id, Loading, Status, when } from "../components/basics";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
 import { duration, exact, oneLine } from "../lib/format";
@@ -34,7 +34,8 @@ export default function ScheduleScreen({ params }: { params: Params }) {
       </Head>
       <div className="body">
         <div className="grid">
-          <Card title="History" className="span8" flush>
+          <div className="stack span8">
+          <Card title="History" flush>
             {firings.data?.items.length ? (
               <ul className="rows">
                 {firings.data.items.map((firing, place) => (
@@ -45,14 +46,17 @@ export default function ScheduleScreen({ params }: { params: Params }) {
                       <span className="quiet">{firing.source}{firing.actor ? ` by ${firing.actor}` : ""}</span>
                       {firing.started_id && <Started id={firing.started_id} target={schedule.target} />}
                       <span className="quiet cut">{oneLine(firing.error ?? firing.skipped)}</span>
-                      <span className="quiet num" style={{ marginLeft: "auto" }}>{firing.duration === null || firing.duration === undefined ? "" : duration(firing.duration)}</span>
+                      <span className="quiet num end-cell">{firing.duration === null || firing.duration === undefined ? "" : duration(firing.duration)}</span>
                     </div>
                   </li>
                 ))}
               </ul>
             ) : <div className="inside quiet">It has not fired yet.</div>}
           </Card>
-          <Card title="Next times" className="span4">
+          <Card title="Payload"><Json value={schedule.payload} /></Card>
+          </div>
+          <div className="stack span4">
+          <Card title="Next times">
             <div style={{ marginBottom: 8 }} data-sentence>{upcoming?.sentence}{schedule.timezone ? `, in ${schedule.timezone}` : ", in UTC"}</div>
             {!isEnabled && <div className="quiet">It is disabled, and fires at none of these:</div>}
             <ol className="times">
@@ -60,25 +64,25 @@ export default function ScheduleScreen({ params }: { params: Params }) {
             </ol>
             {upcoming?.items.length === 0 && <span className="quiet">It does not fire again.</span>}
           </Card>
-          <Card title="Facts" className="span4">
+          <Card title="Facts">
             <Facts
               facts={[
                 ["Schedule", <Id id={schedule.schedule_id} />],
                 ["When", <span className="mono">{schedule.expression}</span>],
                 ["Time zone", schedule.timezone ?? "UTC"],
-                ["Next", <Ago time={isEnabled ? schedule.next_at : null} />],
-                ["Last", <Ago time={schedule.fired_at} />],
+                ["Next", when(isEnabled ? schedule.next_at : null)],
+                ["Last", when(schedule.fired_at)],
                 ["Target", schedule.target],
                 ["Assistant", schedule.assistant_id],
                 ["When missed", schedule.misfire],
                 ["When still running", schedule.overlap],
-                ["Ends", <Ago time={schedule.end_time} />],
+                ["Ends", when(schedule.end_time)],
                 ["From", schedule.file ?? schedule.origin],
                 ["Error", schedule.error],
               ]}
             />
           </Card>
-          <Card title="Payload" className="span12"><Json value={schedule.payload} /></Card>
+          </div>
         </div>
       </div>
     </>

@@ -1,16 +1,28 @@
 import { Button, Switch } from "@mantine/core";
 import { api, type Schema } from "../api/client";
 import { useAction, useOffsetList } from "../api/queries";
+import { useFilter } from "../app/filters";
 import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id } from "../components/basics";
+import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 
 type Schedule = Schema<"Schedule">;
+type Target = Schedule["target"];
+
+const TARGETS = ["run", "workflow", "rollout", "job"];
+const SNIPPET = `perdure cron create agent "0 9 * * MON-FRI" '{"team": "blue"}' --name report --url ${location.origin}`;
 
 export default function Schedules() {
   const mayWrite = useMay("write");
-  const list = useOffsetList(["schedule", "list"], ({ signal, ...page }) =>
-    api.get("/api/v1/schedules", { query: { ...page, sort_by: "next_at", sort_order: "asc" }, signal }),
+  const [state, setState] = useFilter("state");
+  const [target, setTarget] = useFilter("target");
+  const list = useOffsetList(["schedule", "list", state, target], ({ signal, ...page }) =>
+    api.get("/api/v1/schedules", {
+      query: { ...page, enabled: state ? state === "enabled" : null, target: (target || null) as Target | null, sort_by: "next_at", sort_order: "asc" },
+      signal,
+    }),
   );
   const enable = useAction(
     ({ schedule_id, enabled }: { schedule_id: string; enabled: boolean }) => api.patch("/api/v1/schedules/{schedule_id}", { path: { schedule_id }, body: { enabled } }),
@@ -53,11 +65,18 @@ export default function Schedules() {
   ];
   return (
     <>
-      <Head title="Schedules" />
+      <Head title="Schedules"><Views screen="schedules" /></Head>
+      <div className="bar">
+        <Choices single label="State" choices={["enabled", "disabled"]} chosen={state ? [state] : []} onChange={([one]) => setState(one ?? "")} />
+        <Choices single label="Target" choices={TARGETS} chosen={target ? [target] : []} onChange={([one]) => setTarget(one ?? "")} />
+      </div>
       <Table
         label="Schedules" list={list} columns={columns} idOf={(schedule) => schedule.schedule_id}
         linkOf={(schedule) => `/schedules/${encodeURIComponent(schedule.schedule_id)}`}
-        empty={<Empty title="No schedules yet" text="A schedule starts a run of an assistant or a workflow at its times. A server reads the files in crons/ when it starts." />}
+        empty={
+          state || target ? <Empty title="No schedule is like this" text="Take a filter away to see more." />
+            : <Empty title="No schedules yet" text="A schedule starts a run of an assistant, a workflow or a rollout at its times. With an agent named `agent`, this makes one:" snippet={SNIPPET} />
+        }
       />
     </>
   );

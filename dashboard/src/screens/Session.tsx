@@ -4,7 +4,7 @@ import { api, ApiError, type Schema } from "../api/client";
 import { useOne } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { linkTo, type Params } from "../app/screens";
-import { Ago, Card, Facts, Head, Id, Loading } from "../components/basics";
+import { Card, Facts, Head, Id, Loading, when } from "../components/basics";
 import { Conversation } from "../components/Conversation";
 import { Icon } from "../components/Icon";
 import { Problem } from "../components/Problem";
@@ -80,8 +80,8 @@ export default function SessionScreen({ params }: { params: Params }) {
                 ["From cache", session.usage?.cache_read_input_tokens ? compact(session.usage.cache_read_input_tokens) : null],
                 ["Cost", session.usage?.cost_usd ? `$${session.usage.cost_usd.toFixed(4)}` : null],
                 ["Size", bytes(session.size)],
-                ["Began", <Ago time={session.started_at} />],
-                ["Changed", <Ago time={session.updated_at} />],
+                ["Began", when(session.started_at)],
+                ["Changed", when(session.updated_at)],
               ]}
             />
           </Card>

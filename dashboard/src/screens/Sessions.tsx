@@ -7,6 +7,7 @@ import { Ago, Card, Empty, Head, Id, Loading } from "../components/basics";
 import { Icon } from "../components/Icon";
 import { Problem } from "../components/Problem";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { bytes, oneLine, plural } from "../lib/format";
 import { sessionLink } from "./Session";
 
@@ -22,7 +23,7 @@ export default function Sessions() {
   const [typed, setTyped, words] = useTypedFilter("q");
   return (
     <>
-      <Head title="Sessions" />
+      <Head title="Sessions"><Views screen="sessions" /></Head>
       <div className="bar">
         <TextInput
           aria-label="Search what was said" placeholder="Search what was said" leftSection={<Icon name="search" size={13} />} w={280}
@@ -70,7 +71,7 @@ function Found({ words }: { words: string }) {
               <Link href={sessionLink(match.session_id, { project: match.project, at: String(match.position) })}>
                 <span className="quiet nowrap" style={{ width: 70 }}>{match.role}</span>
                 <span className="cut">{oneLine(match.text, 240)}</span>
-                <span className="quiet nowrap" style={{ marginLeft: "auto" }}><Ago time={match.time} /></span>
+                <span className="quiet nowrap end-cell"><Ago time={match.time} /></span>
               </Link>
             </li>
           ))}

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { api, type Schema } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { useMay, useMe } from "../app/session";
-import { Ago, Card, CopyButton, Empty, Facts, Head, Id, Loading, Status } from "../components/basics";
+import { Ago, Card, Empty, Facts, Head, Id, Loading, Snippet, Status, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Problem } from "../components/Problem";
 import { bytes, count, duration, plural } from "../lib/format";
@@ -28,7 +28,7 @@ export default function Settings() {
           <Card title="You" className="span5">
             <Facts facts={[["Name", me.actor], ["Scopes", me.scopes.join(", ")], ["Namespace", me.namespace], ["May use", me.namespaces ? me.namespaces.join(", ") : "all namespaces"]]} />
           </Card>
-          {isAdmin ? <><Tokens /><Database /><Retention /><Checks /><Audit /></> : <Card className="span12"><Empty title="The rest needs the scope admin" text="Tokens, the database and its upkeep are shown to those who may change them." /></Card>}
+          {isAdmin ? <><Doctor /><Tokens /><Database /><Retention /><Checks /><Audit /></> : <Card className="span12"><Empty title="The rest needs the scope admin" text="Tokens, the database and its upkeep are shown to those who may change them." /></Card>}
         </div>
       </div>
     </>
@@ -45,6 +45,8 @@ function Server() {
         facts={[
           ["State", health && <Status status={health.status} />],
           ["Why", health?.reason],
+          ["Running since", when(health?.started_at)],
+          ["Process", health?.process_id],
           ["Version", info?.version],
           ["Database", health && <><Status status={health.database} /> {health.engine}</>],
           ["Redis", health?.redis === "unknown" ? "not used" : health?.redis],
@@ -78,7 +80,7 @@ function Tokens() {
                   <span className="cut">{token.name}</span>
                   <span className="quiet nowrap"><Id id={token.token_id} /></span>
                   <span className="quiet cut">{token.scopes.join(", ")} · {token.namespaces.join(", ")}</span>
-                  <span className="quiet nowrap" style={{ marginLeft: "auto" }}>{token.last_used_time ? <>used <Ago time={token.last_used_time} /></> : "never used"}</span>
+                  <span className="quiet nowrap end-cell">{token.last_used_time ? <>used <Ago time={token.last_used_time} /></> : "never used"}</span>
                   {token.expire_time && !isOver && <span className="quiet nowrap">ends <Ago time={token.expire_time} /></span>}
                   {!isOver && (
                     <Button
@@ -147,7 +149,7 @@ function Create({ isOpen, close }: { isOpen: boolean; close: () => void }) {
       ) : (
         <div style={{ display: "grid", gap: 12 }}>
           <div>This is the secret of the token. It is shown this once.</div>
-          <pre className="code" data-secret><span style={{ position: "absolute", right: 6, top: 6 }}><CopyButton text={secret} label="Copy the secret" /></span>{secret}</pre>
+          <div data-secret><Snippet code={secret} label="Copy the secret" /></div>
           <div style={{ display: "flex", justifyContent: "flex-end" }}><Button onClick={leave}>Done</Button></div>
         </div>
       )}
@@ -196,6 +198,31 @@ function Retention() {
   );
 }
 
+/** A note is worth a look and breaks nothing. */
+const DOCTOR_TONES: Record<string, string> = { note: "waiting" };
+
+/** What `perdure doctor` finds, on the server itself. */
+function Doctor() {
+  const found = useOne(["server", "doctor"], (signal) => api.get("/api/v1/doctor", { signal }));
+  return (
+    <Card title="Health" className="span12" flush side={<span className="quiet">as `perdure doctor` sees it</span>}>
+      {found.error && !found.data ? <Problem error={found.error} /> : (
+        <ul className="rows" data-doctor>
+          {found.data?.items.map((check) => (
+            <li key={check.name}>
+              <div>
+                <span className="tag-cell"><Status status={check.state} tone={DOCTOR_TONES[check.state] ?? check.state} /></span>
+                <span className="name-cell">{check.name}</span>
+                <span className="quiet">{check.found}</span>
+              </div>
+            </li>
+          ))}
+        </ul>
+      )}
+    </Card>
+  );
+}
+
 /** What must be true of the database, looked at when somebody asks. */
 function Checks() {
   const [isAsked, setAsked] = useState(false);
@@ -224,7 +251,7 @@ function Audit() {
               <span className="nowrap">{entry.actor}</span>
               <span className="quiet nowrap">{entry.action.replaceAll("_", " ")}</span>
               <span className="quiet cut mono">{entry.object}{entry.count > 1 ? ` and ${entry.count - 1} more` : ""}</span>
-              <span className="quiet nowrap" style={{ marginLeft: "auto" }}><Ago time={entry.time} /></span>
+              <span className="quiet nowrap end-cell"><Ago time={entry.time} /></span>
             </div>
           </li>
         ))}

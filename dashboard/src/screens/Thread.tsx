@@ -157,7 +157,7 @@ function Talk({ values, live, runs, isBusy }: { values: unknown; live: Live; run
 function Asking({ run }: { run: Run }) {
   return (
     <article className="said is-user">
-      <header><b>input</b><Status status={run.status} /><span className="faint" style={{ marginLeft: "auto" }}><Ago time={run.created_at} /></span></header>
+      <header><b>input</b><Status status={run.status} /><span className="faint end-cell"><Ago time={run.created_at} /></span></header>
       <Json value={run.kwargs.command ?? run.kwargs.input ?? null} />
     </article>
   );
@@ -182,7 +182,7 @@ function History({ states, at, setAt, state, children }: { states: readonly Chec
         <span>Step {state?.step ?? "–"}</span>
         <span className="quiet">{source}</span>
         {state?.next?.length ? <span className="quiet cut">next: {state.next.join(", ")}</span> : <span className="quiet">at its end</span>}
-        <span className="faint" style={{ marginLeft: "auto" }}><Ago time={state?.created_at} /></span>
+        <span className="faint end-cell"><Ago time={state?.created_at} /></span>
       </div>
       <div style={{ display: "flex", gap: 8, flexWrap: "wrap" }}>{children}</div>
     </Card>
@@ -296,7 +296,7 @@ function Runs({ runs }: { runs: readonly Run[] }) {
             <div>
               <Status status={run.status} />
               <Id id={run.run_id} to={linkTo("run", run.run_id) ?? "/"} />
-              <span className="quiet nowrap" style={{ marginLeft: "auto" }}><Took from={run.created_at} to={run.ended_at ?? (LIVE_RUNS.includes(run.status) ? null : run.updated_at)} /></span>
+              <span className="quiet nowrap end-cell"><Took from={run.created_at} to={run.ended_at ?? (LIVE_RUNS.includes(run.status) ? null : run.updated_at)} /></span>
               <span className="quiet"><Ago time={run.created_at} /></span>
             </div>
           </li>

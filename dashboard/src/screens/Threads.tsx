@@ -6,6 +6,7 @@ import { useFilter } from "../app/filters";
 import { Ago, Empty, Head, Id, Status } from "../components/basics";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { oneLine } from "../lib/format";
 
 type Thread = Schema<"Thread">;
@@ -34,7 +35,7 @@ export default function Threads() {
   ];
   return (
     <>
-      <Head title="Threads"><Button component={Link} href="/chat">New chat</Button></Head>
+      <Head title="Threads"><Views screen="threads" /><Button component={Link} href="/chat">New chat</Button></Head>
       <div className="bar"><Choices single label="Status" choices={STATUSES} chosen={status ? [status] : []} onChange={([one]) => setStatus(one ?? "")} /></div>
       <Table
         label="Threads" list={list} columns={columns}

@@ -5,12 +5,12 @@ import { api } from "../api/client";
 import { useAction, useOffsetList, useOne } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { linkTo, type Params } from "../app/screens";
-import { Ago, Card, copyText, Facts, Head, Id, Loading, Status } from "../components/basics";
+import { Card, copyText, Facts, Head, Id, Loading, Status, when } from "../components/basics";
 import { Conversation } from "../components/Conversation";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
-import { count, duration } from "../lib/format";
+import { count, dollars, duration } from "../lib/format";
 import { messagesOfSpan } from "../lib/messages";
 import { type Bar, type Span, waterfall } from "../lib/waterfall";
 
@@ -20,6 +20,8 @@ const LIMIT = 1000;
 const ROW = 28;
 const INDENT = 14;
 const MAX_INDENT = 20;
+/** Where times stand above the bars, as parts of the whole. */
+const TICKS = [0, 0.25, 0.5, 0.75, 1];
 
 /** How many spans are read for the conversation of a trace. */
 const MOST_CALLS = 1000;
@@ -63,22 +65,24 @@ export default function TraceScreen({ params }: { params: Params }) {
         </div>
       </div>
       <div className="body">
-        <Card title="Facts">
+        <Card>
           <Facts
+            strip
             facts={[
               ["Trace", <Id id={trace.trace_id} />],
               ["Rollout", <Id id={trace.rollout_id} to={linkTo("rollout", trace.rollout_id) ?? "/"} />],
               ["Service", trace.service || null],
-              ["Started", <Ago time={trace.start_time} />],
+              ["Started", when(trace.start_time)],
               ["Took", duration(trace.end_time - trace.start_time)],
               ["Spans", `${count(trace.spans)}, ${count(trace.errors)} with an error`],
-              ["Tokens", `${count(trace.input_tokens ?? 0)} in, ${count(trace.output_tokens ?? 0)} out`],
+              ["Tokens", (trace.input_tokens ?? 0) + (trace.output_tokens ?? 0) ? `${count(trace.input_tokens ?? 0)} in, ${count(trace.output_tokens ?? 0)} out` : null],
+              ["Cost", trace.cost == null ? null : dollars(trace.cost)],
               ["Reward", trace.reward],
             ]}
           />
         </Card>
         {isFull && list.hasMore && <div className="quiet">The first {count(MOST)} spans are shown.</div>}
-        {view === "chat" ? <Chat trace_id={trace_id} /> : <Waterfall trace_id={trace_id} spans={list.rows} />}
+        {view === "chat" ? <Chat trace_id={trace_id} /> : <Waterfall trace_id={trace_id} spans={list.rows} took={trace.end_time - trace.start_time} />}
       </div>
     </>
   );
@@ -131,7 +135,7 @@ const isModelCall = ({ attributes = {} }: Full): boolean =>
   attributes["openinference.span.kind"] === "LLM" || attributes["traceloop.span.kind"] === "llm" ||
   Object.keys(attributes).some((key) => /^(gen_ai\.(input|output|prompt|completion|request)|llm\.(input|output)_messages)/.test(key));
 
-function Waterfall({ trace_id, spans }: { trace_id: string; spans: readonly Span[] }) {
+function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonly Span[]; took: number }) {
   const [text, setText] = useState("");
   const [onlyErrors, setOnlyErrors] = useState(false);
   const [errorsFirst, setErrorsFirst] = useState(false);
@@ -170,7 +174,12 @@ function Waterfall({ trace_id, spans }: { trace_id: string; spans: readonly Span
         </>
       }
     >
-      <div ref={frame} className="waterfall" tabIndex={0} role="group" aria-label="Spans">
+      <div className="fall-heads" aria-hidden="true">
+        <span>Span</span>
+        <span className="fall-ticks num">{TICKS.map((part) => <span key={part}>{part ? duration(took * part) : "0"}</span>)}</span>
+        <span className="fall-took">Took</span>
+      </div>
+      <div ref={frame} className="waterfall" tabIndex={0} role="group" aria-label="Spans" style={{ height: Math.max(ROW, virtual.getTotalSize()) }}>
         <div style={{ height: virtual.getTotalSize(), position: "relative" }}>
           {virtual.getVirtualItems().map((item) => {
             const bar = shown[item.index] as Bar<Span>;

@@ -6,6 +6,7 @@ import { Ago, Empty, Head, Id, Status } from "../components/basics";
 import { Choices } from "../components/Choices";
 import { Icon } from "../components/Icon";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { compact, count, duration } from "../lib/format";
 
 type Trace = Schema<"Trace">;
@@ -30,7 +31,7 @@ export default function Traces() {
   ];
   return (
     <>
-      <Head title="Traces" />
+      <Head title="Traces"><Views screen="traces" /></Head>
       <div className="bar">
         <Choices single label="Outcome" choices={["error"]} chosen={outcome ? [outcome] : []} onChange={([one]) => setOutcome(one ?? "")} />
         <TextInput

@@ -3,7 +3,7 @@ import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
+import { Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
 
@@ -25,6 +25,7 @@ export default function WorkerScreen({ params }: { params: Params }) {
   if (found.error && !found.data) return <Problem error={found.error} id={worker_id} />;
   if (!found.data) return <Loading />;
   const worker = found.data;
+  const reported = (worker.heartbeat_stats ?? {}) as { queues?: string[]; agents?: string[]; max?: number };
   return (
     <>
       <Head title={<Id id={worker_id} />} label={worker_id} above={["Workers", "/workers"]}>
@@ -45,7 +46,7 @@ export default function WorkerScreen({ params }: { params: Params }) {
                     <div>
                       <span className="quiet">{each.kind}</span>
                       <Id id={each.rollout_id} to={linkTo(each.kind === "run" ? "run" : "rollout", each.rollout_id) ?? "/"} />
-                      <span className="quiet" style={{ marginLeft: "auto" }}>for <Took from={each.start_time} to={null} /></span>
+                      <span className="quiet end-cell">for <Took from={each.start_time} to={null} /></span>
                     </div>
                   </li>
                 ))}
@@ -55,12 +56,15 @@ export default function WorkerScreen({ params }: { params: Params }) {
           <Card title="Facts" className="span5">
             <Facts
               facts={[
-                ["Heartbeat", <Ago time={worker.last_heartbeat_time} />],
-                ["Last claim", <Ago time={worker.last_dequeue_time} />],
-                ["Last busy", <Ago time={worker.last_busy_time} />],
-                ["Last idle", <Ago time={worker.last_idle_time} />],
-                ["Drained", <Ago time={worker.draining_since} />],
-                ["Stopped", <Ago time={worker.stopped_at} />],
+                ["Queues", reported.queues?.join(", ")],
+                ["Agents", reported.agents?.join(", ")],
+                ["At the same time", reported.max],
+                ["Heartbeat", when(worker.last_heartbeat_time)],
+                ["Last claim", when(worker.last_dequeue_time)],
+                ["Last busy", when(worker.last_busy_time)],
+                ["Last idle", when(worker.last_idle_time)],
+                ["Drained", when(worker.draining_since)],
+                ["Stopped", when(worker.stopped_at)],
               ]}
             />
           </Card>

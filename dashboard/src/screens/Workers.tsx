@@ -5,6 +5,8 @@ import { useFilterList } from "../app/filters";
 import { Ago, Empty, Head, Id, Status } from "../components/basics";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
+import { count, plural } from "../lib/format";
 import { linkTo } from "../app/screens";
 
 type Worker = Schema<"WorkerDetails">;
@@ -43,12 +45,10 @@ export default function Workers() {
   ];
   return (
     <>
-      <Head title="Workers" />
+      <Head title="Workers"><Views screen="workers" /></Head>
       {Object.keys(alive).length > 0 && list.rows.length > 0 && (
         <div className="bar" style={{ border: 0, paddingBottom: 0 }}>
-          {Object.entries(alive).slice(0, 4).map(([name, value]) => (
-            <span key={name} className="quiet">{name.replaceAll("_", " ")} <b className="num" style={{ color: "var(--text)" }}>{String(value)}</b></span>
-          ))}
+          <span className="quiet">{count(alive.alive ?? 0)} alive, {count(alive.active ?? 0)} of {plural(alive.max ?? 0, "slot")} busy</span>
         </div>
       )}
       <div className="bar"><Choices label="Status" choices={["busy", "idle", "unknown"]} chosen={statuses} onChange={setStatuses} /></div>

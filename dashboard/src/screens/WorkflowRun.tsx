@@ -4,7 +4,7 @@ import { api, type Schema } from "../api/client";
 import { useAction, useCursorList, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status, Took } from "../components/basics";
+import { Ago, Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Dag } from "../components/Dag";
 import { Definition } from "../components/Definition";
@@ -81,7 +81,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
                 ["Phase", run.current_phase],
                 ["Trigger", `${run.trigger_type} · ${run.trigger_id}`],
                 ["Triggered by", run.triggered_by],
-                ["Started", <Ago time={run.started_at} />],
+                ["Started", when(run.started_at)],
                 ["Took", <Took from={seconds(run.started_at)} to={seconds(run.finished_at)} />],
                 ["Tokens", run.total_tokens ? compact(run.total_tokens) : null],
                 ["Cost", run.total_cost_usd ? `$${run.total_cost_usd.toFixed(4)}` : null],
@@ -101,7 +101,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
                       <Status status={entry.success ? "succeeded" : "failed"} />
                       <span>{entry.phase}</span>
                       <span className="quiet cut" title={entry.summary ?? ""}>{oneLine(entry.summary)}</span>
-                      <span className="quiet" style={{ marginLeft: "auto" }}><Ago time={entry.timestamp} /></span>
+                      <span className="quiet end-cell"><Ago time={entry.timestamp} /></span>
                     </div>
                   </li>
                 ))}
@@ -118,7 +118,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
                       <span>{each.skill}</span>
                       {each.session_id && <Id id={each.session_id} {...link("session", each.session_id)} />}
                       {each.rollout_id && <span className="quiet"><Id id={each.rollout_id} {...link("rollout", each.rollout_id)} /></span>}
-                      <span className="quiet num" style={{ marginLeft: "auto" }}>{compact((each.input_tokens ?? 0) + (each.output_tokens ?? 0))} tokens</span>
+                      <span className="quiet num end-cell">{compact((each.input_tokens ?? 0) + (each.output_tokens ?? 0))} tokens</span>
                       <Took from={seconds(each.started_at)} to={seconds(each.finished_at)} />
                     </div>
                   </li>

@@ -6,6 +6,7 @@ import { useFilter, useFilterList } from "../app/filters";
 import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 import { compact, seconds } from "../lib/format";
 
 type Run = Schema<"WorkflowRunSummary">;
@@ -34,7 +35,7 @@ export default function WorkflowRuns() {
   ];
   return (
     <>
-      <Head title="Workflow runs"><Link href="/workflows" className="link">Workflows and their switches</Link></Head>
+      <Head title="Workflow runs"><Views screen="workflow-runs" /><Link href="/workflows" className="link">Workflows and their switches</Link></Head>
       <div className="bar">
         <Choices label="Status" choices={STATUSES} chosen={statuses} onChange={setStatuses} />
         <Select

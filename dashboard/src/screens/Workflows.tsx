@@ -7,6 +7,7 @@ import { useMay } from "../app/session";
 import { Empty, Head, Loading } from "../components/basics";
 import { Problem } from "../components/Problem";
 import { type Column, Table } from "../components/Table";
+import { Views } from "../components/Views";
 
 type Workflow = Schema<"WorkflowInfo">;
 
@@ -39,7 +40,7 @@ export default function Workflows() {
   const list = { rows, total: rows.length, hasMore: false, loadMore: () => undefined, isLoading: false, isRefreshing: false, error: found.error };
   return (
     <>
-      <Head title="Workflows" above={["Workflow runs", "/workflow-runs"]} />
+      <Head title="Workflows" above={["Workflow runs", "/workflow-runs"]}><Views screen="workflows" /></Head>
       <div className="bar"><TextInput size="xs" aria-label="Name" placeholder="Name" value={typed} onChange={(event) => setTyped(event.currentTarget.value)} /></div>
       <Table
         label="Workflows" list={list} columns={columns} idOf={(workflow) => workflow.name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import time
 from collections import Counter
 from hmac import compare_digest
 from typing import Any
@@ -74,6 +75,8 @@ class StoreApp:
         """How many feeds of changes each actor has open."""
         self.streams: Counter[str] = Counter()
         """How many streams of events each actor reads."""
+        self.started_at = time.time()
+        """When this process began to serve, for people to read."""
         self.grpc_ports: tuple[int, ...] = ()
         """The ports on which gRPC is served."""
         self.tls = Tls.of(self.settings)

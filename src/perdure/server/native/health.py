@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -75,17 +76,17 @@ def _answer(found: wire.Ready) -> Response:
 
 
 async def _examine(call: Call) -> wire.HealthDetail:
-    return _detail(await call.app.health(), stopping=call.app.stopping)
-
-
-def _detail(health: dict[str, Any], *, stopping: bool) -> wire.HealthDetail:
+    app = call.app
+    health: dict[str, Any] = await app.health()
     return wire.HealthDetail(
-        status="stopping" if stopping else health["status"],
+        status="stopping" if app.stopping else health["status"],
         database=health["status"],
         indexes_being_built=health.get("indexes_being_built", []),
         reason=health.get("reason"),
         engine=health.get("engine"),
         connections=health.get("connections"),
+        process_id=os.getpid(),
+        started_at=app.started_at,
         redis=health.get("redis", UNSET),
         redis_reason=health.get("redis_reason", UNSET),
         redis_connections=health.get("redis_connections", UNSET),

@@ -37,6 +37,9 @@ class HealthDetail(Ready, kw_only=True):
     reason: str | None
     engine: str | None
     connections: dict[str, int] | None
+    process_id: int
+    started_at: float
+    """When this process began to serve."""
     redis_reason: str | UnsetType | None = UNSET
     redis_connections: dict[str, int] | UnsetType = UNSET
 
